@@ -1,0 +1,173 @@
+"""Attention, forward, without ever holding the S x S scores.
+
+For one query row i with the visible keys j (Dao et al., FlashAttention, 2022; online softmax: Milakov and Gimelshein, 2018)::
+
+    s_j = scale * q_i . k_j                      then, where asked for: softcap, ALiBi, bias, mask
+    out = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink))
+    lse = ln(sum_j exp(s_j) + exp(sink))
+
+Shapes (any strides)::
+
+    q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   out [splits, B, Hq, Sq, Dv]   lse [splits, B, Hq, Sq]
+
+With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis.
+
+Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block, head group, sequence x
+split). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so that a
+single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the last
+to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its share
+of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
+
+Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff
+``max(0, i + o - left) <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right,
+0 at the top left). Key tiles outside the range of every row are not visited, and only the tiles at its border are masked.
+
+Local memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
+"""
+
+from dataclasses import dataclass
+
+from rocmkern import tile as T
+
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class Config(T.Config):
+    """Compile-time configuration.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+        Tile rows (query, head) and keys per step.
+    head_dim, value_dim : int
+        Upper bounds of D and Dv: the bucket, not the exact value.
+    score_mods : bool
+        Whether softcap, ALiBi, bias and mask are looked at. Each of them is then switched on at run time.
+    """
+
+    block_m: int = 16
+    block_n: int = 16
+    head_dim: int = 64
+    value_dim: int = 64
+    score_mods: bool = False
+
+
+@T.device
+def modify_scores(cfg, s, scale, softcap, slopes, bias, mask, head, query, diagonal, n0, valid):
+    """Scores of raw products: scale, softcap, ALiBi, bias, boolean mask, in this order. Empty tensors switch off."""
+    s = s * scale
+    if softcap > 0.0:
+        s = T.tanh(s * (1.0 / softcap)) * softcap
+    if slopes.shape[0] > 0:
+        slope = T.load_rows(slopes, (head,), valid)
+        s = s - T.absolute(T.distance(cfg, diagonal, n0, cfg.block_n)) * slope
+    if bias.shape[0] > 0:
+        s = s + T.load_tile(cfg, bias, (head, query), n0, cfg.block_n, valid)
+    if mask.shape[0] > 0:
+        s = T.mask_where(s, T.load_tile(cfg, mask, (head, query), n0, cfg.block_n, valid))
+    return s
+
+
+@T.kernel
+def flash_attention(
+    cfg,
+    q: T.Tensor[4],
+    k: T.Tensor[4],
+    v: T.Tensor[4],
+    out: T.Tensor[5],
+    lse: T.Tensor[4],
+    cu_q: T.Tensor[1],
+    cu_k: T.Tensor[1],
+    sinks: T.Tensor[1],
+    slopes: T.Tensor[2],
+    bias: T.Tensor[4],
+    mask: T.Tensor[4],
+    scale: T.Float,
+    softcap: T.Float,
+    left: T.Int,
+    right: T.Int,
+    bottom_right: T.Int,
+    pack: T.Int,
+    splits: T.Int,
+):
+    block_m = cfg.block_m
+    block_n = cfg.block_n
+
+    # Which sequence, which heads.
+    sequence, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
+    batch, q_start, q_len, k_start, k_len = sequence, 0, q.shape[2], 0, k.shape[2]
+    if cu_q.shape[0] > 0:
+        batch, q_start, k_start = 0, int(cu_q[sequence]), int(cu_k[sequence])
+        q_len, k_len = int(cu_q[sequence + 1]) - q_start, int(cu_k[sequence + 1]) - k_start
+    first_head = T.block_id(cfg, 1) * pack
+    kv_head = first_head // (q.shape[1] // k.shape[1])
+
+    # Which rows: a tile row is (query, head).
+    n_rows = q_len * pack
+    row0 = ((n_rows + block_m - 1) // block_m - 1 - T.block_id(cfg, 0)) * block_m
+    if row0 < 0:
+        return
+    row = T.row_index(cfg, block_m) + row0
+    valid = row < n_rows
+    query = row // pack
+    head = row % pack + first_head
+
+    # Which keys each row sees, and which any and all rows of the block see.
+    shift = (k_len - q_len) * bottom_right
+    diagonal = query + shift
+    low = T.maximum(diagonal - left, 0)
+    high = T.minimum(diagonal + right, k_len - 1)
+    query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
+    any_begin, any_end = max(0, query_min + shift - left), min(k_len, query_max + shift + right + 1)
+    all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
+    begin = any_begin // block_n * block_n
+    tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
+    share = (tiles + splits - 1) // splits
+    begin += split * share * block_n
+    end = max(0, min(any_end, begin + share * block_n))
+
+    # The running softmax: maximum, denominator, numerator. A sink is a key that was seen before all others.
+    exponent_scale = scale * LOG2_E
+    if cfg.score_mods:
+        exponent_scale = LOG2_E
+    m = T.full_rows(cfg, block_m, T.NEG_INF)
+    l = T.full_rows(cfg, block_m, 0.0)
+    if sinks.shape[0] > 0 and split == 0:
+        m = T.load_rows(sinks, (head,), valid) * (LOG2_E / exponent_scale)
+        l = T.where(m == T.NEG_INF, 0.0, 1.0)
+    acc = T.zeros(cfg, block_m, cfg.value_dim)
+
+    q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
+    keys = T.stage(cfg, T.rows(k[batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim)
+    values = T.stage(cfg, T.rows(v[batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim)
+    keys = T.fetch(keys, begin)
+    values = T.fetch(values, begin)
+    for n0 in range(begin, end, block_n):
+        at_border = n0 < all_begin or n0 + block_n > all_end
+
+        keys = T.fetch(T.acquire(keys), n0 + block_n)
+        s = T.dot_nt(q_tile, keys)
+        keys = T.release(keys)
+        if cfg.score_mods:
+            s = modify_scores(
+                cfg, s, scale, softcap, slopes[sequence], bias[batch], mask[batch], head, query, diagonal, n0, valid
+            )
+        if at_border:
+            s = T.mask_outside(s, n0, low, high)
+
+        p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
+
+        values = T.fetch(T.acquire(values), n0 + block_n)
+        weights = T.operand(p, values)
+        if at_border or cfg.score_mods:
+            acc = T.dot_nn_where(weights, values, acc)
+        else:
+            acc = T.dot_nn(weights, values, acc)
+        values = T.release(values)
+
+    acc = acc * T.reciprocal_or_zero(l)
+    T.store_tile(out[split, batch], (head, query + q_start), 0, acc, valid)
+    if lse.shape[0] > 0:
+        T.store_rows(lse[split, batch], (head, query + q_start), (m * exponent_scale + T.log2(l)) * LN_2, valid)

@@ -1,0 +1,112 @@
+"""Every exception that rocmkern raises on purpose.
+
+An argument error names the argument, what was given and what is allowed; the other errors say what to do next.
+Each class also derives from the built-in exception that a caller would expect, so ``except ValueError`` works.
+"""
+
+from __future__ import annotations
+
+
+class RocmkernError(Exception):
+    """Base of all errors of this library."""
+
+
+class ArgumentError(RocmkernError, ValueError):
+    """An argument has a value that is not allowed.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the argument as the caller wrote it.
+    given : str
+        What was given, in words.
+    allowed : str
+        What is allowed, in words.
+
+    Attributes
+    ----------
+    argument : str
+        Name of the offending argument.
+    """
+
+    def __init__(self, argument: str, given: str, allowed: str):
+        self.argument, self.given, self.allowed = argument, given, allowed
+        super().__init__(f"{argument}: got {given}; allowed: {allowed}")
+
+    def __reduce__(self):
+        return type(self), (self.argument, self.given, self.allowed)
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has a type or dtype that is not allowed (same attributes as `ArgumentError`)."""
+
+
+class TileError(RocmkernError, TypeError):
+    """A kernel misuses the tile language: shapes that do not match, a consumed tile, too much local memory."""
+
+
+class TargetError(RocmkernError, RuntimeError):
+    """A target (hip, cuda, cpu, python) cannot be used; the message says why and what to install or set."""
+
+
+class DeviceUnavailableError(TargetError):
+    """A GPU was required and none can be used."""
+
+
+class DeviceMemoryError(RocmkernError, MemoryError):
+    """An allocation was refused by the cap or failed in the driver; nothing was changed.
+
+    Attributes
+    ----------
+    asked, allowed, free, held, total : int
+        Bytes: requested, still allowed under the cap, free on the device, held by this process, size of the device.
+    """
+
+    def __init__(self, asked: int, allowed: int, free: int, held: int, total: int, why: str = "over the cap"):
+        self.asked, self.allowed, self.free, self.held, self.total = asked, allowed, free, held, total
+        self.why = why
+        super().__init__(
+            f"cannot allocate {asked} bytes ({why}): allowed {allowed}, free {free}, held {held}, total {total} bytes; "
+            "free tensors, call trim(), or raise cap= (at most 0.90)"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.asked, self.allowed, self.free, self.held, self.total, self.why)
+
+
+class DeadlineError(RocmkernError, TimeoutError):
+    """Work on a stream did not finish before its deadline; the message names the operation that is stuck."""
+
+
+class LeakError(RocmkernError, AssertionError):
+    """Buffers are still alive, or the driver reports less free memory than before."""
+
+
+class ClosedError(RocmkernError, ValueError):
+    """A tensor or a manager was used after it was closed."""
+
+
+class MatrixError(RocmkernError, ValueError):
+    """A matrix file has a mistake: the message gives file, line, column, path and the nearest valid name.
+
+    Attributes
+    ----------
+    file : str
+        Name of the file; empty when the mistake is not in a file.
+    line, column : int
+        Position, counted from 1; 0 when unknown.
+    path : str
+        Where in the data, for example ``groups.flash_causal.rows[2].axes.head_dim``.
+    """
+
+    def __init__(self, message: str, *, file: str = "", line: int = 0, column: int = 0, path: str = ""):
+        self.message, self.file, self.line, self.column, self.path = message, file, line, column, path
+        place = f"{file}:{line}:{column}: " if file else ""
+        super().__init__(f"{place}{path}: {message}" if path else f"{place}{message}")
+
+    def __reduce__(self):
+        return _rebuild_matrix_error, (self.message, self.file, self.line, self.column, self.path)
+
+
+def _rebuild_matrix_error(message: str, file: str, line: int, column: int, path: str) -> MatrixError:
+    return MatrixError(message, file=file, line=line, column=column, path=path)

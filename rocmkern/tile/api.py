@@ -1,0 +1,481 @@
+"""The tile language: every name a kernel may use, defined by NumPy.
+
+A kernel is a plain Python function over *tiles*. Run as it is, it computes with the definitions below: that is the
+``python`` target, and these definitions are the meaning of every operation. The other targets lower the same names to
+machine code (`cpu.py`, `hip.py`, `cuda.py`); `types.py` holds the rules of which types go together.
+
+Things a kernel handles
+-----------------------
+tensor
+    An array argument of the kernel, in global memory: ``x.shape``, ``x[i, j]`` (leading integer indices give a
+    sub-tensor, a full index gives a scalar), `rows`.
+rows
+    One number per tile row (``int32``, ``float32`` or ``bool``), with Python's operators. NumPy arrays here.
+tile
+    ``[M, N]`` float32 values that belong to the block: `Tile`. How it is spread over lanes is its type's business.
+operand
+    A tile that is ready to be the left side of a product: `Operand`.
+stage
+    A window of ``[N, K]`` rows of a 2-D tensor in local memory, filled by `fetch`, used between `acquire` and
+    `release`: `Stage`. One window may be in use while the next one is on its way.
+
+Rules
+-----
+* Control flow is uniform: conditions are scalars, the same for the whole block.
+* An operation that *consumes* a tile may reuse its storage. A consumed tile is dead; using it again raises here.
+* Shapes are compile-time: they come from the configuration ``cfg``, the first argument of every kernel.
+* Reading past the end of a tensor gives zeros, never a fault, and is never written back.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rocmkern.runtime.errors import TileError
+
+NEG_INF = float("-inf")
+
+# --------------------------------------------------------------------------------------- kernels and their arguments
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is fixed when a kernel is compiled; every kernel derives its own from this.
+
+    Attributes
+    ----------
+    arch : str
+        Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
+    waves : int
+        Waves (warps) per block; 1 where a block is one thread.
+    """
+
+    arch: str = "python"
+    waves: int = 1
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32."""
+
+    kind: str
+    ndim: int = 0
+
+
+class _TensorParameters:
+    def __getitem__(self, ndim: int) -> Parameter:
+        return Parameter("tensor", ndim)
+
+
+Tensor = _TensorParameters()
+Int = Parameter("int")
+Float = Parameter("float")
+
+DEVICE_FUNCTIONS: list[Callable] = []
+
+
+def kernel(fn: Callable) -> Callable:
+    """Mark a function as a kernel: ``fn(cfg, *arguments)`` with every argument annotated by `Tensor`, `Int`, `Float`.
+
+    The function itself is returned: it stays a plain Python function.
+    """
+    parameters = list(inspect.signature(fn).parameters.values())[1:]
+    for p in parameters:
+        if not isinstance(p.annotation, Parameter):
+            raise TileError(f"kernel {fn.__name__}: argument {p.name} needs an annotation T.Tensor[ndim], T.Int, T.Float")
+    fn.parameters = tuple((p.name, p.annotation) for p in parameters)  # type: ignore[attr-defined]
+    return fn
+
+
+def device(fn: Callable) -> Callable:
+    """Mark a function on tiles as callable from kernels. It stays a plain Python function."""
+    DEVICE_FUNCTIONS.append(fn)
+    return fn
+
+
+_block = threading.local()
+
+
+def block_id(cfg: Config, axis: int) -> int:
+    """Index of this block along grid ``axis`` (0, 1 or 2)."""
+    return _block.index[axis]
+
+
+def set_block(index: tuple[int, int, int]) -> None:
+    """Set this thread's block index (the python target's launcher)."""
+    _block.index = index
+
+
+# ------------------------------------------------------------------------------------------------------- tile values
+
+
+class _Owned:
+    """A value that an operation may consume; afterwards every use raises."""
+
+    __slots__ = ("_array", "_dead")
+
+    def __init__(self, array: np.ndarray):
+        self._array = array
+        self._dead: str | None = None
+
+    @property
+    def data(self) -> np.ndarray:
+        if self._dead:
+            raise TileError(f"this {type(self).__name__.lower()} was consumed by {self._dead} and cannot be used again")
+        return self._array
+
+    def consume(self, by: str) -> np.ndarray:
+        array = self.data
+        self._dead = by
+        return array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+
+def _other(x: Any, shape: tuple[int, int], by: str) -> Any:
+    """Right-hand side of a tile operator: a tile (consumed), rows (broadcast over columns) or a scalar."""
+    if isinstance(x, Tile):
+        if x.shape != shape:
+            raise TileError(f"{by}: tiles of shapes {shape} and {x.shape} do not match")
+        return x.consume(by)
+    if isinstance(x, np.ndarray):
+        if x.shape != shape[:1]:
+            raise TileError(f"{by}: a tile of shape {shape} needs {shape[0]} rows, got {x.shape}")
+        return x.astype(np.float32)[:, None]
+    return np.float32(x)
+
+
+class Tile(_Owned):
+    """``[M, N]`` float32 values. ``+ - *`` with a tile, with rows, or with a scalar consume the tiles involved."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Tile:
+        return Tile(self.consume("+") + _other(other, self.shape, "+"))
+
+    def __sub__(self, other: Any) -> Tile:
+        return Tile(self.consume("-") - _other(other, self.shape, "-"))
+
+    def __mul__(self, other: Any) -> Tile:
+        return Tile(self.consume("*") * _other(other, self.shape, "*"))
+
+
+class Operand(_Owned):
+    """``[M, K]`` left operand of a product."""
+
+    __slots__ = ()
+
+
+class Stage:
+    """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released. Use the functions below."""
+
+    __slots__ = ("acquired", "fetched", "k", "n", "source", "window")
+
+    def __init__(self, source: np.ndarray, n: int, k: int):
+        self.source, self.n, self.k = source, n, k
+        self.fetched: int | None = None  # first row of the window that is on its way
+        self.acquired = False
+        self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
+
+    @property
+    def data(self) -> np.ndarray:
+        if not self.acquired:
+            raise TileError("this stage is not acquired: call acquire() before the product and release() after it")
+        return self.window
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n, self.k
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+def row_index(cfg: Config, m: int) -> np.ndarray:
+    """``0, 1, ..., m - 1``: the index of each tile row (int32)."""
+    return np.arange(m, dtype=np.int32)
+
+
+def full_rows(cfg: Config, m: int, value: float) -> np.ndarray:
+    """Float32 rows that all hold ``value``."""
+    return np.full(m, value, np.float32)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Rows: ``a`` where ``condition`` holds, else ``b``."""
+    r = np.where(condition, a, b)
+    return r.astype(np.float32) if r.dtype == np.float64 else r
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Rows: the smaller of two."""
+    return _same_kind(np.minimum(a, b), a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Rows: the larger of two; a NaN in one of them is ignored."""
+    return _same_kind(np.fmax(a, b), a, b)
+
+
+def _same_kind(r: np.ndarray, a: Any, b: Any) -> np.ndarray:
+    rows = a if isinstance(a, np.ndarray) else b
+    return r.astype(rows.dtype)
+
+
+def reciprocal_or_zero(x: np.ndarray) -> np.ndarray:
+    """Rows: ``1 / x``, and 0 where ``x`` is 0 (a row that sees nothing)."""
+    with np.errstate(divide="ignore"):
+        return np.where(x == 0, np.float32(0), np.float32(1) / x)
+
+
+def log2(x: np.ndarray) -> np.ndarray:
+    """Rows: base-2 logarithm; ``-inf`` at 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log2(x)
+
+
+def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
+    """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
+    out = np.zeros(valid.shape, np.float32)
+    out[valid] = x[_pick(index, valid)]
+    return out
+
+
+def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
+    """``x[index] = values`` where ``valid``."""
+    x[_pick(index, valid)] = values[valid].astype(x.dtype)
+
+
+def _pick(index: tuple, valid: np.ndarray) -> tuple:
+    return tuple(np.broadcast_to(np.asarray(i), valid.shape)[valid] for i in index)
+
+
+# ------------------------------------------------------------------------------------------------------------- tiles
+
+
+def zeros(cfg: Config, m: int, n: int) -> Tile:
+    """A tile of zeros: an accumulator."""
+    return Tile(np.zeros((m, n), np.float32))
+
+
+def _gather(x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -> np.ndarray:
+    out = np.zeros((len(valid), n), np.float32)
+    stop = max(col0, min(col0 + n, x.shape[-1]))
+    if stop > col0:
+        out[valid, : stop - col0] = x[(*_pick(index, valid), slice(col0, stop))].astype(np.float32)
+    return out
+
+
+def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -> Tile:
+    """``x[index, col0 : col0 + n]`` per row; rows that are not ``valid`` and columns past the end are 0.
+
+    ``index`` has one entry (rows or scalar) for every axis of ``x`` but the last.
+    """
+    return Tile(_gather(x, index, col0, n, valid))
+
+
+def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.ndarray) -> None:
+    """Round ``tile`` to ``x``'s dtype (to nearest even) and write it; rows not ``valid``, columns past the end are left."""
+    stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
+    if stop > col0:
+        x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)
+
+
+def rowmax(tile: Tile) -> np.ndarray:
+    """Largest value of each row; NaN is ignored. Does not consume."""
+    return np.fmax.reduce(tile.data, axis=1)
+
+
+def rowsum(tile: Tile) -> np.ndarray:
+    """Sum of each row. Does not consume."""
+    return tile.data.sum(axis=1, dtype=np.float32)
+
+
+def exp2(x: Any) -> Any:
+    """``2 ** x`` of rows, or of a tile (consumed)."""
+    with np.errstate(over="ignore", under="ignore"):
+        return Tile(np.exp2(x.consume("exp2"))) if isinstance(x, Tile) else np.exp2(x)
+
+
+def tanh(tile: Tile) -> Tile:
+    """Hyperbolic tangent (consumes)."""
+    return Tile(np.tanh(tile.consume("tanh")))
+
+
+def absolute(tile: Tile) -> Tile:
+    """Absolute value (consumes)."""
+    return Tile(np.abs(tile.consume("absolute")))
+
+
+def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
+    """``position[r] - (col0 + c)``: how far each column lies before each row's position."""
+    return Tile((position[:, None] - (col0 + np.arange(n))[None, :]).astype(np.float32))
+
+
+def mask_outside(tile: Tile, col0: int, low: np.ndarray, high: np.ndarray) -> Tile:
+    """``-inf`` where column ``col0 + c`` lies outside ``low[r] .. high[r]``, both inclusive (consumes)."""
+    c = col0 + np.arange(tile.shape[1])[None, :]
+    inside = (c >= low[:, None]) & (c <= high[:, None])
+    return Tile(np.where(inside, tile.consume("mask_outside"), np.float32(NEG_INF)))
+
+
+def mask_where(tile: Tile, visible: Tile) -> Tile:
+    """``-inf`` where ``visible`` is 0 (consumes both)."""
+    seen = _other(visible, tile.shape, "mask_where")
+    return Tile(np.where(seen != 0, tile.consume("mask_where"), np.float32(NEG_INF)))
+
+
+def softmax_step(
+    s: Tile, scale: float, m: np.ndarray, l: np.ndarray, acc: Tile
+) -> tuple[Tile, np.ndarray, np.ndarray, Tile]:
+    """One step of the online softmax in base 2: take in the scores ``s`` of some more columns (consumes s and acc).
+
+    With ``base`` the running maximum (0 for a row that has seen only ``-inf``)::
+
+        m'   = max(m, rowmax(s))
+        p    = 2 ** ((s - base) * scale)
+        l'   = l * 2 ** ((m - base) * scale) + rowsum(p)
+        acc' = acc * 2 ** ((m - base) * scale)
+
+    A target may keep an older, smaller maximum while no exponent exceeds 8 (in base 2): the quotient
+    ``acc / l`` and ``m * scale + log2(l)`` do not depend on it.
+
+    Parameters
+    ----------
+    s : Tile, [M, N]
+        Scores; ``-inf`` where masked.
+    scale : float
+        Positive factor that turns scores into base-2 exponents.
+    m, l : rows, float32
+        Running maximum (of unscaled scores) and running denominator.
+    acc : Tile, [M, D]
+        Running numerator.
+
+    Returns
+    -------
+    p, m, l, acc
+    """
+    scores, scale = s.consume("softmax_step"), np.float32(scale)
+    new = np.fmax(m, np.fmax.reduce(scores, axis=1))
+    base = np.where(new == NEG_INF, np.float32(0), new)
+    with np.errstate(invalid="ignore", under="ignore"):
+        p = np.exp2((scores - base[:, None]) * scale)
+        shrink = np.exp2((m - base) * scale)
+    return Tile(p), new, l * shrink + p.sum(1, dtype=np.float32), Tile(acc.consume("softmax_step") * shrink[:, None])
+
+
+# ---------------------------------------------------------------------------------------------------------- products
+
+
+def rows(x: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """``x[start:stop]``: a tensor with fewer rows."""
+    return x[start:stop]
+
+
+def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, valid: np.ndarray) -> Operand:
+    """As `load_tile`, as the left operand of a product."""
+    return Operand(_gather(x, index, col0, k, valid))
+
+
+def operand(tile: Tile, like: Stage) -> Operand:
+    """Make a tile (consumed) the left operand of a product with ``like``; a target may round it to ``like``'s dtype."""
+    return Operand(tile.consume("operand"))
+
+
+def stage(cfg: Config, source: np.ndarray, n: int, k: int) -> Stage:
+    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor ``source``."""
+    return Stage(source, n, k)
+
+
+def fetch(st: Stage, row0: int) -> Stage:
+    """Start to bring rows ``row0 .. row0 + n`` of the source. Rows and columns past the end will read as 0."""
+    if st.fetched is not None:
+        raise TileError("fetch: a window is already on its way; acquire it first")
+    st.fetched = row0
+    return st
+
+
+def acquire(st: Stage) -> Stage:
+    """Wait for the fetched window and make it visible to the whole block; products may now use the stage."""
+    if st.fetched is None:
+        raise TileError("acquire: nothing was fetched")
+    if st.acquired:
+        raise TileError("acquire: the window in use must be released before the next one overwrites it")
+    st.window = np.zeros((st.n, st.k), np.float32)
+    part = st.source[st.fetched : st.fetched + st.n, : st.k]
+    st.window[: part.shape[0], : part.shape[1]] = part
+    st.fetched, st.acquired = None, True
+    return st
+
+
+def release(st: Stage) -> Stage:
+    """Say that the block is done with the window in use."""
+    if not st.acquired:
+        raise TileError("release: the stage is not acquired")
+    st.window, st.acquired = np.full((st.n, st.k), np.nan, np.float32), False
+    return st
+
+
+def _dot(name: str, a: np.ndarray, b: np.ndarray, acc: Tile | None) -> Tile:
+    if a.shape[1] != b.shape[0]:
+        raise TileError(f"{name}: the inner dimensions {a.shape[1]} and {b.shape[0]} do not match")
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = a @ b
+    if acc is None:
+        return Tile(product)
+    if acc.shape != product.shape:
+        raise TileError(f"{name}: an accumulator of shape {acc.shape} cannot take a product of shape {product.shape}")
+    return Tile(acc.consume(name) + product)
+
+
+def dot_nt(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
+    """``a @ b.T``, plus ``acc`` if given (consumed): [M, K] x [N, K] -> [M, N]."""
+    return _dot("dot_nt", a.data, b.data.T, acc)
+
+
+def dot_nn(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
+    """``a @ b``, plus ``acc`` if given (consumed): [M, K] x [K, N] -> [M, N]."""
+    return _dot("dot_nn", a.data, b.data, acc)
+
+
+def dot_tn(a: Stage, b: Stage, acc: Tile | None = None) -> Tile:
+    """``a.T @ b``, plus ``acc`` if given (consumed): [K, M] x [K, N] -> [M, N]."""
+    return _dot("dot_tn", a.data.T, b.data, acc)
+
+
+def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
+    """As `dot_nn`, but where ``a`` is 0 the product is 0 even if ``b`` is NaN or infinite there (consumes acc).
+
+    This keeps what is masked out of the result, whatever it holds.
+    """
+    left, right = a.data, b.data
+    finite = np.isfinite(right)
+    out = _dot("dot_nn_where", left, np.where(finite, right, np.float32(0)), acc)
+    if finite.all():
+        return out
+    total = out.consume("dot_nn_where")
+    for j in np.flatnonzero(~finite.all(axis=1)):
+        seen = left[:, j] != 0
+        with np.errstate(invalid="ignore"):
+            total[seen] += np.where(finite[j], np.float32(0), left[seen, j, None] * right[j])
+    return Tile(total)
+
+
+#: The operations that targets lower, by name.
+OPERATIONS: dict[str, Callable] = {
+    f.__name__: f
+    for f in (
+        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, load_rows, store_rows,
+        zeros, load_tile, store_tile, rowmax, rowsum, exp2, tanh, absolute, distance, mask_outside, mask_where,
+        softmax_step, rows, load_operand, operand, stage, fetch, acquire, release,
+        dot_nt, dot_nn, dot_tn, dot_nn_where,
+    )
+}  # fmt: skip

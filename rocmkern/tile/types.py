@@ -1,0 +1,406 @@
+"""The types of the tile language for numba, and the rules of which operation takes which types.
+
+One numba type per kind of value; shapes, dtypes and the hardware they are laid out for are part of the type, so a wrong
+combination does not compile. The rules are the same for every target: they look at shapes only. How a type is stored
+(`llvm_type`) and how an operation is computed is the business of `cpu.py`, `hip.py` and `cuda.py`.
+
+Numba's own types come in two incompatible sets (``numba.core.types``, and ``numba.cuda.types`` of numba-cuda), so
+everything here is made by `make_types` for one of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from rocmkern.tile import api
+from rocmkern.tile.architectures import local_memory_bytes
+
+#: Element types of tensors in memory, and their size in bytes.
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1}
+
+ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+LOGICAL = (operator.and_,)
+OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
+
+
+def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespace:
+    """Make the tile types and typing rules over one set of numba types.
+
+    Parameters
+    ----------
+    types : module
+        ``numba.core.types`` or ``numba.cuda.types``.
+    error : type
+        The matching ``TypingError``.
+    prefix : str
+        Target name, part of every type's name, so that two targets never share a type.
+
+    Returns
+    -------
+    types.SimpleNamespace
+        The classes ``Config, Tensor, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a function
+        of `api` or an operator) to a function of argument types that returns the result type, or None where the rule
+        does not apply.
+    """
+
+    class Config(types.Type):
+        """The configuration: its attributes are literals."""
+
+        def __init__(self, cfg: api.Config):
+            self.cfg = cfg
+            super().__init__(name=f"{prefix}.Config({cfg})")
+
+        @property
+        def hw(self) -> tuple[str, int]:
+            return self.cfg.arch, self.cfg.waves
+
+    class Tensor(types.Type):
+        """A view of global memory: element type and number of axes."""
+
+        def __init__(self, dtype: str, ndim: int):
+            self.dtype, self.ndim = dtype, ndim
+            super().__init__(name=f"{prefix}.Tensor({dtype},{ndim})")
+
+    class Rows(types.Type):
+        """One ``f32``, ``i32`` or ``i1`` per tile row."""
+
+        def __init__(self, m: int, kind: str, hw: tuple):
+            self.m, self.kind, self.hw = m, kind, hw
+            super().__init__(name=f"{prefix}.Rows({m},{kind},{hw})")
+
+    class Tile(types.Type):
+        """[m, n] float32."""
+
+        def __init__(self, m: int, n: int, hw: tuple):
+            self.m, self.n, self.hw = m, n, hw
+            super().__init__(name=f"{prefix}.Tile({m},{n},{hw})")
+
+    class Operand(types.Type):
+        """[m, k] left operand of a product with a stage of ``dtype``."""
+
+        def __init__(self, m: int, k: int, dtype: str, hw: tuple):
+            self.m, self.k, self.dtype, self.hw = m, k, dtype, hw
+            super().__init__(name=f"{prefix}.Operand({m},{k},{dtype},{hw})")
+
+    class Stage(types.Type):
+        """[n, k] window of a tensor of ``dtype`` in local memory."""
+
+        def __init__(self, n: int, k: int, dtype: str, hw: tuple):
+            self.n, self.k, self.dtype, self.hw = n, k, dtype, hw
+            super().__init__(name=f"{prefix}.Stage({n},{k},{dtype},{hw})")
+
+    def fail(message: str) -> None:
+        raise error(message)
+
+    def show(t: Any) -> str:
+        if isinstance(t, Tile):
+            return f"a tile [{t.m}, {t.n}]"
+        if isinstance(t, Rows):
+            return f"{t.m} rows of {t.kind}"
+        if isinstance(t, Operand):
+            return f"an operand [{t.m}, {t.k}]"
+        if isinstance(t, Stage):
+            return f"a stage [{t.n}, {t.k}] of {t.dtype}"
+        if isinstance(t, Tensor):
+            return f"a tensor of {t.dtype} with {t.ndim} axes"
+        return str(t)
+
+    def want(cls: type, t: Any, what: str) -> Any:
+        if not isinstance(t, cls):
+            fail(f"{what} must be {cls.__doc__.splitlines()[0].rstrip('.')}, got {show(t)}")
+        return t
+
+    def literal(t: Any, what: str) -> int:
+        if not isinstance(t, types.IntegerLiteral):
+            fail(f"{what} must be known when the kernel is compiled (an attribute of cfg or a number), got {show(t)}")
+        return t.literal_value
+
+    def is_int(t: Any) -> bool:
+        return isinstance(t, types.Integer | types.IntegerLiteral)
+
+    def is_float(t: Any) -> bool:
+        return isinstance(t, types.Float)
+
+    def is_scalar(t: Any) -> bool:
+        return is_int(t) or is_float(t)
+
+    def index_of(op: str, x: Any, index: Any, axes: int, m: int) -> None:
+        want(Tensor, x, f"{op}: the tensor")
+        entries = list(index) if isinstance(index, types.BaseTuple) else []
+        if len(entries) != axes:
+            fail(f"{op}: {show(x)} needs {axes} index entries, got {len(entries)}")
+        for t in entries:
+            if isinstance(t, Rows):
+                if t.kind != "i32" or t.m != m:
+                    fail(f"{op}: an index must be {m} rows of i32 or an integer, got {show(t)}")
+            elif not is_int(t):
+                fail(f"{op}: an index must be rows of i32 or an integer, got {show(t)}")
+
+    def valid_rows(op: str, valid: Any) -> Any:
+        if not (isinstance(valid, Rows) and valid.kind == "i1"):
+            fail(f"{op}: valid must be rows of i1 (a comparison), got {show(valid)}")
+        return valid
+
+    rules: dict[Callable, Callable] = {}
+
+    def rule(op: Callable) -> Callable:
+        def add(f: Callable) -> Callable:
+            rules[op] = f
+            return f
+
+        return add
+
+    # ------------------------------------------------------------------------------------------------ grid, tensors
+    @rule(api.block_id)
+    def _(cfg, axis):
+        want(Config, cfg, "block_id: cfg")
+        return types.int64
+
+    @rule(api.rows)
+    def _(x, start, stop):
+        want(Tensor, x, "rows: the tensor")
+        return x
+
+    @rule(operator.getitem)
+    def _(x, index):
+        if not isinstance(x, Tensor):
+            return None
+        entries = list(index) if isinstance(index, types.BaseTuple) else [index]
+        if not all(is_int(t) for t in entries) or len(entries) > x.ndim:
+            fail(f"{show(x)} takes up to {x.ndim} integer indices, got {', '.join(map(show, entries))}")
+        if len(entries) < x.ndim:
+            return Tensor(x.dtype, x.ndim - len(entries))
+        return {"int32": types.int32, "int64": types.int64, "float32": types.float32}.get(x.dtype) or fail(
+            f"a single element can be read from int32, int64 and float32 tensors, not from {show(x)}"
+        )
+
+    # --------------------------------------------------------------------------------------------------------- rows
+    @rule(api.row_index)
+    def _(cfg, m):
+        return Rows(literal(m, "row_index: m"), "i32", want(Config, cfg, "row_index: cfg").hw)
+
+    @rule(api.full_rows)
+    def _(cfg, m, value):
+        return Rows(literal(m, "full_rows: m"), "f32", want(Config, cfg, "full_rows: cfg").hw)
+
+    def join(op: str, a: Any, b: Any) -> Any:
+        """Type of rows made from rows or scalars a and b."""
+        rows = [t for t in (a, b) if isinstance(t, Rows)]
+        if not rows:
+            return None
+        if len(rows) == 2 and (a.m != b.m or a.kind != b.kind):
+            fail(f"{op}: {show(a)} and {show(b)} do not match")
+        for t in (a, b):
+            if not isinstance(t, Rows) and not is_scalar(t):
+                fail(f"{op}: cannot combine {show(rows[0])} with {show(t)}")
+            if is_float(t) and rows[0].kind == "i32":
+                fail(f"{op}: rows of i32 take integers only, got {show(t)}")
+        return rows[0]
+
+    @rule(api.where)
+    def _(condition, a, b):
+        valid_rows("where", condition)
+        if is_scalar(a) and is_scalar(b):
+            return Rows(condition.m, "i32" if is_int(a) and is_int(b) else "f32", condition.hw)
+        return join("where", a, b)
+
+    for op in (api.minimum, api.maximum):
+        rule(op)(lambda a, b, name=op.__name__: join(name, a, b))
+
+    def float_rows(name: str, x: Any) -> Any:
+        if not (isinstance(x, Rows) and x.kind == "f32"):
+            fail(f"{name}: needs rows of f32, got {show(x)}")
+        return x
+
+    for op in (api.reciprocal_or_zero, api.log2):
+        rule(op)(lambda x, name=op.__name__: float_rows(name, x))
+
+    @rule(api.load_rows)
+    def _(x, index, valid):
+        index_of("load_rows", x, index, x.ndim, valid_rows("load_rows", valid).m)
+        return Rows(valid.m, "f32", valid.hw)
+
+    @rule(api.store_rows)
+    def _(x, index, values, valid):
+        index_of("store_rows", x, index, x.ndim, valid_rows("store_rows", valid).m)
+        join("store_rows", float_rows("store_rows", values), values)
+        return types.none
+
+    # -------------------------------------------------------------------------------------------------------- tiles
+    @rule(api.zeros)
+    def _(cfg, m, n):
+        return Tile(literal(m, "zeros: m"), literal(n, "zeros: n"), want(Config, cfg, "zeros: cfg").hw)
+
+    @rule(api.load_tile)
+    def _(cfg, x, index, col0, n, valid):
+        index_of("load_tile", x, index, x.ndim - 1, valid_rows("load_tile", valid).m)
+        return Tile(valid.m, literal(n, "load_tile: n"), want(Config, cfg, "load_tile: cfg").hw)
+
+    @rule(api.store_tile)
+    def _(x, index, col0, tile, valid):
+        index_of("store_tile", x, index, x.ndim - 1, valid_rows("store_tile", valid).m)
+        if want(Tile, tile, "store_tile: tile").m != valid.m:
+            fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
+        return types.none
+
+    for op in (api.rowmax, api.rowsum):
+        rule(op)(lambda t, name=op.__name__: Rows(want(Tile, t, f"{name}: the argument").m, "f32", t.hw))
+
+    @rule(api.exp2)
+    def _(x):
+        return x if isinstance(x, Tile) else float_rows("exp2", x)
+
+    for op in (api.tanh, api.absolute):
+        rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
+
+    @rule(api.distance)
+    def _(cfg, position, col0, n):
+        if not (isinstance(position, Rows) and position.kind == "i32"):
+            fail(f"distance: position must be rows of i32, got {show(position)}")
+        return Tile(position.m, literal(n, "distance: n"), position.hw)
+
+    @rule(api.mask_outside)
+    def _(t, col0, low, high):
+        want(Tile, t, "mask_outside: the argument")
+        for bound in (low, high):
+            if not (isinstance(bound, Rows) and bound.kind == "i32" and bound.m == t.m):
+                fail(f"mask_outside: bounds of {show(t)} must be {t.m} rows of i32, got {show(bound)}")
+        return t
+
+    def same_tile(op: str, a: Any, b: Any) -> Any:
+        if want(Tile, a, f"{op}: the argument") != b:
+            fail(f"{op}: {show(a)} and {show(b)} do not match")
+        return a
+
+    @rule(api.mask_where)
+    def _(t, visible):
+        return same_tile("mask_where", t, visible)
+
+    @rule(api.softmax_step)
+    def _(s, scale, m, l, acc):
+        want(Tile, s, "softmax_step: s")
+        want(Tile, acc, "softmax_step: acc")
+        for r in (m, l):
+            if float_rows("softmax_step", r).m != s.m:
+                fail(f"softmax_step: {show(s)} and {show(r)} do not match")
+        if acc.m != s.m:
+            fail(f"softmax_step: {show(s)} and {show(acc)} do not match")
+        return types.Tuple((s, m, l, acc))
+
+    # ----------------------------------------------------------------------------------------------------- products
+    @rule(api.load_operand)
+    def _(cfg, x, index, col0, k, valid):
+        index_of("load_operand", x, index, x.ndim - 1, valid_rows("load_operand", valid).m)
+        return Operand(valid.m, literal(k, "load_operand: k"), x.dtype, want(Config, cfg, "load_operand: cfg").hw)
+
+    @rule(api.operand)
+    def _(t, like):
+        want(Tile, t, "operand: the tile")
+        return Operand(t.m, t.n, want(Stage, like, "operand: like").dtype, t.hw)
+
+    @rule(api.stage)
+    def _(cfg, source, n, k):
+        want(Config, cfg, "stage: cfg")
+        want(Tensor, source, "stage: the source")
+        if source.ndim != 2:
+            fail(f"stage: the source must have 2 axes, got {show(source)}")
+        st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), source.dtype, cfg.hw)
+        limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
+        if need > limit:
+            fail(f"stage: {show(st)} takes {need} bytes; {cfg.cfg.arch} has {limit} bytes of local memory: smaller blocks")
+        return st
+
+    for op in (api.acquire, api.release):
+        rule(op)(lambda st, name=op.__name__: want(Stage, st, f"{name}: the argument"))
+
+    @rule(api.fetch)
+    def _(st, row0):
+        return want(Stage, st, "fetch: the stage")
+
+    def product(name: str, left: tuple, right: tuple, hw: tuple, acc: Any) -> Any:
+        (m, k1), (k2, n) = left, right
+        if k1 != k2:
+            fail(f"{name}: the inner dimensions {k1} and {k2} do not match")
+        out = Tile(m, n, hw)
+        if acc is not None and acc != out:
+            fail(f"{name}: {show(acc)} cannot take a product of shape [{m}, {n}]")
+        return out
+
+    def operands(name: str, a: Any, b: Any, cls: type) -> None:
+        want(cls, a, f"{name}: the left side")
+        want(Stage, b, f"{name}: the right side")
+        if a.dtype != b.dtype:
+            fail(f"{name}: the left side has dtype {a.dtype}, the right side {b.dtype}")
+
+    @rule(api.dot_nt)
+    def _(a, b, acc=None):
+        operands("dot_nt", a, b, Operand)
+        return product("dot_nt", (a.m, a.k), (b.k, b.n), a.hw, acc)
+
+    @rule(api.dot_nn)
+    def _(a, b, acc=None):
+        operands("dot_nn", a, b, Operand)
+        return product("dot_nn", (a.m, a.k), (b.n, b.k), a.hw, acc)
+
+    @rule(api.dot_tn)
+    def _(a, b, acc=None):
+        operands("dot_tn", a, b, Stage)
+        return product("dot_tn", (a.k, a.n), (b.n, b.k), a.hw, acc)
+
+    @rule(api.dot_nn_where)
+    def _(a, b, acc):
+        operands("dot_nn_where", a, b, Operand)
+        return product("dot_nn_where", (a.m, a.k), (b.n, b.k), a.hw, acc)
+
+    # ---------------------------------------------------------------------------------------------------- operators
+    def arithmetic(op: Callable) -> Callable:
+        name = op.__name__
+
+        def typed(a, b):
+            if isinstance(a, Tile):
+                if op not in (operator.add, operator.sub, operator.mul):
+                    fail(f"{name}: tiles have + - * only")
+                if isinstance(b, Tile):
+                    return same_tile(name, a, b)
+                if isinstance(b, Rows):
+                    if float_rows(name, b).m != a.m:
+                        fail(f"{name}: {show(a)} and {show(b)} do not match")
+                elif not is_scalar(b):
+                    fail(f"{name}: cannot combine {show(a)} with {show(b)}")
+                return a
+            if isinstance(b, Tile):
+                fail(f"{name}: write the tile on the left")
+            rows = join(name, a, b)
+            if rows is not None and op in (operator.floordiv, operator.mod) and rows.kind != "i32":
+                fail(f"{name}: needs rows of i32, got {show(rows)}")
+            return rows
+
+        return typed
+
+    def comparison(op: Callable) -> Callable:
+        def typed(a, b):
+            rows = join(op.__name__, a, b)
+            return rows and Rows(rows.m, "i1", rows.hw)
+
+        return typed
+
+    def logical(op: Callable) -> Callable:
+        def typed(a, b):
+            return a if isinstance(a, Rows) and a.kind == "i1" and a == b else None
+
+        return typed
+
+    for op in ARITHMETIC:
+        rules[op] = arithmetic(op)
+    for op in COMPARISONS:
+        rules[op] = comparison(op)
+    for op in LOGICAL:
+        rules[op] = logical(op)
+
+    return SimpleNamespace(
+        Config=Config, Tensor=Tensor, Rows=Rows, Tile=Tile, Operand=Operand, Stage=Stage, rules=rules
+    )
