@@ -34,7 +34,9 @@ _KIB = 1024
 _TABLE = {
     "python": Architecture(1, 1024 * _KIB, ""),
     # One thread's share of a level-2 cache: a larger window would be slower than no window at all.
-    "cpu": Architecture(1, 1024 * _KIB, ""),
+    "cpu-avx512": Architecture(1, 1024 * _KIB, ""),
+    "cpu-avx2": Architecture(1, 1024 * _KIB, ""),
+    "cpu-portable": Architecture(1, 1024 * _KIB, ""),
     "gfx90a": Architecture(64, 64 * _KIB, "mfma"),
     "gfx942": Architecture(64, 64 * _KIB, "mfma"),
     "gfx950": Architecture(64, 160 * _KIB, "mfma"),

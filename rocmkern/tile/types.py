@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from rocmkern.tile import api
+from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import local_memory_bytes
 
 #: Element types of tensors in memory, and their size in bytes.
@@ -43,7 +43,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     -------
     types.SimpleNamespace
         The classes ``Config, Tensor, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a function
-        of `api` or an operator) to a function of argument types that returns the result type, or None where the rule
+        of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or None where the rule
         does not apply.
     """
 
@@ -153,6 +153,19 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             return f
 
         return add
+
+    # ------------------------------------------------------------------------------------------------- launch words
+    @rule(entry.config)
+    def _(bound, x, y, z):
+        return want(Config, bound, "config")
+
+    @rule(entry.tensor)
+    def _(dtype, *words):
+        return Tensor(dtype.literal_value, len(words) // 2)
+
+    @rule(entry.float32)
+    def _(word):
+        return types.float32
 
     # ------------------------------------------------------------------------------------------------ grid, tensors
     @rule(api.block_id)

@@ -1,0 +1,1103 @@
+"""The tile language on a CPU: a block is one thread, and a tile is a small float32 buffer.
+
+Layout. With 16 or more rows a tile is stored column by column, ``value[c * m + r]``, so that SIMD lanes run over rows:
+row statistics are vertical, and a product reads the keys in place, one broadcast number at a time. With fewer rows
+(decoding) it is stored row by row, ``value[r * n + c]``, and lanes run over columns. `Rows` are one LLVM vector with an
+element per row. LLVM splits vectors to what the host has; only the matrix micro-kernel and the polynomials look at the
+host's width.
+
+A stage is a view of the source where that holds float32 in unit stride, and a converted copy of the window otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.datamodel.registry import register_default
+from numba.core.errors import TypingError
+from numba.core.imputils import Registry as LoweringRegistry
+from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
+from numba.core.registry import cpu_target
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, make_overload_template
+from numba.core.typing.templates import Registry as TypingRegistry
+from numba.extending import typeof_impl
+
+from rocmkern.tile import api, entry
+from rocmkern.tile.binding import bind
+from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, TensorLowering, at, call, const, register_tensor_model
+from rocmkern.tile.types import DTYPES, make_types
+
+NUMBA = SimpleNamespace(
+    types=types,
+    signature=signature,
+    AbstractTemplate=AbstractTemplate,
+    AttributeTemplate=AttributeTemplate,
+    make_overload_template=make_overload_template,
+    typing_registry=TypingRegistry(),
+    lowering_registry=LoweringRegistry(),
+    register_model=register_default,
+    models=models,
+    cgutils=cgutils,
+    TypingError=TypingError,
+)
+TILE = make_types(types, TypingError, "cpu")
+
+LOG2_E = 1.4426950408889634
+#: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
+LAZY_EXPONENT = 8.0
+#: Column storage (lanes over rows) starts at this many rows.
+LANES_FROM = 16
+
+
+def bound_config(cfg: api.Config) -> entry.BoundConfig:
+    """The configuration as a constant of a generated module."""
+    return entry.BoundConfig(TILE.Config(cfg))
+
+
+@typeof_impl.register(entry.BoundConfig)
+def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
+    return value.numba_type
+
+
+# --------------------------------------------------------------------------------------------------------- data models
+
+
+@register_default(TILE.Config)
+class _ConfigModel(models.PrimitiveModel):
+    """The block's grid index."""
+
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, ir.ArrayType(I64, 3))
+
+
+@register_default(TILE.Rows)
+class _RowsModel(models.PrimitiveModel):
+    """One vector; booleans are bytes 0 or 1, because vectors of bits are awkward in memory."""
+
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, ir.VectorType({"f32": F32, "i32": I32, "i1": I8}[ty.kind], ty.m))
+
+
+class _BufferModel(models.StructModel):
+    """A reference-counted float32 buffer."""
+
+    def __init__(self, manager: Any, ty: Any):
+        members = [("meminfo", types.MemInfoPointer(types.voidptr)), ("data", types.voidptr)]
+        super().__init__(manager, ty, members)
+
+
+register_default(TILE.Tile)(_BufferModel)
+register_default(TILE.Operand)(_BufferModel)
+
+
+@register_default(TILE.Stage)
+class _StageModel(models.StructModel):
+    """The source (address, extents, strides in bytes), the fetched row, and the window in use.
+
+    The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer.
+    """
+
+    def __init__(self, manager: Any, ty: Any):
+        members: list[tuple[str, Any]] = [("meminfo", types.MemInfoPointer(types.voidptr))]
+        members += [("source", types.voidptr), ("window", types.voidptr)]
+        members += [
+            (name, types.int64) for name in ("rows", "cols", "row_stride", "col_stride", "row0", "count", "ld")
+        ]
+        super().__init__(manager, ty, members)
+
+
+register_tensor_model(NUMBA, TILE)
+
+
+# ------------------------------------------------------------------------------------------------------ small helpers
+
+
+def _vec(ty: ir.Type, n: int) -> ir.VectorType:
+    return ir.VectorType(ty, n)
+
+
+def _splat(b: ir.IRBuilder, x: ir.Value, n: int) -> ir.Value:
+    v = b.insert_element(ir.Constant(_vec(x.type, n), ir.Undefined), x, const(I32, 0))
+    return b.shuffle_vector(v, v, const(_vec(I32, n), 0))
+
+
+def _shuffle(b: ir.IRBuilder, x: ir.Value, y: ir.Value, order: list[int]) -> ir.Value:
+    return b.shuffle_vector(x, y, ir.Constant(_vec(I32, len(order)), order))
+
+
+def _slice(b: ir.IRBuilder, x: ir.Value, start: int, n: int) -> ir.Value:
+    return x if (start, n) == (0, x.type.count) else _shuffle(b, x, x, list(range(start, start + n)))
+
+
+def _concat(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+    while len(parts) > 1:
+        n = parts[0].type.count
+        parts = [_shuffle(b, parts[i], parts[i + 1], list(range(2 * n))) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _element(b: ir.IRBuilder, x: ir.Value, i: int) -> ir.Value:
+    return b.extract_element(x, const(I32, i))
+
+
+def _reduce(b: ir.IRBuilder, x: ir.Value, combine: Any) -> ir.Value:
+    """Combine all elements of a vector, halves first."""
+    while x.type.count > 1:
+        half = x.type.count // 2
+        x = combine(_slice(b, x, 0, half), _slice(b, x, half, half))
+    return _element(b, x, 0)
+
+
+def _any(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Whether any element of a vector of i1 is set."""
+    bits = b.bitcast(x, ir.IntType(x.type.count))
+    return b.icmp_unsigned("!=", bits, const(bits.type, 0))
+
+
+def _iota(n: int) -> ir.Constant:
+    return ir.Constant(_vec(I32, n), list(range(n)))
+
+
+def _fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
+    return call(b, f"llvm.fma.{suffix}", x.type, [x, y, z])
+
+
+def _fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """max(x, y), and y where x is NaN: one instruction on x86."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def _loop(b: ir.IRBuilder, stop: Any, step: int = 1, start: Any = 0) -> Any:
+    i64 = [x if isinstance(x, ir.Value) else const(I64, x) for x in (start, stop, step)]
+    return cgutils.for_range_slice(b, i64[0], i64[1], i64[2], I64)
+
+
+def _smin(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+def _smax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.select(b.icmp_signed(">", x, y), x, y)
+
+
+def _floor_to(b: ir.IRBuilder, x: ir.Value, n: int) -> ir.Value:
+    """x rounded down to a multiple of n, a power of two."""
+    return b.and_(x, const(I64, -n))
+
+
+def _pointer(b: ir.IRBuilder, base: ir.Value, index: ir.Value, ty: ir.Type = F32) -> ir.Value:
+    """Pointer to a ``ty`` (float32 or a vector of it) at a float32 index from an i8 pointer."""
+    return at(b, base, b.mul(index, const(I64, 4)), ty)
+
+
+def _load(b: ir.IRBuilder, base: ir.Value, index: ir.Value, n: int = 0) -> ir.Value:
+    return b.load(_pointer(b, base, index, _vec(F32, n) if n else F32), align=4)
+
+
+def _store(b: ir.IRBuilder, value: ir.Value, base: ir.Value, index: ir.Value) -> None:
+    b.store(value, _pointer(b, base, index, value.type), align=4)
+
+
+def _fill_zero(b: ir.IRBuilder, base: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+    """Zero the float32 elements start .. stop of a buffer."""
+    with _loop(b, stop, 1, start) as (i, _):
+        _store(b, const(F32, 0.0), base, i)
+
+
+def _transpose(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Transpose n vectors of n elements: log2(n) perfect shuffles."""
+    n = len(rows)
+    low = [x for i in range(n // 2) for x in (i, n + i)]
+    high = [x for i in range(n // 2, n) for x in (i, n + i)]
+    stages = n.bit_length() - 1
+    for _ in range(stages):
+        pairs = [(rows[i], rows[i + n // 2]) for i in range(n // 2)]
+        rows = [_shuffle(b, x, y, order) for x, y in pairs for order in (low, high)]
+    return rows
+
+
+@functools.cache
+def _polynomial(name: str) -> tuple[float, ...]:
+    """Coefficients, highest power first, by Chebyshev interpolation.
+
+    ``exp2``: 2 ** f on -0.5 .. 0.5, relative error 2e-9.
+    ``tanh``: (tanh(x) / x - 1) / x**2 as a polynomial in x**2 on 0 .. 0.625, relative error of tanh below 1e-8.
+    """
+    if name == "exp2":
+        fit = np.polynomial.Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5])
+    else:
+        top = 0.65**2
+        fit = np.polynomial.Chebyshev.interpolate(
+            lambda z: (np.tanh(np.sqrt(z)) / np.sqrt(z) - 1) / z, 5, domain=[1e-9, top]
+        )
+    return tuple(fit.convert(kind=np.polynomial.Polynomial).coef[::-1])
+
+
+def _horner(b: ir.IRBuilder, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
+    total = const(x.type, coefficients[0])
+    for c in coefficients[1:]:
+        total = _fma(b, total, x, const(x.type, c))
+    return total
+
+
+def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """2 ** x of a vector, x <= 128: exactly 0 below 2 ** -126, NaN stays NaN."""
+    n = x.type.count
+    x = b.select(b.fcmp_ordered("<", x, const(x.type, -127.0)), const(x.type, -127.0), x)
+    whole = call(b, f"llvm.rint.v{n}f32", x.type, [x])
+    power = _horner(b, b.fsub(x, whole), _polynomial("exp2"))
+    # 2 ** whole by its exponent bits; -127 gives the bits of 0.
+    exponent = b.add(b.fptosi(whole, _vec(I32, n)), const(_vec(I32, n), 127))
+    return b.fmul(power, b.bitcast(b.shl(exponent, const(_vec(I32, n), 23)), x.type))
+
+
+def _tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """tanh of a vector: a polynomial near 0, 1 - 2 / (exp(2 |x|) + 1) elsewhere."""
+    n, one = x.type.count, const(x.type, 1.0)
+    size = call(b, f"llvm.fabs.v{n}f32", x.type, [x])
+    square = b.fmul(x, x)
+    near = _fma(b, b.fmul(x, square), _horner(b, square, _polynomial("tanh")), x)
+    capped = b.select(b.fcmp_ordered(">", size, const(x.type, 10.0)), const(x.type, 10.0), size)
+    grown = b.fadd(_exp2(b, b.fmul(capped, const(x.type, 2 * LOG2_E))), one)
+    far = call(b, f"llvm.copysign.v{n}f32", x.type, [b.fsub(one, b.fdiv(const(x.type, 2.0), grown)), x])
+    return b.select(b.fcmp_ordered("<", size, const(x.type, 0.625)), near, far)
+
+
+# ------------------------------------------------------------------------------------- element types in memory <-> f32
+
+_STORAGE = {"float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64}
+
+
+def _from_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    """A loaded element or vector as float32."""
+    wide = (lambda ty: _vec(ty, x.type.count)) if isinstance(x.type, ir.VectorType) else (lambda ty: ty)
+    if dtype == "float32":
+        return x
+    if dtype == "float16":
+        return b.fpext(x, wide(F32))
+    if dtype == "bfloat16":
+        return b.bitcast(b.shl(b.zext(x, wide(I32)), const(wide(I32), 16)), wide(F32))
+    if dtype == "bool":
+        return b.uitofp(b.icmp_unsigned("!=", x, const(x.type, 0)), wide(F32))
+    return b.sitofp(x, wide(F32))
+
+
+def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    """float32 rounded to the element type, to nearest even."""
+    wide = (lambda ty: _vec(ty, x.type.count)) if isinstance(x.type, ir.VectorType) else (lambda ty: ty)
+    if dtype == "float32":
+        return x
+    if dtype == "float16":
+        return b.fptrunc(x, wide(F16))
+    if dtype == "bfloat16":
+        bits = b.bitcast(x, wide(I32))
+        odd = b.and_(b.lshr(bits, const(wide(I32), 16)), const(wide(I32), 1))
+        rounded = b.add(bits, b.add(odd, const(wide(I32), 0x7FFF)))
+        # Rounding could carry a NaN into infinity: keep it a quiet NaN instead.
+        nan = b.or_(bits, const(wide(I32), 0x400000))
+        bits = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
+        return b.trunc(b.lshr(bits, const(wide(I32), 16)), wide(I16))
+    raise TypingError(f"a tile cannot be stored as {dtype}")
+
+
+# ------------------------------------------------------------------------------------------------------------ lowering
+
+VECTOR_WIDTH = {"cpu-avx512": 16, "cpu-avx2": 8, "cpu-portable": 4}
+
+
+class CpuLowering(TensorLowering):
+    """One method per operation: see `binding.bind`."""
+
+    # ------------------------------------------------------------------------------------------------- storage
+    @staticmethod
+    def width(ty: Any) -> int:
+        """float32 lanes of the host's vectors."""
+        return VECTOR_WIDTH[ty.hw[0]]
+
+    def by_column(self, ty: Any) -> bool:
+        """Whether lanes run over rows (column storage)."""
+        return ty.m >= LANES_FROM and ty.m % self.width(ty) == 0
+
+    def new(self, context: Any, b: ir.IRBuilder, ty: Any) -> ir.Value:
+        """A new buffer for a tile or an operand."""
+        columns = ty.n if isinstance(ty, TILE.Tile) else ty.k
+        value = cgutils.create_struct_proxy(ty)(context, b)
+        size = context.get_constant(types.uintp, ty.m * columns * 4)
+        value.meminfo = context.nrt.meminfo_alloc_aligned(b, size, context.get_constant(types.uint32, 64))
+        value.data = context.nrt.meminfo_data(b, value.meminfo)
+        return value._getvalue()
+
+    @staticmethod
+    def data(context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> ir.Value:
+        return cgutils.create_struct_proxy(ty)(context, b, value).data
+
+    def map(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, body: Any, rows: tuple = ()) -> ir.Value:
+        """Replace each vector of a tile by ``body(index, vector, rows, column)`` in place and return the tile.
+
+        ``rows`` arrive as vectors that fit; ``index`` is where the vector lies in the buffer, ``column()`` its columns.
+        """
+        data = self.data(context, b, ty, value)
+        for index, vector, parts, column in self.vectors(b, ty, data, rows):
+            _store(b, body(index, vector, parts, column), data, index)
+        return impl_ret_borrowed(context, b, ty, value)
+
+    def vectors(self, b: ir.IRBuilder, ty: Any, data: ir.Value, rows: tuple = ()) -> Any:
+        """Emit loops over a tile's storage; yields once per loop body (index, vector, rows, column)."""
+        if self.by_column(ty):
+            n = min(ty.m, 4 * self.width(ty))
+            for r0 in range(0, ty.m, n):
+                parts = [_slice(b, r, r0, n) for r in rows]
+                with _loop(b, ty.n) as (c, _):
+                    index = b.add(b.mul(c, const(I64, ty.m)), const(I64, r0))
+                    yield index, _load(b, data, index, n), parts, lambda c=c, n=n: _splat(b, b.trunc(c, I32), n)
+        else:
+            n = self.chunk(ty)
+            for r in range(ty.m):
+                parts = [_splat(b, _element(b, x, r), n) for x in rows]
+                with _loop(b, ty.n, n) as (c, _):
+                    index = b.add(c, const(I64, r * ty.n))
+                    yield (
+                        index,
+                        _load(b, data, index, n),
+                        parts,
+                        lambda c=c, n=n: b.add(_splat(b, b.trunc(c, I32), n), _iota(n)),
+                    )
+
+    def chunk(self, ty: Any) -> int:
+        """Vector length for row storage: a power of two that divides the columns."""
+        n = 4 * self.width(ty)
+        while ty.n % n:
+            n //= 2
+        return n
+
+    def reduce_rows(self, b: ir.IRBuilder, ty: Any, data: ir.Value, identity: float, combine: Any, body: Any) -> Any:
+        """Rows: ``combine`` over each row of ``body(index, vector, part_of_rows)``."""
+        if self.by_column(ty):
+            n = min(ty.m, 4 * self.width(ty))
+            totals = []
+            for r0 in range(0, ty.m, n):
+                total = cgutils.alloca_once_value(b, const(_vec(F32, n), identity))
+                with _loop(b, ty.n) as (c, _):
+                    index = b.add(b.mul(c, const(I64, ty.m)), const(I64, r0))
+                    b.store(combine(b.load(total), body(index, _load(b, data, index, n), (r0, n))), total)
+                totals.append(b.load(total))
+            return _concat(b, totals)
+        n, result = self.chunk(ty), ir.Constant(_vec(F32, ty.m), ir.Undefined)
+        for r in range(ty.m):
+            total = cgutils.alloca_once_value(b, const(_vec(F32, n), identity))
+            with _loop(b, ty.n, n) as (c, _):
+                index = b.add(c, const(I64, r * ty.n))
+                b.store(combine(b.load(total), body(index, _load(b, data, index, n), (r, 0))), total)
+            result = b.insert_element(result, _reduce(b, b.load(total), combine), const(I32, r))
+        return result
+
+    def row_part(self, b: ir.IRBuilder, ty: Any, rows: ir.Value, part: tuple[int, int]) -> ir.Value:
+        """The part of ``rows`` that goes with a vector of `reduce_rows`."""
+        start, n = part
+        return _slice(b, rows, start, n) if n else _splat(b, _element(b, rows, start), self.chunk(ty))
+
+    # ------------------------------------------------------------------------------------------------- grid, config
+    def config(self, context: Any, b: ir.IRBuilder, sig: Any, bound: Any, *index: ir.Value) -> ir.Value:
+        value = ir.Constant(ir.ArrayType(I64, 3), ir.Undefined)
+        for axis, i in enumerate(index):
+            value = b.insert_value(value, i, axis)
+        return value
+
+    def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: ir.Value, axis: Any) -> ir.Value:
+        return b.extract_value(cfg, sig.args[1].literal_value)
+
+    # ------------------------------------------------------------------------------------------------------- rows
+    def row_value(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, rows: Any) -> ir.Value:
+        """Rows as they are, or a scalar in every row."""
+        if isinstance(ty, TILE.Rows):
+            return value
+        return _splat(b, self.scalar(context, b, ty, value, rows.kind), rows.m)
+
+    def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        return _iota(sig.return_type.m)
+
+    def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
+        return self.row_value(context, b, sig.args[2], value, sig.return_type)
+
+    def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        x, y = (
+            self.row_value(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True)
+        )
+        return b.select(b.icmp_unsigned("!=", condition, const(condition.type, 0)), x, y)
+
+    def extreme(self, name: str, comparison: str) -> Any:
+        def emit(context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+            ty = sig.return_type
+            x, y = (self.row_value(context, b, t, v, ty) for t, v in zip(sig.args, (x, y), strict=True))
+            if ty.kind == "i32":
+                return b.select(b.icmp_signed(comparison, x, y), x, y)
+            return call(b, f"llvm.{name}.v{ty.m}f32", x.type, [x, y])
+
+        return emit
+
+    @property
+    def minimum(self) -> Any:
+        return self.extreme("minnum", "<")
+
+    @property
+    def maximum(self) -> Any:
+        return self.extreme("maxnum", ">")
+
+    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        zero = const(x.type, 0.0)
+        return b.select(b.fcmp_ordered("==", x, zero), zero, b.fdiv(const(x.type, 1.0), x))
+
+    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        # Once per block: not worth a polynomial.
+        for r in range(x.type.count):
+            x = b.insert_element(x, call(b, "llvm.log2.f32", F32, [_element(b, x, r)]), const(I32, r))
+        return x
+
+    def row_addresses(
+        self, context: Any, b: ir.IRBuilder, ty: Any, x: ir.Value, index_ty: Any, index: ir.Value, m: int
+    ) -> tuple:
+        """Address of each row of a tensor (an array of m x i64 in memory), with the last extent and stride."""
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        wide = _vec(I64, m)
+        address = _splat(b, b.ptrtoint(data, I64), m)
+        for (t, v), stride in zip(self.index_entries(context, b, index_ty, index), strides, strict=False):
+            i = b.sext(v, wide) if isinstance(t, TILE.Rows) else _splat(b, self.scalar(context, b, t, v, "i64"), m)
+            address = b.add(address, b.mul(i, _splat(b, stride, m)))
+        return self.spill(b, address), shape[-1], strides[-1]
+
+    @staticmethod
+    def spill(b: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+        """A vector in memory, as an i8 pointer."""
+        return b.bitcast(cgutils.alloca_once_value(b, vector), ir.PointerType(I8))
+
+    @staticmethod
+    def pick(b: ir.IRBuilder, array: ir.Value, i: ir.Value, ty: ir.Type, size: int) -> ir.Value:
+        """Element i of a spilled vector."""
+        return b.load(at(b, array, b.mul(i, const(I64, size)), ty), align=size)
+
+    def load_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any) -> ir.Value:
+        ty, m = sig.args[0], sig.return_type.m
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
+        flags, out = self.spill(b, valid), self.spill(b, const(_vec(F32, m), 0.0))
+        with _loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+            address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(_STORAGE[ty.dtype]))
+            _store(b, _from_memory(b, b.load(address, align=1), ty.dtype), out, r)
+        return b.load(b.bitcast(out, ir.PointerType(_vec(F32, m))), align=4)
+
+    def store_rows(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: Any, valid: Any
+    ) -> ir.Value:
+        ty, m = sig.args[0], sig.args[2].m
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
+        flags, out = self.spill(b, valid), self.spill(b, values)
+        with _loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+            address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(_STORAGE[ty.dtype]))
+            b.store(_to_memory(b, _load(b, out, r), ty.dtype), address, align=1)
+        return context.get_dummy_value()
+
+    def flag(self, b: ir.IRBuilder, flags: ir.Value, r: ir.Value) -> ir.Value:
+        return b.icmp_unsigned("!=", self.pick(b, flags, r, I8, 1), const(I8, 0))
+
+    # ------------------------------------------------------------------------------------------------------- tiles
+    def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        value = self.new(context, b, sig.return_type)
+        cgutils.memset(
+            b,
+            self.data(context, b, sig.return_type, value),
+            const(I64, sig.return_type.m * sig.return_type.n * 4),
+            0,
+        )
+        return impl_ret_new_ref(context, b, sig.return_type, value)
+
+    def load_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
+    ) -> ir.Value:
+        ty, out = sig.args[1], sig.return_type
+        columns = out.n if isinstance(out, TILE.Tile) else out.k
+        value = self.new(context, b, out)
+        data = self.data(context, b, out, value)
+        shape = SimpleNamespace(m=out.m, n=columns, hw=out.hw)
+        window = self.window(context, b, ty, x, sig.args[2], index, sig.args[3], col0, shape, valid)
+        self.transfer(b, shape, data, ty.dtype, window, load=True)
+        return impl_ret_new_ref(context, b, out, value)
+
+    load_operand = load_tile
+
+    def store_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        ty, src = sig.args[0], sig.args[3]
+        window = self.window(context, b, ty, x, sig.args[1], index, sig.args[2], col0, src, valid)
+        self.transfer(b, src, self.data(context, b, src, tile), ty.dtype, window, load=False)
+        return context.get_dummy_value()
+
+    def window(
+        self,
+        context: Any,
+        b: ir.IRBuilder,
+        ty: Any,
+        x: ir.Value,
+        index_ty: Any,
+        index: ir.Value,
+        col0_ty: Any,
+        col0: ir.Value,
+        shape: Any,
+        valid: ir.Value,
+    ) -> SimpleNamespace:
+        """Where the rows of a tile lie in a tensor, and how many of its columns exist there."""
+        addresses, extent, stride = self.row_addresses(context, b, ty, x, index_ty, index, shape.m)
+        first = self.scalar(context, b, col0_ty, col0, "i64")
+        left = b.sub(extent, first)
+        return SimpleNamespace(
+            addresses=addresses,
+            flags=self.spill(b, valid),
+            stride=stride,
+            offset=b.mul(first, stride),
+            columns=_smax(b, const(I64, 0), _smin(b, left, const(I64, shape.n))),
+        )
+
+    def transfer(self, b: ir.IRBuilder, ty: Any, data: ir.Value, dtype: str, window: Any, load: bool) -> None:
+        """Copy between a tile's buffer and memory. Loading, what does not exist becomes 0."""
+        w, storage, size = self.width(ty), _STORAGE[dtype], DTYPES[dtype]
+        dense = b.icmp_signed("==", window.stride, const(I64, size))
+        by_column = self.by_column(ty)
+        column_step, row_step = (ty.m, 1) if by_column else (1, ty.n)
+
+        def buffer_index(r: ir.Value, c: ir.Value) -> ir.Value:
+            return b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step)))
+
+        def memory(r: ir.Value, c: ir.Value, n: int) -> ir.Value:
+            base = b.add(self.pick(b, window.addresses, r, I64, 8), window.offset)
+            step = const(I64, size) if n else window.stride
+            address = b.add(base, b.mul(c, step))
+            return b.inttoptr(address, ir.PointerType(_vec(storage, n) if n else storage))
+
+        def move(r: ir.Value, c: ir.Value, n: int = 0) -> None:
+            if load:
+                got = b.load(memory(r, c, n), align=1)
+                _store(b, _from_memory(b, got, dtype), data, buffer_index(r, c))
+            else:
+                b.store(_to_memory(b, _load(b, data, buffer_index(r, c), n), dtype), memory(r, c, n), align=1)
+
+        def row_by_row(r: ir.Value, first: ir.Value) -> None:
+            """Columns first .. of one row."""
+            with b.if_else(self.flag(b, window.flags, r)) as (exists, missing):
+                with exists:
+                    with _loop(b, window.columns, 1, first) as (c, _):
+                        move(r, c)
+                    start = window.columns
+                with missing:
+                    pass
+            if load:
+                start = b.select(self.flag(b, window.flags, r), window.columns, const(I64, 0))
+                with _loop(b, const(I64, ty.n), 1, start) as (c, _):
+                    _store(b, const(F32, 0.0), data, buffer_index(r, c))
+
+        if by_column:
+            whole = _floor_to(b, window.columns, w)
+            with _loop(b, ty.m, w) as (r0, _):
+                exist = b.load(at(b, window.flags, r0, _vec(I8, w)), align=1)
+                all_exist = b.not_(_any(b, b.icmp_unsigned("==", exist, const(exist.type, 0))))
+                fast = b.and_(all_exist, dense)
+                with b.if_then(fast), _loop(b, whole, w) as (c0, _):
+                    rows = [b.add(r0, const(I64, i)) for i in range(w)]
+                    columns = [b.add(c0, const(I64, i)) for i in range(w)]
+                    if load:
+                        got = [_from_memory(b, b.load(memory(r, c0, w), align=1), dtype) for r in rows]
+                        for c, vector in zip(columns, _transpose(b, got), strict=True):
+                            _store(b, vector, data, buffer_index(r0, c))
+                    else:
+                        got = _transpose(b, [_load(b, data, buffer_index(r0, c), w) for c in columns])
+                        for r, vector in zip(rows, got, strict=True):
+                            b.store(_to_memory(b, vector, dtype), memory(r, c0, w), align=1)
+                first = b.select(fast, whole, const(I64, 0))
+                with _loop(b, b.add(r0, const(I64, w)), 1, r0) as (r, _):
+                    row_by_row(r, first)
+        else:
+            with _loop(b, ty.m) as (r, _):
+                whole = b.select(dense, _floor_to(b, window.columns, w), const(I64, 0))
+                with b.if_then(self.flag(b, window.flags, r)), _loop(b, whole, w) as (c, _):
+                    move(r, c, w)
+                row_by_row(r, whole)
+
+    def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        return self.row_maximum(b, sig.args[0], self.data(context, b, sig.args[0], tile))
+
+    def row_maximum(self, b: ir.IRBuilder, ty: Any, data: ir.Value) -> ir.Value:
+        return self.reduce_rows(b, ty, data, float("-inf"), lambda m, x: _fmax(b, x, m), lambda i, x, part: x)
+
+    def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        return self.reduce_rows(b, ty, self.data(context, b, ty, tile), 0.0, b.fadd, lambda i, x, part: x)
+
+    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        def emit(v: ir.Value) -> ir.Value:
+            infinite = b.fcmp_ordered(">=", v, const(v.type, 128.0))
+            capped = b.select(infinite, const(v.type, 0.0), v)
+            return b.select(infinite, const(v.type, float("inf")), _exp2(b, capped))
+
+        if isinstance(sig.args[0], TILE.Rows):
+            return emit(x)
+        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(v))
+
+    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: _tanh(b, v))
+
+    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        def emit(i: Any, v: ir.Value, rows: Any, column: Any) -> ir.Value:
+            return call(b, f"llvm.fabs.v{v.type.count}f32", v.type, [v])
+
+        return self.map(context, b, sig.args[0], x, emit)
+
+    def distance(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
+    ) -> ir.Value:
+        ty = sig.return_type
+        value = self.new(context, b, ty)
+        first = self.scalar(context, b, sig.args[2], col0, "i32")
+
+        def emit(i: Any, v: ir.Value, rows: list, column: Any) -> ir.Value:
+            lies_at = b.add(column(), _splat(b, first, v.type.count))
+            return b.sitofp(b.sub(rows[0], lies_at), v.type)
+
+        self.map(context, b, ty, value, emit, (position,))
+        context.nrt.decref(b, ty, value)  # `map` returned a second reference
+        return impl_ret_new_ref(context, b, ty, value)
+
+    def mask_outside(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
+    ) -> ir.Value:
+        first = self.scalar(context, b, sig.args[1], col0, "i32")
+
+        def emit(i: Any, v: ir.Value, rows: list, column: Any) -> ir.Value:
+            lies_at = b.add(column(), _splat(b, first, v.type.count))
+            inside = b.and_(b.icmp_signed(">=", lies_at, rows[0]), b.icmp_signed("<=", lies_at, rows[1]))
+            return b.select(inside, v, const(v.type, float("-inf")))
+
+        return self.map(context, b, sig.args[0], tile, emit, (low, high))
+
+    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, visible: ir.Value) -> ir.Value:
+        seen = self.data(context, b, sig.args[1], visible)
+
+        def emit(i: ir.Value, v: ir.Value, rows: Any, column: Any) -> ir.Value:
+            flags = _load(b, seen, i, v.type.count)
+            hidden = b.fcmp_ordered("==", flags, const(v.type, 0.0))
+            return b.select(hidden, const(v.type, float("-inf")), v)
+
+        return self.map(context, b, sig.args[0], tile, emit)
+
+    def softmax_step(
+        self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
+    ) -> ir.Value:
+        s_ty, acc_ty = sig.args[0], sig.args[4]
+        scores, rows = self.data(context, b, s_ty, s), m.type
+        factor = self.scalar(context, b, sig.args[1], scale, "f32")
+        wide_factor = _splat(b, factor, s_ty.m)
+        low = const(rows, float("-inf"))
+
+        # The maximum may lag behind as long as no exponent grows beyond LAZY_EXPONENT: then acc and l stay as they are.
+        grown = _fmax(b, self.row_maximum(b, s_ty, scores), m)
+        excess = b.fmul(b.fsub(grown, m), wide_factor)
+        rescale = _any(b, b.fcmp_ordered(">", excess, const(rows, LAZY_EXPONENT)))
+        new = b.select(rescale, grown, m)
+        base = b.select(b.fcmp_ordered("==", new, low), const(rows, 0.0), new)
+        denominator = cgutils.alloca_once_value(b, l)
+        with b.if_then(rescale, likely=False):
+            shrink = _exp2(b, b.fmul(b.fsub(m, base), wide_factor))
+            b.store(b.fmul(l, shrink), denominator)
+            data = self.data(context, b, acc_ty, acc)
+            for index, vector, parts, _ in self.vectors(b, acc_ty, data, (shrink,)):
+                _store(b, b.fmul(vector, parts[0]), data, index)
+
+        def weight(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            exponent = b.fmul(
+                b.fsub(vector, self.row_part(b, s_ty, base, part)), _splat(b, factor, vector.type.count)
+            )
+            p = _exp2(b, exponent)
+            _store(b, p, scores, index)
+            return p
+
+        total = self.reduce_rows(b, s_ty, scores, 0.0, b.fadd, weight)
+        result = context.make_tuple(b, sig.return_type, (s, new, b.fadd(b.load(denominator), total), acc))
+        return impl_ret_borrowed(context, b, sig.return_type, result)
+
+    # --------------------------------------------------------------------------------------------------- operators
+    def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:
+        """Lowering of a binary operator from the builder's method names for floats and integers."""
+
+        def emit(context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+            ty = sig.return_type
+            x_ty, y_ty = sig.args
+            if isinstance(ty, TILE.Rows):
+                rows = x_ty if isinstance(x_ty, TILE.Rows) else y_ty
+                x, y = (self.row_value(context, b, t, v, rows) for t, v in zip(sig.args, (x, y), strict=True))
+                if rows.kind == "f32":
+                    return for_float(b, x, y)
+                return for_int(b, x, y)
+            if isinstance(y_ty, TILE.Tile):
+                other = self.data(context, b, y_ty, y)
+                return self.map(
+                    context, b, ty, x, lambda i, v, rows, c: for_float(b, v, _load(b, other, i, v.type.count))
+                )
+            if isinstance(y_ty, TILE.Rows):
+                return self.map(context, b, ty, x, lambda i, v, rows, c: for_float(b, v, rows[0]), (y,))
+            scalar = self.scalar(context, b, y_ty, y, "f32")
+            return self.map(context, b, ty, x, lambda i, v, rows, c: for_float(b, v, _splat(b, scalar, v.type.count)))
+
+        return emit
+
+    @property
+    def operator_add(self) -> Any:
+        return self.rows_or_tile(ir.IRBuilder.fadd, ir.IRBuilder.add)
+
+    @property
+    def operator_sub(self) -> Any:
+        return self.rows_or_tile(ir.IRBuilder.fsub, ir.IRBuilder.sub)
+
+    @property
+    def operator_mul(self) -> Any:
+        return self.rows_or_tile(ir.IRBuilder.fmul, ir.IRBuilder.mul)
+
+    @property
+    def operator_floordiv(self) -> Any:
+        return self.rows_or_tile(None, lambda b, x, y: _floor_divide(b, x, y)[0])
+
+    @property
+    def operator_mod(self) -> Any:
+        return self.rows_or_tile(None, lambda b, x, y: _floor_divide(b, x, y)[1])
+
+    def comparison(self, symbol: str) -> Any:
+        def compare(method: Any) -> Any:
+            return lambda b, x, y: b.zext(method(b, symbol, x, y), _vec(I8, x.type.count))
+
+        # Only != is true of NaN.
+        floats = ir.IRBuilder.fcmp_unordered if symbol == "!=" else ir.IRBuilder.fcmp_ordered
+        return self.rows_or_tile(compare(floats), compare(ir.IRBuilder.icmp_signed))
+
+    def operator_and(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return b.and_(x, y)
+
+    # --------------------------------------------------------------------------------------------------- products
+    def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
+        return impl_ret_borrowed(context, b, sig.return_type, tile)
+
+    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
+        ty, source_ty = sig.return_type, sig.args[1]
+        data, shape, strides = self.unpack_tensor(context, b, source_ty, source)
+        st = cgutils.create_struct_proxy(ty)(context, b)
+        size = context.get_constant(types.uintp, ty.n * ty.k * 4)
+        st.meminfo = context.nrt.meminfo_alloc_aligned(b, size, context.get_constant(types.uint32, 64))
+        st.source = st.window = data
+        st.rows, st.cols = shape[0], _smin(b, shape[1], const(I64, ty.k))
+        st.row_stride, st.col_stride = strides
+        st.row0 = st.count = st.ld = const(I64, 0)
+        return impl_ret_new_ref(context, b, ty, st._getvalue())
+
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
+        st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
+        st.row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
+
+    def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        storage, size, w = _STORAGE[ty.dtype], DTYPES[ty.dtype], VECTOR_WIDTH[ty.hw[0]]
+        st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
+        origin = b.gep(st.source, [b.mul(st.row0, st.row_stride)])
+        buffer = context.nrt.meminfo_data(b, st.meminfo)
+        dense = b.icmp_signed("==", st.col_stride, const(I64, size))
+        in_place = const(I1, 0)
+        if ty.dtype == "float32":
+            whole = b.icmp_signed("==", b.and_(st.row_stride, const(I64, 3)), const(I64, 0))
+            in_place = b.and_(dense, whole)
+        with b.if_then(b.not_(in_place)), _loop(b, st.count) as (r, _):
+            row, into = b.gep(origin, [b.mul(r, st.row_stride)]), b.mul(r, const(I64, ty.k))
+            fast = b.select(dense, _floor_to(b, st.cols, w), const(I64, 0))
+            with _loop(b, fast, w) as (c, _):
+                got = b.load(at(b, row, b.mul(c, const(I64, size)), _vec(storage, w)), align=1)
+                _store(b, _from_memory(b, got, ty.dtype), buffer, b.add(into, c))
+            with _loop(b, st.cols, 1, fast) as (c, _):
+                got = b.load(at(b, row, b.mul(c, st.col_stride), storage), align=1)
+                _store(b, _from_memory(b, got, ty.dtype), buffer, b.add(into, c))
+        st.window = b.select(in_place, origin, buffer)
+        st.ld = b.select(in_place, b.ashr(st.row_stride, const(I64, 2)), const(I64, ty.k))
+        return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
+
+    def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        return impl_ret_borrowed(context, b, sig.return_type, stage)
+
+    def accumulator(self, context: Any, b: ir.IRBuilder, sig: Any, acc: tuple) -> tuple:
+        """The tile a product adds to: the given one, or a new one of zeros. Returns it and its data."""
+        ty = sig.return_type
+        if acc:
+            return impl_ret_borrowed(context, b, ty, acc[0]), self.data(context, b, ty, acc[0])
+        value = self.new(context, b, ty)
+        data = self.data(context, b, ty, value)
+        cgutils.memset(b, data, const(I64, ty.m * ty.n * 4), 0)
+        return impl_ret_new_ref(context, b, ty, value), data
+
+    def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        ty, a_ty = sig.return_type, sig.args[0]
+        st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
+        a = self.data(context, b, a_ty, left)
+        out, data = self.accumulator(context, b, sig, acc)
+        if self.by_column(ty):
+            one = const(I64, 1)
+            _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, (st.window, st.ld, one), a, data)
+        else:
+            _multiply_rows_nt(b, self.width(ty), ty, a_ty.k, st, a, data)
+        return out
+
+    def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        ty, a_ty = sig.return_type, sig.args[0]
+        st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
+        out, data = self.accumulator(context, b, sig, acc)
+        self.multiply_nn(b, ty, a_ty, st, self.data(context, b, a_ty, left), data)
+        return out
+
+    def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, a: ir.Value, data: ir.Value) -> None:
+        if self.by_column(ty):
+            one = const(I64, 1)
+            _multiply_lanes(b, self.width(ty), ty.m, st.cols, st.count, (st.window, one, st.ld), a, data)
+        else:
+            _multiply_rows_nn(b, self.width(ty), ty, a_ty.k, st, a, data)
+
+    def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any) -> ir.Value:
+        ty, a_ty = sig.return_type, sig.args[0]
+        st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
+        a = self.data(context, b, a_ty, left)
+        out, data = self.accumulator(context, b, sig, (acc,))
+        with b.if_else(self.window_is_finite(b, self.width(ty), st), likely=True) as (finite, not_finite):
+            with finite:
+                self.multiply_nn(b, ty, a_ty, st, a, data)
+            with not_finite:
+                step_a, step_out = (ty.m, ty.m) if self.by_column(ty) else (1, 1)
+                row_a, row_out = (1, 1) if self.by_column(ty) else (a_ty.k, ty.n)
+                with _loop(b, st.count) as (k, _), _loop(b, st.cols) as (n, _):
+                    v = _load(b, st.window, b.add(b.mul(k, st.ld), n))
+                    with _loop(b, ty.m) as (r, _):
+                        p = _load(b, a, b.add(b.mul(k, const(I64, step_a)), b.mul(r, const(I64, row_a))))
+                        with b.if_then(b.fcmp_unordered("!=", p, const(F32, 0.0))):
+                            i = b.add(b.mul(n, const(I64, step_out)), b.mul(r, const(I64, row_out)))
+                            _store(b, _fma(b, p, v, _load(b, data, i)), data, i)
+        return out
+
+    @staticmethod
+    def window_is_finite(b: ir.IRBuilder, w: int, st: Any) -> ir.Value:
+        """Whether the window in use has neither NaN nor infinity: the sum of 0 * x is 0 then, and NaN otherwise."""
+        vector = cgutils.alloca_once_value(b, const(_vec(F32, w), 0.0))
+        single = cgutils.alloca_once_value(b, const(F32, 0.0))
+        b.store(const(_vec(F32, w), 0.0), vector)
+        b.store(const(F32, 0.0), single)
+        whole = _floor_to(b, st.cols, w)
+        with _loop(b, st.count) as (r, _):
+            row = b.mul(r, st.ld)
+            with _loop(b, whole, w) as (c, _):
+                x = _load(b, st.window, b.add(row, c), w)
+                b.store(_fma(b, x, const(x.type, 0.0), b.load(vector)), vector)
+            with _loop(b, st.cols, 1, whole) as (c, _):
+                x = _load(b, st.window, b.add(row, c))
+                b.store(_fma(b, x, const(F32, 0.0), b.load(single)), single)
+        total = b.fadd(_reduce(b, b.load(vector), b.fadd), b.load(single))
+        return b.fcmp_ordered("==", total, const(F32, 0.0))
+
+    def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        ty = sig.return_type
+        x, y = (cgutils.create_struct_proxy(t)(context, b, v) for t, v in zip(sig.args, (left, right), strict=False))
+        out, data = self.accumulator(context, b, sig, acc)
+        row, column = (1, ty.m) if self.by_column(ty) else (ty.n, 1)
+        with (
+            _loop(b, _smin(b, x.count, y.count)) as (k, _),
+            _loop(b, x.cols) as (r, _),
+            _loop(b, y.cols) as (c, _),
+        ):
+            i = b.add(b.mul(r, const(I64, row)), b.mul(c, const(I64, column)))
+            product = (
+                _load(b, x.window, b.add(b.mul(k, x.ld), r)),
+                _load(b, y.window, b.add(b.mul(k, y.ld), c)),
+            )
+            _store(b, _fma(b, *product, _load(b, data, i)), data, i)
+        return out
+
+
+for _op, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
+    setattr(CpuLowering, f"operator_{_op}", property(functools.partial(CpuLowering.comparison, symbol=_symbol)))
+
+
+def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Python's // and % of integer vectors."""
+    zero = const(x.type, 0)
+    quotient, rest = b.sdiv(x, y), b.srem(x, y)
+    adjust = b.and_(b.icmp_signed("!=", rest, zero), b.icmp_signed("<", b.xor(rest, y), zero))
+    quotient = b.select(adjust, b.sub(quotient, const(x.type, 1)), quotient)
+    return quotient, b.select(adjust, b.add(rest, y), rest)
+
+
+# ------------------------------------------------------------------------------------------------ matrix micro-kernels
+
+
+def _k_loop(b: ir.IRBuilder, count: ir.Value, initial: list[ir.Value], body: Any) -> list[ir.Value]:
+    """A loop that carries vectors in registers: ``body(k, values) -> values``, for k in 0 .. count."""
+    before = b.block
+    loop, after = b.append_basic_block("k"), b.append_basic_block("k.end")
+    b.cbranch(b.icmp_signed(">", count, const(I64, 0)), loop, after)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(const(I64, 0), before)
+    values = [b.phi(v.type) for v in initial]
+    for phi, v in zip(values, initial, strict=True):
+        phi.add_incoming(v, before)
+    new = body(k, values)
+    next_k = b.add(k, const(I64, 1))
+    last = b.block
+    k.add_incoming(next_k, last)
+    for phi, v in zip(values, new, strict=True):
+        phi.add_incoming(v, last)
+    b.cbranch(b.icmp_signed("<", next_k, count), loop, after)
+    b.position_at_end(after)
+    results = []
+    for v, v_new in zip(initial, new, strict=True):
+        phi = b.phi(v.type)
+        phi.add_incoming(v, before)
+        phi.add_incoming(v_new, last)
+        results.append(phi)
+    return results
+
+
+#: Register blocking of the micro-kernel by vector width: vectors across the tile's rows, and the numbers of output
+#: columns at a time, largest first. 12 x 2 accumulators, 2 vectors and a broadcast fill 27 of AVX-512's 32 registers.
+BLOCKING = {16: (2, (12, 4, 1)), 8: (2, (6, 2, 1)), 4: (2, (6, 2, 1))}
+
+
+def _multiply_lanes(
+    b: ir.IRBuilder, w: int, m: int, n: ir.Value, k: ir.Value, right: tuple, left: ir.Value, out: ir.Value
+) -> None:
+    """out[j][r] += sum_i right(j, i) * left[i][r] for r < m (lanes), j < n, i < k.
+
+    ``left`` and ``out`` are dense with m floats a line; ``right`` is (pointer, stride of j, stride of i) in floats.
+    """
+    pointer, j_stride, i_stride = right
+    across, heights = BLOCKING[w]
+    across = min(across, m // w)
+    for r0 in range(0, m, across * w):
+        j = cgutils.alloca_once_value(b, const(I64, 0))
+        b.store(const(I64, 0), j)
+        for height in heights:
+            start = b.load(j)
+            stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
+            with _loop(b, stop, height, start) as (j0, _):
+                outs = [
+                    [
+                        b.add(b.mul(b.add(j0, const(I64, y)), const(I64, m)), const(I64, r0 + x * w))
+                        for x in range(across)
+                    ]
+                    for y in range(height)
+                ]
+                lines = [b.mul(b.add(j0, const(I64, y)), j_stride) for y in range(height)]
+
+                def step(i: ir.Value, sums: list, lines: list = lines, height: int = height, r0: int = r0) -> list:
+                    base = b.add(b.mul(i, const(I64, m)), const(I64, r0))
+                    vectors = [_load(b, left, b.add(base, const(I64, x * w)), w) for x in range(across)]
+                    column = b.mul(i, i_stride)
+                    new = []
+                    for y in range(height):
+                        number = _splat(b, _load(b, pointer, b.add(lines[y], column)), w)
+                        new += [_fma(b, number, vectors[x], sums[y * across + x]) for x in range(across)]
+                    return new
+
+                sums = _k_loop(b, k, [_load(b, out, i, w) for line in outs for i in line], step)
+                for i, total in zip((i for line in outs for i in line), sums, strict=True):
+                    _store(b, total, out, i)
+            b.store(stop, j)
+
+
+def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value) -> None:
+    """out[r][j] += sum_i left[r][i] * window[j][i]: lanes run over i, ``block`` lines of the window at a time."""
+    block = max(1, 8 // ty.m)
+    whole = _floor_to(b, st.cols, w)
+
+    def some(j0: ir.Value, lines: int) -> None:
+        starts = [b.mul(b.add(j0, const(I64, y)), st.ld) for y in range(lines)]
+        zero = const(_vec(F32, w), 0.0)
+
+        def step(chunk: ir.Value, sums: list) -> list:
+            i = b.mul(chunk, const(I64, w))
+            lefts = [_load(b, left, b.add(i, const(I64, r * lda)), w) for r in range(ty.m)]
+            rights = [_load(b, st.window, b.add(start, i), w) for start in starts]
+            return [
+                _fma(b, lefts[r], rights[y], sums[y * ty.m + r]) for y in range(lines) for r in range(ty.m)
+            ]
+
+        sums = _k_loop(b, b.sdiv(whole, const(I64, w)), [zero] * (lines * ty.m), step)
+        singles = [_reduce(b, x, b.fadd) for x in sums]
+
+        def rest(i: ir.Value, totals: list) -> list:
+            i = b.add(i, whole)
+            lefts = [_load(b, left, b.add(i, const(I64, r * lda))) for r in range(ty.m)]
+            rights = [_load(b, st.window, b.add(start, i)) for start in starts]
+            return [
+                _fma(b, lefts[r], rights[y], totals[y * ty.m + r]) for y in range(lines) for r in range(ty.m)
+            ]
+
+        totals = _k_loop(b, b.sub(st.cols, whole), singles, rest)
+        for y in range(lines):
+            for r in range(ty.m):
+                i = b.add(b.add(j0, const(I64, y)), const(I64, r * ty.n))
+                _store(b, b.fadd(_load(b, out, i), totals[y * ty.m + r]), out, i)
+
+    blocks = _floor_to(b, st.count, block)
+    with _loop(b, blocks, block) as (j0, _):
+        some(j0, block)
+    if block > 1:
+        with _loop(b, st.count, 1, blocks) as (j0, _):
+            some(j0, 1)
+
+
+def _multiply_rows_nn(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value) -> None:
+    """out[r][j] += sum_i left[r][i] * window[i][j]: lanes run over j, ``across`` vectors of every row at a time."""
+    across = max(1, 8 // ty.m)
+
+    def some(j0: ir.Value, vectors: int, lanes: int) -> None:
+        load = (lambda base, i: _load(b, base, i, lanes)) if lanes > 1 else (lambda base, i: _load(b, base, i))
+        spread = (lambda x: _splat(b, x, lanes)) if lanes > 1 else (lambda x: x)
+        outs = [b.add(j0, const(I64, r * ty.n + x * lanes)) for r in range(ty.m) for x in range(vectors)]
+
+        def step(i: ir.Value, sums: list) -> list:
+            line = b.add(b.mul(i, st.ld), j0)
+            rights = [load(st.window, b.add(line, const(I64, x * lanes))) for x in range(vectors)]
+            lefts = [spread(_load(b, left, b.add(i, const(I64, r * lda)))) for r in range(ty.m)]
+            return [
+                _fma(b, lefts[r], rights[x], sums[r * vectors + x]) for r in range(ty.m) for x in range(vectors)
+            ]
+
+        sums = _k_loop(b, st.count, [load(out, i) for i in outs], step)
+        for i, total in zip(outs, sums, strict=True):
+            _store(b, total, out, i)
+
+    wide = _floor_to(b, st.cols, across * w)
+    with _loop(b, wide, across * w) as (j0, _):
+        some(j0, across, w)
+    one = _floor_to(b, st.cols, w)
+    if across > 1:
+        with _loop(b, one, w, wide) as (j0, _):
+            some(j0, 1, w)
+    with _loop(b, st.cols, 1, one) as (j0, _):
+        some(j0, 1, 1)
+
+
+@functools.cache
+def install() -> None:
+    """Make the tile language known to numba's CPU target (once per process)."""
+    bind(NUMBA, TILE, CpuLowering(NUMBA, TILE))
+    # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
+    cpu_target.target_context.refresh()
+    cpu_target.typing_context.install_registry(NUMBA.typing_registry)
+    cpu_target.target_context.install_registry(NUMBA.lowering_registry)

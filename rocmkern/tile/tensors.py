@@ -1,0 +1,129 @@
+"""What all machine targets share: tensors in global memory, launch words, and small helpers to build LLVM IR."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+
+
+def const(ty: ir.Type, value: Any) -> ir.Constant:
+    """A constant; for vector types the same value in every element."""
+    if isinstance(ty, ir.VectorType):
+        return ir.Constant(ty, [value] * ty.count)
+    return ir.Constant(ty, value)
+
+
+def call(builder: ir.IRBuilder, name: str, result: ir.Type, args: list) -> ir.Value:
+    """Call an LLVM intrinsic or an external function by name."""
+    fnty = ir.FunctionType(result, [a.type for a in args])
+    fn = builder.module.globals.get(name) or ir.Function(builder.module, fnty, name)
+    return builder.call(fn, args)
+
+
+def to_int(builder: ir.IRBuilder, value: ir.Value, ty: ir.IntType) -> ir.Value:
+    """Sign-extend or truncate an integer."""
+    if value.type.width == ty.width:
+        return value
+    return builder.sext(value, ty) if value.type.width < ty.width else builder.trunc(value, ty)
+
+
+def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> ir.Value:
+    """Pointer to a ``ty`` at a byte offset from ``base`` (an i8 pointer), in the same address space."""
+    space = getattr(base.type, "addrspace", 0)
+    return builder.bitcast(builder.gep(base, [offset]), ir.PointerType(ty, space))
+
+
+def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace) -> None:
+    """A tensor is stored as its address, its shape and its strides in bytes."""
+    types = numba.types
+
+    @numba.register_model(tile.Tensor)
+    class TensorModel(numba.models.StructModel):
+        def __init__(self, manager: Any, ty: Any):
+            axes = types.UniTuple(types.int64, ty.ndim)
+            super().__init__(manager, ty, [("data", types.voidptr), ("shape", axes), ("strides", axes)])
+
+
+class TensorLowering:
+    """Lowering of tensors and launch words; the targets' lowerings derive from it.
+
+    Parameters
+    ----------
+    numba, tile : SimpleNamespace
+        As for `binding.bind`; ``numba`` also has ``cgutils``.
+    """
+
+    def __init__(self, numba: SimpleNamespace, tile: SimpleNamespace):
+        self.numba, self.tile = numba, tile
+
+    def unpack_tensor(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> tuple:
+        """Data pointer (i8*), list of extents, list of strides in bytes (i64)."""
+        proxy = self.numba.cgutils.create_struct_proxy(ty)(context, builder, value)
+        shape, strides = (self.numba.cgutils.unpack_tuple(builder, x) for x in (proxy.shape, proxy.strides))
+        return proxy.data, shape, strides
+
+    def pack_tensor(
+        self, context: Any, builder: ir.IRBuilder, ty: Any, data: ir.Value, shape: list, strides: list
+    ) -> ir.Value:
+        proxy = self.numba.cgutils.create_struct_proxy(ty)(context, builder)
+        proxy.data = data
+        proxy.shape = self.numba.cgutils.pack_array(builder, shape, I64)
+        proxy.strides = self.numba.cgutils.pack_array(builder, strides, I64)
+        return proxy._getvalue()
+
+    def index_entries(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> list:
+        """(type, value) of each entry of an index: a tuple of rows and integers, or one integer."""
+        if isinstance(ty, self.numba.types.BaseTuple):
+            return list(zip(ty, self.numba.cgutils.unpack_tuple(builder, value, len(ty)), strict=True))
+        return [(ty, value)]
+
+    def scalar(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value, to: str) -> ir.Value:
+        """A numba scalar as i32, i64 or f32."""
+        target = {"i32": self.numba.types.int32, "i64": self.numba.types.int64, "f32": self.numba.types.float32}[to]
+        return context.cast(builder, value, ty, target)
+
+    # ------------------------------------------------------------------------------------------------- launch words
+    def tensor(self, context: Any, builder: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
+        n = sig.return_type.ndim
+        data = builder.inttoptr(words[0], ir.PointerType(I8))
+        return self.pack_tensor(context, builder, sig.return_type, data, list(words[1 : n + 1]), list(words[n + 1 :]))
+
+    def float32(self, context: Any, builder: ir.IRBuilder, sig: Any, word: ir.Value) -> ir.Value:
+        return builder.bitcast(builder.trunc(word, I32), F32)
+
+    # ------------------------------------------------------------------------------------------------------ tensors
+    def tensor_shape(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> ir.Value:
+        return self.numba.cgutils.create_struct_proxy(ty)(context, builder, value).shape
+
+    def operator_getitem(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value
+    ) -> ir.Value:
+        ty, index_ty = sig.args
+        data, shape, strides = self.unpack_tensor(context, builder, ty, x)
+        entries = self.index_entries(context, builder, index_ty, index)
+        offset = const(I64, 0)
+        for (entry_ty, entry), stride in zip(entries, strides, strict=False):
+            i = self.scalar(context, builder, entry_ty, entry, "i64")
+            offset = builder.add(offset, builder.mul(i, stride))
+        n = len(entries)
+        if n == ty.ndim:
+            element = {"int32": I32, "int64": I64, "float32": F32}[ty.dtype]
+            return builder.load(at(builder, data, offset, element))
+        data = builder.gep(data, [offset])
+        return self.pack_tensor(context, builder, sig.return_type, data, shape[n:], strides[n:])
+
+    def rows(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, start: ir.Value, stop: ir.Value
+    ) -> ir.Value:
+        ty = sig.args[0]
+        data, shape, strides = self.unpack_tensor(context, builder, ty, x)
+        first, last = (
+            self.scalar(context, builder, t, v, "i64") for t, v in zip(sig.args[1:], (start, stop), strict=True)
+        )
+        data = builder.gep(data, [builder.mul(first, strides[0])])
+        return self.pack_tensor(context, builder, ty, data, [builder.sub(last, first), *shape[1:]], strides)
