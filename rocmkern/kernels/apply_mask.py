@@ -1,0 +1,38 @@
+"""Mask scores: ``out = x + mask`` for a float mask, ``out = x where mask else -inf`` for a boolean one (True = visible).
+
+Shapes (any strides; a mask that broadcasts has strides of 0)::
+
+    x, mask, out [A, B, R, N]
+
+Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time; out may be x, because each block reads what it
+overwrites first. Grid: (row block, B, A). No local memory.
+"""
+
+from dataclasses import dataclass
+
+from rocmkern import tile as T
+
+
+@dataclass(frozen=True)
+class Config(T.Config):
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; ``boolean`` says what kind the mask is."""
+
+    block_m: int = 16
+    block_n: int = 64
+    boolean: bool = False
+
+
+@T.kernel
+def apply_mask(cfg, x: T.Tensor[4], mask: T.Tensor[4], out: T.Tensor[4]):
+    a = T.block_id(cfg, 2)
+    b = T.block_id(cfg, 1)
+    row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
+    valid = row < x.shape[2]
+    for n0 in range(0, x.shape[3], cfg.block_n):
+        t = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid)
+        seen = T.load_tile(cfg, mask[a, b], (row,), n0, cfg.block_n, valid)
+        if cfg.boolean:
+            t = T.mask_where(t, seen)
+        else:
+            t = t + seen
+        T.store_tile(out[a, b], (row,), n0, t, valid)

@@ -1,0 +1,351 @@
+"""What an operation takes and gives: NumPy arrays, `DeviceTensor` and ``__dlpack__`` objects such as torch tensors.
+
+`accept` turns an argument into an `Operand`, a NumPy view that shares its memory; `accept_out` does so for ``out=``,
+which has further rules; `allocate` makes a result of the kind of another operand. Nothing is copied, and nothing but
+`allocate` allocates.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError
+
+FLOAT32 = np.dtype(np.float32)
+FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+BOOL = (np.dtype(np.bool_),)
+INT32 = (np.dtype(np.int32),)
+
+HOST = "host memory"
+# DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
+_DLPACK_HOST = (1, 3, 11)
+# Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
+_OVERLAP_WORK = 100_000
+
+_poison = False
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument or a result of an operation.
+
+    Attributes
+    ----------
+    name : str
+        The argument's name, for errors.
+    array : numpy.ndarray
+        View of its memory.
+    source : object
+        The object itself, as the caller gave it or gets it.
+    place : object
+        Where the memory belongs: `HOST`, or the device of a `DeviceTensor`.
+    """
+
+    name: str
+    array: np.ndarray
+    source: Any
+    place: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    def aligned(self) -> np.ndarray:
+        """The view, or a copy where elements do not lie at multiples of their size (a field of packed records)."""
+        return self.array if self.array.flags.aligned else self.array.copy()
+
+
+def describe(x: Any) -> str:
+    """What something is, in the words of an error message."""
+    if isinstance(x, np.ndarray):
+        return f"{x.dtype} array of shape {x.shape}"
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
+    """Check the kind and the dtype of an argument.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for errors.
+    x : numpy.ndarray, DeviceTensor, or object with ``__dlpack__`` or ``__cuda_array_interface__``
+    dtypes : tuple of numpy.dtype
+        What is allowed; float32, float16 and bfloat16 by default.
+
+    Returns
+    -------
+    Operand
+
+    Raises
+    ------
+    ArgumentTypeError
+        Something else (a list, a masked array, another dtype).
+    ArgumentError
+        A tensor that requires a gradient.
+    TargetError
+        Memory of a device that no target here can reach.
+    """
+    array, place = _view(name, x)
+    if array.dtype not in dtypes:
+        raise ArgumentTypeError(name, describe(array), f"dtype {' or '.join(str(d) for d in dtypes)}")
+    return Operand(name, array, x, place)
+
+
+def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
+    """NumPy view of the memory of x, and where that memory belongs."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentTypeError(name, "a masked array", "an array without a mask of its own; pass mask= instead")
+    if isinstance(x, np.ndarray):
+        return np.asarray(x), HOST
+    if getattr(x, "requires_grad", False):
+        raise ArgumentError(
+            name, "a tensor that requires a gradient", "a tensor without one, as there is no gradient yet: x.detach()"
+        )
+    from rocmkern.runtime.tensor import DeviceTensor
+
+    if isinstance(x, DeviceTensor):
+        if not x.device.host_accessible:
+            raise _unreachable(name, x)
+        return x.numpy_view(), x.device
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        if int(x.__dlpack_device__()[0]) not in _DLPACK_HOST:
+            raise _unreachable(name, x)
+        return _dlpack_view(name, x), HOST
+    if hasattr(x, "__cuda_array_interface__"):
+        raise _unreachable(name, x)
+    raise ArgumentTypeError(name, describe(x), "an array: NumPy, DeviceTensor, or an object with __dlpack__")
+
+
+def _unreachable(name: str, x: Any) -> TargetError:
+    return TargetError(
+        f"{name}: {describe(x)} lies in device memory; device arrays need the hip or cuda target, "
+        "which is not available here: copy it to host memory"
+    )
+
+
+def same_place(first: Operand, others: Iterable[Operand | None]) -> None:
+    """Refuse a mixture of host memory and devices, naming both arguments."""
+    for x in others:
+        if x is not None and x.place != first.place:
+            raise ArgumentError(x.name, f"an array in {x.place}", f"an array in {first.place}, as {first.name}")
+
+
+def same_dtype(first: Operand, others: Iterable[Operand]) -> None:
+    """Refuse mixed dtypes, naming both arguments."""
+    for x in others:
+        if x.dtype != first.dtype:
+            raise ArgumentTypeError(x.name, f"dtype {x.dtype}", f"{first.dtype}, the dtype of {first.name}")
+
+
+def accept_out(
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    inputs: Iterable[Operand | None] = (),
+    *,
+    elementwise: bool = False,
+    name: str = "out",
+) -> Operand:
+    """Check an ``out=`` argument.
+
+    Parameters
+    ----------
+    out : object
+        As for `accept`.
+    shape, dtype : tuple of int, numpy.dtype
+        Exactly what the result has.
+    inputs : iterable of Operand or None
+        What must not overlap with it. The first one says where it has to be.
+    elementwise : bool
+        Whether it may *be* one of the inputs: the same elements in the same places.
+    name : str
+        Name for errors.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Another shape, dtype or device; read-only; overlapping with itself or with an input.
+    """
+    result = accept(name, out, (dtype,))
+    array = result.array
+    if array.shape != tuple(shape):
+        raise ArgumentError(name, f"shape {array.shape}", f"shape {tuple(shape)}")
+    if not array.flags.writeable:
+        raise ArgumentError(name, "a read-only array", "an array that can be written")
+    if not array.flags.aligned:
+        raise ArgumentError(name, "an array that is not aligned", "elements at multiples of their size")
+    if _overlaps_itself(array):
+        raise ArgumentError(name, f"strides {array.strides} with shape {array.shape}", "elements that do not overlap")
+    given = [x for x in inputs if x is not None]
+    if given:
+        same_place(given[0], [result])
+    for x in given:
+        if elementwise and _same_elements(array, x.array):
+            continue
+        if overlap(array, x.array):
+            allowed = "memory apart from the inputs"
+            raise ArgumentError(
+                name, f"memory that overlaps with {x.name}", f"{allowed}, or one of them" if elementwise else allowed
+            )
+    return result
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays share an element; True as well where that would take too long to find out."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any number is allowed
+    except RuntimeError:  # TooHardError, which lives in different modules in different versions of NumPy
+        return True
+
+
+def _same_elements(a: np.ndarray, b: np.ndarray) -> bool:
+    same_start = a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+    return same_start and a.dtype == b.dtype and a.shape == b.shape and a.strides == b.strides
+
+
+def _overlaps_itself(a: np.ndarray) -> bool:
+    """Whether two indices may name the same byte: each axis must step over all that the shorter steps cover."""
+    if a.size <= 1:
+        return False
+    covered = a.itemsize
+    for step, length in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):
+        if step < covered:
+            return True
+        covered += step * (length - 1)
+    return False
+
+
+def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand | None = None) -> Operand:
+    """A new result of the kind of `like` (NumPy if None), not initialised. The only place where results come from.
+
+    Parameters
+    ----------
+    name : str
+        Name of the result.
+    shape, dtype : tuple of int, numpy.dtype
+    like : Operand, optional
+        The first input of the operation.
+
+    Returns
+    -------
+    Operand
+        With `source` to be returned to the caller.
+    """
+    if like is not None and like.place != HOST:
+        source = like.source.manager.empty(shape, dtype, uninitialized=True)
+        array = source.numpy_view()
+    else:
+        source = array = np.empty(shape, dtype)
+        if like is not None and not isinstance(like.source, np.ndarray):
+            source = _like_dlpack(array, like.source)
+    if _poison:
+        array.fill(np.nan)
+    return Operand(name, array, source, HOST if like is None else like.place)
+
+
+@contextmanager
+def poison_outputs() -> Iterator[None]:
+    """Fill new results with NaN, so that an element that a kernel does not write shows. For tests; not per thread."""
+    global _poison
+    before, _poison = _poison, True
+    try:
+        yield
+    finally:
+        _poison = before
+
+
+def heads_second(x: np.ndarray, layout: str) -> np.ndarray:
+    """View ``[B, H, S, D]`` of an array in `layout`; packed sequences (``"packed"``) are one batch."""
+    if layout == "bhsd":
+        return x
+    return (x[None] if layout == "packed" else x).transpose(0, 2, 1, 3)
+
+
+def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
+    """Views with four axes of arrays of one shape, for operations that do not care about leading axes.
+
+    Fewer axes get leading ones of length 1. More are joined where all strides allow it; what is left over is taken
+    apart, one tuple of views an index. Nothing is copied, so a view of ``out`` writes to ``out``.
+
+    Parameters
+    ----------
+    *arrays : numpy.ndarray
+        All of the same shape.
+    row_axes : int
+        Trailing axes that keep their meaning.
+    """
+    i = 0
+    while arrays[0].ndim > 4 and i < arrays[0].ndim - row_axes - 1:
+        shape = arrays[0].shape
+        if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
+            joined = (*shape[:i], shape[i] * shape[i + 1], *shape[i + 2 :])
+            arrays = tuple(x.reshape(joined) for x in arrays)
+        else:
+            i += 1
+    extra = arrays[0].ndim - 4
+    if extra <= 0:
+        yield tuple(x[(None,) * -extra] for x in arrays)
+        return
+    for index in np.ndindex(arrays[0].shape[:extra]):
+        yield tuple(x[index] for x in arrays)
+
+
+def _dlpack_view(name: str, x: Any) -> np.ndarray:
+    """NumPy view of the host memory of an object with ``__dlpack__``."""
+    from rocmkern.runtime import dlpack
+    from rocmkern.runtime.views import memory_view
+
+    try:
+        there = dlpack.read_dlpack(x, argument=name)
+    except (BufferError, RuntimeError, TypeError) as error:
+        if isinstance(error, RocmkernError):
+            raise
+        raise ArgumentError(
+            name, f"{describe(x)} that refuses to share its memory ({error})", "a plain array"
+        ) from error
+    return memory_view(there.address, there.shape, there.strides, there.dtype, there.owner, there.read_only)
+
+
+class _Exporter:
+    """A NumPy array as other libraries take it over, bfloat16 included."""
+
+    def __init__(self, array: np.ndarray):
+        self._array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, *, max_version: tuple[int, int] | None = None, **_ignored: Any) -> Any:
+        from rocmkern.runtime import dlpack
+
+        return dlpack.write_capsule(self._array, device_type=dlpack.CPU, device_index=0, max_version=max_version)
+
+
+def _like_dlpack(array: np.ndarray, example: Any) -> Any:
+    """The memory of a NumPy array as an object of the library of `example`; the array itself where that has no way."""
+    library = _library(example)
+    return array if library is None else library.from_dlpack(_Exporter(array))
+
+
+def _library(x: Any) -> Any:
+    """The module with ``from_dlpack`` that the class of x comes from (torch, cupy); None if there is none."""
+    for kind in type(x).__mro__:
+        module = sys.modules.get(kind.__module__.partition(".")[0])
+        if hasattr(module, "from_dlpack"):
+            return module
+    return None

@@ -1,0 +1,174 @@
+"""Checks that several operations share. Each returns the argument in the form that a launch wants, or raises."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+
+from rocmkern.ops._arrays import Operand, describe
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+
+MAX_HEAD_DIM = 256
+UNLIMITED = 1 << 30  # no sequence is as long; sums of two still fit into 32 bits
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def layout(value: Any) -> str:
+    """``"bhsd"`` or ``"bshd"``."""
+    if not isinstance(value, str) or value not in ("bhsd", "bshd"):
+        raise ArgumentError("layout", repr(value), '"bhsd" or "bshd"')
+    return value
+
+
+def rank(x: Operand, axes: str) -> None:
+    """The number of axes, given by their names: ``"B Hq Sq D"``."""
+    if len(x.shape) != len(axes.split()):
+        wanted = f"[{', '.join(axes.split())}]"
+        raise ArgumentError(x.name, f"shape {x.shape}", f"{len(axes.split())} axes {wanted}")
+
+
+def some_axes(x: Operand) -> None:
+    """At least one axis."""
+    if not x.shape:
+        raise ArgumentError(x.name, "an array without axes", "at least one axis")
+
+
+def extent(x: Operand, axis: int, expected: int, meaning: str) -> None:
+    """The length of an axis, `meaning` saying where it comes from: ``"the head dimension of q"``."""
+    if x.shape[axis] != expected:
+        raise ArgumentError(x.name, f"{x.shape[axis]} in shape {x.shape}", f"{expected}, {meaning}")
+
+
+def head_dim(x: Operand) -> int:
+    """Length of the last axis, 1 to `MAX_HEAD_DIM`."""
+    size = x.shape[-1]
+    if not 1 <= size <= MAX_HEAD_DIM:
+        raise ArgumentError(x.name, f"head dimension {size}", f"a head dimension of 1 to {MAX_HEAD_DIM}")
+    return size
+
+
+def grouped_heads(x: Operand, num_kv_heads: int, num_heads: int) -> None:
+    """Query heads must be a multiple of key-value heads (no query heads at all are)."""
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ArgumentError(
+            x.name, f"{num_kv_heads} key-value heads", f"a number that divides the {num_heads} query heads"
+        )
+
+
+def number(name: str, value: Any, *, positive: bool = False) -> float:
+    """A real number that float32 can hold; ``positive`` excludes zero as well."""
+    allowed = "a finite positive number" if positive else "a finite number"
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(name, describe(value), allowed)
+    result = float(value)
+    # Comparisons with NaN are false, so this refuses it too.
+    if not abs(result) <= _LARGEST_FLOAT32 or (positive and result <= 0):
+        raise ArgumentError(name, repr(value), f"{allowed} in the range of float32")
+    return result
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """A whole number of at least `minimum`."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        result = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(name, describe(value), f"an integer of at least {minimum}") from None
+    if result < minimum:
+        raise ArgumentError(name, str(result), f"an integer of at least {minimum}")
+    return result
+
+
+def softmax_scale(scale: Any, head_dim: int) -> float:
+    """The given factor, or ``1 / sqrt(head_dim)``."""
+    return 1.0 / math.sqrt(head_dim) if scale is None else number("scale", scale)
+
+
+def visibility(causal: Any, window: Any) -> tuple[int, int, bool]:
+    """The keys that a row sees: (left, right, bottom_right).
+
+    `left` and `right` are the keys on either side of the diagonal, `UNLIMITED` at most; `bottom_right` is False where
+    the diagonal starts in the top left corner. A causal mask is a window with nothing on its right.
+    """
+    named = isinstance(causal, str) and causal in ("bottom_right", "top_left")
+    if not named and not isinstance(causal, (bool, np.bool_)):
+        raise ArgumentError("causal", repr(causal), 'False, True, "bottom_right" or "top_left"')
+    left, right = _window(window)
+    bottom_right = not (named and causal == "top_left")
+    return left, (0 if causal else right), bottom_right
+
+
+def _window(window: Any) -> tuple[int, int]:
+    if window is None:
+        return UNLIMITED, UNLIMITED
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ArgumentError("window", repr(window), "None or a pair (left, right)")
+    for side in window:
+        if side is None:
+            continue
+        try:
+            integer("window", side, 0)
+        except ArgumentError:
+            allowed = (
+                "counts of keys of at least 0 (a model's sliding_window = W is left = W - 1), or None for no limit"
+            )
+            raise ArgumentError("window", repr(window), allowed) from None
+    left, right = (UNLIMITED if side is None else min(int(side), UNLIMITED) for side in window)
+    return left, right
+
+
+def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
+    """View of x with `shape`, stride 0 where it repeats; `axes` names the axes for the error."""
+    try:
+        return np.broadcast_to(x.aligned(), shape)
+    except ValueError:
+        raise ArgumentError(x.name, f"shape {x.shape}", f"a shape that broadcasts to {axes} = {shape}") from None
+
+
+def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:
+    """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same numbers, contiguous.
+    """
+    array = np.ascontiguousarray(x.array)
+    if array.ndim != 1 or array.size == 0:
+        raise ArgumentError(x.name, f"shape {x.shape}", "one axis of length n + 1 for n sequences")
+    if array[0] != 0:
+        raise ArgumentError(x.name, f"{array[0]} as the first element", "0 as the first element")
+    falls = np.flatnonzero(array[1:] < array[:-1])
+    if falls.size:
+        i = int(falls[0])
+        given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
+        raise ArgumentError(x.name, given, "numbers that do not decrease")
+    if array[-1] != total:
+        raise ArgumentError(x.name, f"{array[-1]} as the last element", f"{total}, the number of rows of {of}")
+    return array
+
+
+def max_seqlen(name: str, value: Any, lengths: np.ndarray | None) -> int:
+    """Length of the longest sequence: computed where it is None, and at least that where it is given."""
+    if lengths is None:
+        if value is not None:
+            raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
+        return 0
+    longest = int(np.diff(lengths).max(initial=0))
+    if value is None:
+        return longest
+    return integer(name, value, longest)
+
+
+def stream(value: Any) -> Any:
+    """None or a stream; a number is a stream's handle, of which 0 is forbidden by the array interface protocols."""
+    if isinstance(value, (bool, np.bool_, str, float)):
+        raise ArgumentTypeError("stream", describe(value), "None, a stream, or the handle of one")
+    if isinstance(value, numbers.Integral) and value <= 0:
+        raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")
+    return value

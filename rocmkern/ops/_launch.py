@@ -1,0 +1,161 @@
+"""From canonical arguments to a launch: configuration, grid, kernel. One function per kernel, no checks.
+
+Arrays are views in ``[batch, head, row, column]`` order with any strides; they were checked by the public functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.kernels import (
+    apply_mask,
+    causal_mask,
+    combine_splits,
+    flash_attention,
+    merge_attention,
+    qk_scores,
+    repeat_kv,
+    scale,
+    softmax,
+    weighted_values,
+)
+from rocmkern.ops import _configs
+from rocmkern.targets import current_target
+
+#: Queries up to this many are packed with the heads of their group into one tile.
+_PACK_UP_TO = 16
+#: Keys that a block of a split attention should have at least.
+_KEYS_PER_SPLIT = 512
+
+
+def _absent(leading: int, ndim: int, dtype: Any = np.float32) -> np.ndarray:
+    """An argument that is not there: ``leading`` sub-tensors of no elements."""
+    return np.zeros((leading,) + (0,) * (ndim - 1), dtype)
+
+
+def _launch(kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list) -> None:
+    if all(grid):
+        current_target().launch(kernel, cfg, grid, args)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def launch_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int | None,
+    sinks: Any,
+    alibi_slopes: Any,
+    bias: Any,
+    mask: Any,
+    scale: float,
+    softcap: float,
+    left: int,
+    right: int,
+    bottom_right: bool,
+    num_splits: int | None,
+    stream: Any,
+) -> None:
+    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks."""
+    target = current_target()
+    batch, heads, q_len, head_dim = q.shape
+    kv_heads, k_len, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    packed = cu_seqlens_q is not None
+    sequences = len(cu_seqlens_q) - 1 if packed else batch
+    longest = max_seqlen_q if packed else q_len
+
+    # The kernel's fast path needs a positive factor that turns products into exponents.
+    score_mods = scale <= 0 or softcap > 0 or any(x is not None for x in (alibi_slopes, bias, mask))
+    pack = heads // kv_heads if longest < _PACK_UP_TO else 1
+    cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, score_mods)
+    row_blocks = _ceil(longest * pack, cfg.block_m)
+    blocks = row_blocks * (heads // pack) * sequences
+    if num_splits is None:
+        wanted = _ceil(2 * getattr(target, "threads", 1), max(blocks, 1)) if not packed else 1
+        num_splits = max(1, min(wanted, k_len // _KEYS_PER_SPLIT))
+
+    if num_splits == 1:
+        part, part_lse = out[None], _absent(0, 4) if lse is None else lse[None]
+    else:
+        part = np.empty((num_splits, batch, heads, q_len, value_dim), np.float32)
+        part_lse = np.empty((num_splits, batch, heads, q_len), np.float32)
+    none = np.zeros(0, np.int32)
+    args = [
+        q, k, v, part, part_lse,
+        cu_seqlens_q if packed else none,
+        cu_seqlens_k if packed else none,
+        _absent(0, 1) if sinks is None else sinks,
+        _absent(sequences, 2) if alibi_slopes is None else alibi_slopes,
+        _absent(batch, 4) if bias is None else bias,
+        _absent(batch, 4, np.bool_) if mask is None else mask,
+        scale, softcap, left, right, int(bottom_right), pack, num_splits,
+    ]  # fmt: skip
+    grid = (row_blocks, heads // pack, sequences * num_splits)
+    _launch(flash_attention.flash_attention, cfg, grid, args)
+    if num_splits > 1:
+        cfg = _configs.line("combine_splits", target.arch)
+        args = [part, part_lse, out, _absent(0, 3) if lse is None else lse]
+        _launch(combine_splits.combine_splits, cfg, (_ceil(q_len, cfg.block_m), heads, batch), args)
+
+
+def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:
+    """``kernels.merge_attention``."""
+    _by_lines(merge_attention.merge_attention, "merge_attention", out, [o1, lse1, o2, lse2, out, lse])
+
+
+def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> None:
+    """``kernels.qk_scores``."""
+    batch, heads, rows, head_dim = q.shape
+    cfg = _configs.scores(current_target().arch, rows, head_dim)
+    _launch(qk_scores.qk_scores, cfg, (_ceil(rows, cfg.block_m), heads, batch), [q, k, out, scale])
+
+
+def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
+    """``kernels.weighted_values``."""
+    batch, heads, rows, _ = p.shape
+    cfg = _configs.values(current_target().arch, rows, v.shape[3])
+    _launch(weighted_values.weighted_values, cfg, (_ceil(rows, cfg.block_m), heads, batch), [p, v, out])
+
+
+def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
+    """``kernels.causal_mask``."""
+    cfg = _configs.line("causal_mask", current_target().arch)
+    args = [out, left, right, offset]
+    _launch(causal_mask.causal_mask, cfg, (_ceil(out.shape[0], cfg.block_m), 1, 1), args)
+
+
+def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
+    """``kernels.apply_mask``."""
+    boolean = mask.dtype == np.bool_
+    _by_lines(apply_mask.apply_mask, "apply_mask", out, [x, mask, out], boolean=bool(boolean))
+
+
+def launch_softmax(x: Any, out: Any, stream: Any) -> None:
+    """``kernels.softmax``."""
+    _by_lines(softmax.softmax, "softmax", out, [x, out])
+
+
+def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
+    """``kernels.scale``."""
+    _by_lines(scale.scale, "scale", out, [x, out, factor])
+
+
+def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:
+    """``kernels.repeat_kv``."""
+    _by_lines(repeat_kv.repeat_kv, "repeat_kv", out, [x, out, n_rep])
+
+
+def _by_lines(kernel: Any, name: str, out: Any, args: list, **features: bool) -> None:
+    """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
+    cfg = _configs.line(name, current_target().arch, **features)
+    _launch(kernel, cfg, (_ceil(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args)

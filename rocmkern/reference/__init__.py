@@ -1,0 +1,34 @@
+"""Reference implementations in plain NumPy: the meaning of every operation, in float64.
+
+``rocmkern.reference.<op>`` takes the array arguments of ``rocmkern.<op>`` as NumPy arrays of any floating dtype,
+computes in float64 and returns float64. ``rocmkern.reference.baseline.<op>`` is the same text in the precision that a
+kernel has. Nothing here shares code with the kernels.
+"""
+
+from __future__ import annotations
+
+from rocmkern.reference import baseline
+from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.steps import (
+    apply_mask,
+    causal_mask,
+    qk_scores,
+    repeat_kv,
+    scale,
+    softmax,
+    weighted_values,
+)
+
+__all__ = [
+    "apply_mask",
+    "baseline",
+    "causal_mask",
+    "decode_attention",
+    "flash_attention",
+    "merge_attention",
+    "qk_scores",
+    "repeat_kv",
+    "scale",
+    "softmax",
+    "weighted_values",
+]

@@ -1,0 +1,267 @@
+"""Attention in plain NumPy: the meaning of `rocmkern.flash_attention` and its relatives.
+
+One query row i of one head, with keys j, in this order::
+
+    s_j = scale * q_i . k_j
+    s_j = softcap * tanh(s_j / softcap)                      if a cap is given
+    s_j = s_j - slope * |i + o - j| + bias_ij                o: offset of the alignment
+    s_j = -inf                                               where key j is not visible to row i
+    lse = log(sum_j exp(s_j) + exp(sink))                    the sink only where one is given
+    out = sum_j exp(s_j - lse) * v_j                         over visible keys
+
+A row whose scores are all minus infinity gives 0; its lse is minus infinity, or the sink where there is one. A bias of
+minus infinity hides a key just as ``mask=False`` does, so neither the key nor its value is looked at. Other non-finite
+values follow the arithmetic: a visible NaN makes the row NaN.
+
+The functions without an underscore compute in float64 and return float64. The same text in another precision is
+`rocmkern.reference.baseline`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+# Rows of scores computed at a time hold about this many elements, so that long sequences fit in memory.
+_BLOCK_ELEMENTS = 1 << 22
+
+
+def flash_attention(
+    q,
+    k,
+    v,
+    *,
+    layout="bhsd",
+    causal=False,
+    window=None,
+    scale=None,
+    softcap=None,
+    alibi_slopes=None,
+    bias=None,
+    mask=None,
+    sinks=None,
+    return_lse=False,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+):
+    """Attention in float64; the arguments are those of `rocmkern.flash_attention`.
+
+    Parameters
+    ----------
+    q, k, v : numpy.ndarray
+        ``[B, H, S, D]``, ``[B, S, H, D]`` or packed ``[total, H, D]``, of any floating dtype.
+    max_seqlen_q, max_seqlen_k : int, optional
+        Without effect on the result; taken so that a call can be passed on unchanged.
+
+    Returns
+    -------
+    out : numpy.ndarray
+        float64, of the shape of q with the head dimension of v.
+    lse : numpy.ndarray
+        float64 ``[B, Hq, Sq]`` or ``[Hq, total_q]``; only with ``return_lse=True``.
+    """
+    features = dict(causal=causal, window=window, scale=scale, softcap=softcap, sinks=sinks)
+    if cu_seqlens_q is not None:
+        out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, features, np.float64)
+    else:
+        out, lse = _dense(q, k, v, layout, alibi_slopes, bias, mask, features, np.float64)
+    return (out, lse) if return_lse else out
+
+
+def decode_attention(q, k, v, *, num_splits=None, **options):
+    """`flash_attention`; how the keys are split (`num_splits`) does not change what is computed."""
+    return flash_attention(q, k, v, **options)
+
+
+def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
+    """Attention over the union of two disjoint sets of keys, from the results over each; in float64.
+
+    Parameters
+    ----------
+    o1, o2 : numpy.ndarray
+        ``[B, H, S, D]``, ``[B, S, H, D]`` or packed ``[total, H, D]``.
+    lse1, lse2 : numpy.ndarray
+        ``[B, H, S]`` or ``[H, total]``.
+    layout : {"bhsd", "bshd"}
+        Of four-dimensional `o1` and `o2`.
+
+    Returns
+    -------
+    out, lse : numpy.ndarray
+        float64, shaped like `o1` and `lse1`.
+    """
+    return _merge(o1, lse1, o2, lse2, layout, np.float64)
+
+
+def visible_keys(sq, sk, causal, window, rows=None):
+    """Which keys a query sees, from the causal alignment and the window alone.
+
+    Parameters
+    ----------
+    sq, sk : int
+        Number of queries and of keys.
+    causal : {False, True, "bottom_right", "top_left"}
+    window : tuple of (int or None), or None
+        Keys to the left and to the right of the diagonal key.
+    rows : numpy.ndarray, optional
+        Query indices to compute; all by default.
+
+    Returns
+    -------
+    visible : numpy.ndarray
+        bool ``[rows, sk]``.
+    distance : numpy.ndarray
+        int64 ``[rows, sk]``, ``i + o - j``: how far key j lies left of the diagonal of row i.
+    """
+    rows = np.arange(sq) if rows is None else rows
+    offset = 0 if causal == "top_left" else sk - sq
+    distance = rows[:, None] + offset - np.arange(sk)[None, :]
+    left, right = window if window is not None else (None, None)
+    visible = np.ones(distance.shape, bool)
+    if left is not None:
+        visible &= distance <= left
+    if right is not None:
+        visible &= distance >= -right
+    if causal:
+        visible &= distance >= 0
+    return visible, distance
+
+
+def _dense(q, k, v, layout, alibi_slopes, bias, mask, features, compute):
+    """All heads of a batch; returns (out in the given layout, lse) in the compute dtype."""
+    if layout == "bshd":
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    batch, heads_q, sq, _ = q.shape
+    heads_kv, sk, dv = k.shape[1], k.shape[2], v.shape[3]
+    full = (batch, heads_q, sq, sk)
+    bias = None if bias is None else np.broadcast_to(bias, full)
+    mask = None if mask is None else np.broadcast_to(mask, full)
+    slopes = None if alibi_slopes is None else np.broadcast_to(alibi_slopes, (batch, heads_q))
+    out = np.zeros((batch, heads_q, sq, dv), compute)
+    lse = np.zeros((batch, heads_q, sq), compute)
+    for b in range(batch):
+        for h in range(heads_q):
+            h_kv = h // (heads_q // heads_kv)
+            out[b, h], lse[b, h] = _one_head(
+                q[b, h].astype(compute),
+                k[b, h_kv].astype(compute),
+                v[b, h_kv].astype(compute),
+                h,
+                None if slopes is None else slopes[b, h],
+                None if bias is None else bias[b, h],
+                None if mask is None else mask[b, h],
+                features,
+                compute,
+            )
+    return (out.transpose(0, 2, 1, 3) if layout == "bshd" else out), lse
+
+
+def _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, features, compute):
+    """Sequence after sequence of a packed batch; returns (out ``[total, H, Dv]``, lse ``[H, total]``)."""
+    heads_q = q.shape[1]
+    out = np.zeros((*q.shape[:2], v.shape[2]), compute)
+    lse = np.zeros((heads_q, q.shape[0]), compute)
+    count = len(cu_seqlens_q) - 1
+    slopes = None if alibi_slopes is None else np.broadcast_to(alibi_slopes, (count, heads_q))
+    for n in range(count):
+        of_q = slice(int(cu_seqlens_q[n]), int(cu_seqlens_q[n + 1]))
+        of_k = slice(int(cu_seqlens_k[n]), int(cu_seqlens_k[n + 1]))
+        one = [x[None] for x in (q[of_q], k[of_k], v[of_k])]
+        some_slopes = None if slopes is None else slopes[n]
+        o, l = _dense(*one, "bshd", some_slopes, None, None, features, compute)
+        out[of_q], lse[:, of_q] = o[0], l[0]
+    return out, lse
+
+
+def _one_head(q, k, v, head, slope, bias, mask, features, compute):
+    """One head, some rows at a time: q ``[Sq, D]``, k ``[Sk, D]``, v ``[Sk, Dv]`` in the compute dtype."""
+    sq, sk = len(q), len(k)
+    out = np.zeros((sq, v.shape[1]), compute)
+    lse = np.zeros(sq, compute)
+    scale = features["scale"]
+    scale = compute(1.0 / math.sqrt(q.shape[1]) if scale is None else scale)
+    sink = None if features["sinks"] is None else compute(features["sinks"][head])
+    step = max(1, _BLOCK_ELEMENTS // max(sk, 1))
+    for start in range(0, sq, step):
+        rows = np.arange(start, min(start + step, sq))
+        visible, distance = visible_keys(sq, sk, features["causal"], features["window"], rows)
+        with np.errstate(all="ignore"):  # masked places may hold anything; what is visible is kept as it comes
+            scores = (q[rows] @ k.T) * scale
+            if features["softcap"] is not None:
+                cap = compute(features["softcap"])
+                scores = cap * np.tanh(scores / cap)
+            if slope is not None:
+                scores = scores - compute(slope) * np.abs(distance).astype(compute)
+            if bias is not None:
+                some_bias = bias[rows].astype(compute)
+                scores = scores + some_bias
+                visible &= some_bias != -np.inf
+            if mask is not None:
+                visible &= mask[rows]
+            scores = np.where(visible, scores, compute(-np.inf))
+            out[rows], lse[rows] = _softmax_times_values(scores, visible, v, sink, compute)
+    return out, lse
+
+
+def _softmax_times_values(scores, visible, v, sink, compute):
+    """``softmax(scores) @ v`` and the log of the softmax's denominator; hidden values are never multiplied."""
+    weights, total, top = exponentials(scores, sink)
+    usual = np.isfinite(v).all(axis=1)
+    out = weights @ np.where(usual[:, None], v, compute(0))
+    for j in np.flatnonzero(~usual):
+        out += np.where(visible[:, j, None], weights[:, j, None] * v[j], compute(0))
+    nothing = total == 0
+    out = np.where(nothing[:, None], compute(0), out / np.where(nothing, compute(1), total)[:, None])
+    return out, top + np.log(total)
+
+
+def exponentials(scores, sink=None):
+    """``exp(scores - top)`` of each row with the row's sum and top, safe for rows of minus infinity.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray
+        ``[..., n]``.
+    sink : scalar, optional
+        One more logit, counted in the sum only.
+
+    Returns
+    -------
+    weights : numpy.ndarray
+        ``[..., n]``.
+    total, top : numpy.ndarray
+        ``[...]``; ``total == 0`` says that the row is empty, and `top` is then 0.
+    """
+    top = scores.max(axis=-1, initial=-np.inf)
+    if sink is not None:
+        top = np.maximum(top, sink)
+    # Subtracting minus infinity from itself would be NaN; a row of nothing else is empty, not undefined.
+    top = np.where(top == -np.inf, scores.dtype.type(0), top)
+    weights = np.exp(scores - top[..., None])
+    total = weights.sum(axis=-1)
+    if sink is not None:
+        total = total + np.exp(sink - top)
+    return weights, total, top
+
+
+def _merge(o1, lse1, o2, lse2, layout, compute):
+    """`merge_attention` in the compute dtype."""
+    rows_first = o1.ndim == 3 or layout == "bshd"
+
+    def of_rows(x):
+        return (np.swapaxes(x, -1, -2) if rows_first else x)[..., None]
+
+    with np.errstate(all="ignore"):
+        lses = np.stack([lse1.astype(compute), lse2.astype(compute)], axis=-1)
+        weights, total, top = exponentials(lses)
+        lse = top + np.log(total)
+        weights = weights / np.where(total == 0, compute(1), total)[..., None]
+        out = compute(0)
+        for i, o in enumerate((o1, o2)):
+            # A part that saw no key has weight 0 and is not read: 0 * NaN would be NaN.
+            empty = of_rows(lses[..., i] == -np.inf)
+            out = out + np.where(empty, compute(0), of_rows(weights[..., i]) * o.astype(compute))
+    return out, lse

@@ -1,0 +1,142 @@
+"""Where kernels run: ``hip``, ``cuda``, ``cpu`` or ``python``, and how one is chosen.
+
+The choice, first match: a `using` block of this thread, `use`, the environment variable ``ROCMKERN_TARGET``, automatic
+(HIP if a usable AMD card is there, else CUDA, else CPU).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from rocmkern.runtime.errors import ArgumentError, TargetError
+
+NAMES = ("hip", "cuda", "cpu", "python")
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What `target` reports.
+
+    Attributes
+    ----------
+    name : str
+        ``"hip"``, ``"cuda"``, ``"cpu"`` or ``"python"``.
+    arch : str
+        Architecture that kernels are compiled for, such as ``"gfx1100"`` or ``"cpu-avx512"``.
+    reason : str
+        Why this one was chosen.
+    """
+
+    name: str
+    arch: str
+    reason: str
+
+
+_process: str | None = None
+_thread = threading.local()
+
+
+class use:
+    """Choose the target for the whole process.
+
+    Parameters
+    ----------
+    name : {"hip", "cuda", "cpu", "python"} or None
+        The target; None goes back to the automatic choice.
+
+    Raises
+    ------
+    ArgumentError
+        If the name is not one of the four.
+    TargetError
+        If the target cannot be used here; the message says what is missing.
+
+    Notes
+    -----
+    The result is a context manager that restores the former choice::
+
+        rocmkern.use("python")            # from now on
+        with rocmkern.use("cpu"): ...     # within the block
+
+    A single thread overrides the choice with `using`.
+    """
+
+    def __init__(self, name: str | None):
+        global _process
+        if name is not None:
+            _get(name)
+        self._before, _process = _process, name
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        global _process
+        _process = self._before
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Choose the target for this thread, within the block; parameters and errors as for `use`."""
+    _get(name)
+    before = getattr(_thread, "name", None)
+    _thread.name = name
+    try:
+        yield
+    finally:
+        _thread.name = before
+
+
+def target() -> TargetInfo:
+    """The target that an operation on NumPy arrays uses now, and why."""
+    name, reason = _chosen()
+    return TargetInfo(name, _get(name).arch, reason)
+
+
+def current_target() -> Any:
+    """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
+    return _get(_chosen()[0])
+
+
+def _chosen() -> tuple[str, str]:
+    override = getattr(_thread, "name", None)
+    if override:
+        return override, "chosen by using() in this thread"
+    if _process:
+        return _process, "chosen by use()"
+    wanted = os.environ.get("ROCMKERN_TARGET", "").strip()
+    if wanted:
+        return wanted, f"ROCMKERN_TARGET={wanted}"
+    return _automatic()
+
+
+@functools.cache
+def _automatic() -> tuple[str, str]:
+    from rocmkern.runtime.probe import gpu_status
+
+    return "cpu", f"automatic: {gpu_status().reason}"
+
+
+@functools.cache
+def _get(name: str) -> Any:
+    if name == "python":
+        from rocmkern.targets.python import PythonTarget
+
+        return PythonTarget()
+    if name == "cpu":
+        from rocmkern.targets.cpu import CpuTarget
+
+        return CpuTarget()
+    if name in ("hip", "cuda"):
+        raise TargetError(
+            f"the {name} target does not run operations yet: only its tile lowering exists "
+            f"(rocmkern.tile.{name}); use 'cpu' or 'python'"
+        )
+    raise ArgumentError("target", repr(name), ", ".join(NAMES))

@@ -1,0 +1,188 @@
+"""The cpu target: kernels compiled by numba for this host, blocks spread over a small pool of threads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.targets import cache, source
+from rocmkern.tile import api, entry
+
+TEMPLATE = '''\
+from numba import njit
+
+{imports}
+from rocmkern.tile.cpu import bound_config, install
+from rocmkern.tile.entry import config, float32, tensor
+
+install()
+CFG = bound_config({config})
+body = njit(nogil=True, error_model="numpy", boundscheck=False)(kernel)
+
+
+@njit("void(int64[::1], int64, int64, int64, int64)", nogil=True, error_model="numpy", boundscheck=False, cache=CACHED)
+def launch(words, nx, ny, first, last):
+    for block in range(first, last):
+        body(
+            config(CFG, block % nx, block // nx % ny, block // (nx * ny)),
+            {arguments},
+        )
+'''
+
+ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
+
+
+def host_architecture() -> str:
+    """The widest of `ARCHITECTURES` that this host has; ``ROCMKERN_CPU_ARCH`` overrides it."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    has = {
+        "cpu-avx512": bool(features.get("avx512f") and features.get("avx512dq") and features.get("avx512bw")),
+        "cpu-avx2": bool(features.get("avx2") and features.get("fma") and features.get("f16c")),
+        "cpu-portable": True,
+    }
+    wanted = os.environ.get("ROCMKERN_CPU_ARCH")
+    if wanted:
+        if not has.get(wanted):
+            raise TargetError(
+                f"ROCMKERN_CPU_ARCH={wanted}: not possible on this host; allowed: {', '.join(a for a in has if has[a])}"
+            )
+        return wanted
+    return next(a for a in ARCHITECTURES if has[a])
+
+
+def thread_count() -> int:
+    """``ROCMKERN_NUM_THREADS``, else the cores that this process may use."""
+    wanted = os.environ.get("ROCMKERN_NUM_THREADS")
+    if wanted:
+        if not wanted.isdigit() or int(wanted) < 1:
+            raise TargetError(f"ROCMKERN_NUM_THREADS={wanted}: allowed: a number of threads, 1 or more")
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuTarget:
+    """Compiles kernels with numba and runs them on this host's cores."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.arch = host_architecture()
+        self.threads = thread_count()
+        self._variants: dict[tuple, Callable] = {}
+        self._compiling = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        # A child has none of the parent's threads, and its locks may have been held by one of them.
+        self._pool = None
+        self._compiling = threading.Lock()
+
+    def variants(self) -> int:
+        """Number of compiled kernels in this process."""
+        return len(self._variants)
+
+    def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+        """Run all blocks of a launch and wait for them."""
+        run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
+        words = pack(kernel, args)
+        nx, ny, nz = grid
+        total = nx * ny * nz
+        if self.threads == 1 or total == 1:
+            run(words, nx, ny, 0, total)
+            return
+        chunk = max(1, total // (self.threads * 16))
+        starts = iter(range(0, total, chunk))
+
+        def work() -> None:
+            for first in starts:  # shared by all workers: taking the next start is atomic
+                run(words, nx, ny, first, min(first + chunk, total))
+
+        helpers = [self._executor().submit(work) for _ in range(min(self.threads, -(-total // chunk)) - 1)]
+        try:
+            work()
+        finally:
+            # A helper that has not started by now finds no work: waiting for it would only cost time.
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.result()
+
+    def compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+        """The compiled launch function of one variant."""
+        key = (kernel, cfg, dtypes)
+        run = self._variants.get(key)
+        if run is None:
+            with self._compiling:
+                run = self._variants.get(key) or self._compile(kernel, cfg, dtypes)
+                self._variants[key] = run
+        return run
+
+    def _compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+        import numba
+        from numba.core.errors import NumbaError
+
+        if "float16" in dtypes and self.arch == "cpu-portable" and platform.machine() in ("x86_64", "AMD64"):
+            import llvmlite.binding as llvm
+
+            if not llvm.get_host_cpu_features().get("f16c"):
+                raise TargetError("float16 on this processor: it has no F16C instructions; use float32 or bfloat16")
+        versions = f"numba {numba.__version__}, numpy {np.__version__}, python {platform.python_version()}"
+        try:
+            if source.importable(kernel) and source.importable(type(cfg)):
+                text = source.render(kernel, cfg, TEMPLATE, dtypes, versions)
+                return cache.load_module(kernel.__name__, text).launch
+            return self._compile_in_memory(kernel, cfg, dtypes)
+        except NumbaError as e:
+            raise TileError(f"kernel {kernel.__name__} for {cfg}: {_first_message(e)}") from e
+
+    @staticmethod
+    def _compile_in_memory(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+        """A kernel or configuration that no module can import (a script's own): compiled each time, never cached."""
+        text = TEMPLATE.format(
+            imports="", config="config_value", arguments=", ".join(source.argument_expressions(kernel, dtypes))
+        )
+        space: dict[str, Any] = {"kernel": kernel, "config_value": cfg, "CACHED": False}
+        exec(compile(text, f"<{kernel.__name__}>", "exec"), space)
+        return space["launch"]
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="rocmkern")
+        return self._pool
+
+
+def pack(kernel: Callable, args: Sequence[Any]) -> np.ndarray:
+    """Launch words of a kernel's arguments (see `entry`)."""
+    words: list[int] = []
+    for (_, parameter), value in zip(kernel.parameters, args, strict=True):
+        if parameter.kind == "tensor":
+            words += [address_of(value), *value.shape, *value.strides]
+        else:
+            words.append(entry.float32_bits(value) if parameter.kind == "float" else int(value))
+    return np.array(words, np.int64)
+
+
+def address_of(array: Any) -> int:
+    """Address of an array's first element."""
+    return array.__array_interface__["data"][0]
+
+
+def _first_message(error: Exception) -> str:
+    """The line of numba's report that says what is wrong: the tile language's own words where it spoke."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in lines:
+        for mark in ("TypingError: ", "raised from"):
+            if mark in line and mark == "TypingError: ":
+                return line.split(mark, 1)[1]
+    operations = tuple(f"{name}:" for name in [*api.OPERATIONS, "add", "sub", "mul", "floordiv", "mod"])
+    return next((line for line in lines if line.startswith(operations)), lines[0] if lines else repr(error))

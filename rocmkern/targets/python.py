@@ -1,0 +1,22 @@
+"""The python target: the kernel function itself, block after block, on NumPy arrays. For reading and debugging."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rocmkern.tile import api
+
+
+class PythonTarget:
+    """Runs kernels in the interpreter, by the tile language's NumPy definitions."""
+
+    name = "python"
+    arch = "python"
+
+    def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+        """Run all blocks of a launch, in grid order."""
+        for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
+            api.set_block((x, y, z))
+            kernel(cfg, *args)

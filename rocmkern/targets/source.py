@@ -1,0 +1,86 @@
+"""The text of a generated module: one compiled variant of one kernel.
+
+Numba's on-disk cache works for functions of a module with a stable name and constants as literals; a launcher closed over
+a dispatcher would miss it in every process. So each variant is written out as a module whose file name is the hash of
+its text, and the text holds a fingerprint of everything that it depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rocmkern.tile import api, entry
+
+
+def dtypes_of(kernel: Callable, args: Sequence) -> tuple[str, ...]:
+    """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
+    return tuple(a.dtype.name for (_, p), a in zip(kernel.parameters, args, strict=True) if p.kind == "tensor")
+
+
+def argument_expressions(kernel: Callable, dtypes: Sequence[str], word: str = "words[{}]") -> list[str]:
+    """Python expressions that put the kernel's arguments together from launch words (see `entry`)."""
+    names, expressions, at = iter(dtypes), [], 0
+    for _, parameter in kernel.parameters:
+        n = entry.words_of(parameter)
+        words = [word.format(at + i) for i in range(n)]
+        at += n
+        if parameter.kind == "tensor":
+            expressions.append(f"tensor({next(names)!r}, {', '.join(words)})")
+        else:
+            expressions.append(f"float32({words[0]})" if parameter.kind == "float" else words[0])
+    return expressions
+
+
+def importable(kernel: Callable) -> bool:
+    """Whether a generated module can import the kernel again; one defined in a script or in a function cannot be."""
+    module = sys.modules.get(kernel.__module__)
+    return kernel.__module__ != "__main__" and getattr(module, kernel.__name__, None) is kernel
+
+
+@functools.cache
+def library_fingerprint() -> str:
+    """Hash of the tile language and of the launch code: a change in any of them makes old variants useless."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent.parent
+    for folder in ("tile", "targets"):
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def kernel_fingerprint(path: str) -> str:
+    """Hash of the file that defines a kernel."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def render(kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
+    """Fill a target's template.
+
+    Parameters
+    ----------
+    kernel, cfg, dtypes
+        What is compiled: the function, its configuration, the element types of its tensors.
+    template : str
+        Module text with ``{imports}``, ``{config}``, ``{arguments}``.
+    versions : str
+        Versions of the compiler in use; part of the text, hence of the file's name.
+    """
+    config_class = type(cfg)
+    imports = (
+        f"from {kernel.__module__} import {kernel.__name__} as kernel\n"
+        f"from {config_class.__module__} import {config_class.__qualname__}"
+    )
+    head = (
+        f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
+        f"library {library_fingerprint()}, kernel {kernel_fingerprint(kernel.__code__.co_filename)}, {versions}\n"
+        '"""\n\n'
+    )
+    body = template.format(
+        imports=imports, config=repr(cfg), arguments=",\n            ".join(argument_expressions(kernel, dtypes))
+    )
+    return head + body
