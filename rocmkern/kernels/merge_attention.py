@@ -54,8 +54,11 @@ def merge_attention(
     total = w1 + w2
     inverse = T.reciprocal_or_zero(total)
 
+    # A side without weight is not read: whatever it holds, NaN included, must not reach the result.
+    read1 = valid & (x1 != T.NEG_INF)
+    read2 = valid & (x2 != T.NEG_INF)
     for n0 in range(0, out.shape[3], cfg.block_n):
-        a = T.load_tile(cfg, o1[batch, head], (row,), n0, cfg.block_n, valid) * (w1 * inverse)
-        b = T.load_tile(cfg, o2[batch, head], (row,), n0, cfg.block_n, valid) * (w2 * inverse)
+        a = T.load_tile(cfg, o1[batch, head], (row,), n0, cfg.block_n, read1) * (w1 * inverse)
+        b = T.load_tile(cfg, o2[batch, head], (row,), n0, cfg.block_n, read2) * (w2 * inverse)
         T.store_tile(out[batch, head], (row,), n0, a + b, valid)
     T.store_rows(lse[batch, head], (row,), (m + T.log2(total)) * LN_2, valid)
