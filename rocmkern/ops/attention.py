@@ -79,8 +79,8 @@ def flash_attention(
     alibi_slopes : array, ``[Hq]`` or ``[B, Hq]``, optional
         Slopes of linear biases, float32, float16 or bfloat16. B is the number of sequences if packed.
     bias : array, optional
-        Added to the scores; float32, float16 or bfloat16; broadcastable to ``[B, Hq, Sq, Sk]``. Minus infinity hides
-        the key.
+        Added to the scores; float32, float16 or bfloat16; broadcastable to ``[B, Hq, Sq, Sk]``. Minus infinity takes
+        a key's weight away, but a NaN in the key stays one: where keys are padding, use `mask`.
     mask : array, optional
         bool, True where a key is visible; broadcastable to ``[B, Hq, Sq, Sk]``.
     sinks : array, ``[Hq]``, optional

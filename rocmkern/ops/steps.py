@@ -155,7 +155,7 @@ def causal_mask(
 def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Masked scores: ``scores + mask``, or minus infinity where a boolean mask is False.
 
-    Where an additive mask is minus infinity so is the result, even if the score is NaN.
+    A NaN in the scores is hidden by a boolean mask only.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
     if result.array.size:
         from rocmkern.ops._launch import launch_apply_mask
 
-        for views in four_axes(scores.aligned(), mask_view, result.array):
-            launch_apply_mask(*views, stream)
+        for some_scores, some_mask, some_out in four_axes(scores.aligned(), mask_view, result.array):
+            launch_apply_mask(some_scores, some_mask, some_out, stream)
     return result.source
 
 
@@ -253,8 +253,8 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     if result.array.size:
         from rocmkern.ops._launch import launch_softmax
 
-        for views in four_axes(x.aligned(), result.array, row_axes=1):
-            launch_softmax(*views, stream)
+        for rows, some_out in four_axes(x.aligned(), result.array, row_axes=1):
+            launch_softmax(rows, some_out, stream)
     return result.source
 
 
@@ -365,8 +365,8 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
     if result.array.size:
         from rocmkern.ops._launch import launch_scale
 
-        for views in four_axes(x.aligned(), result.array):
-            launch_scale(*views, factor, stream)
+        for some, some_out in four_axes(x.aligned(), result.array):
+            launch_scale(some, some_out, factor, stream)
     return result.source
 
 

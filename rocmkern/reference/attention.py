@@ -9,9 +9,9 @@ One query row i of one head, with keys j, in this order::
     lse = log(sum_j exp(s_j) + exp(sink))                    the sink only where one is given
     out = sum_j exp(s_j - lse) * v_j                         over visible keys
 
-A row whose scores are all minus infinity gives 0; its lse is minus infinity, or the sink where there is one. A bias of
-minus infinity hides a key just as ``mask=False`` does, so neither the key nor its value is looked at. Other non-finite
-values follow the arithmetic: a visible NaN makes the row NaN.
+A row whose scores are all minus infinity gives 0; its lse is minus infinity, or the sink where there is one. A key that
+is not visible, or whose score is minus infinity (by its bias, say), has no weight, and its value is not looked at.
+Other non-finite values follow the arithmetic: a visible NaN makes the row NaN.
 
 The functions without an underscore compute in float64 and return float64. The same text in another precision is
 `rocmkern.reference.baseline`.
@@ -196,23 +196,21 @@ def _one_head(q, k, v, head, slope, bias, mask, features, compute):
             if slope is not None:
                 scores = scores - compute(slope) * np.abs(distance).astype(compute)
             if bias is not None:
-                some_bias = bias[rows].astype(compute)
-                scores = scores + some_bias
-                visible &= some_bias != -np.inf
+                scores = scores + bias[rows].astype(compute)
             if mask is not None:
                 visible &= mask[rows]
             scores = np.where(visible, scores, compute(-np.inf))
-            out[rows], lse[rows] = _softmax_times_values(scores, visible, v, sink, compute)
+            out[rows], lse[rows] = _softmax_times_values(scores, v, sink, compute)
     return out, lse
 
 
-def _softmax_times_values(scores, visible, v, sink, compute):
-    """``softmax(scores) @ v`` and the log of the softmax's denominator; hidden values are never multiplied."""
+def _softmax_times_values(scores, v, sink, compute):
+    """``softmax(scores) @ v`` and the log of the softmax's denominator; values without weight are never multiplied."""
     weights, total, top = exponentials(scores, sink)
     usual = np.isfinite(v).all(axis=1)
     out = weights @ np.where(usual[:, None], v, compute(0))
     for j in np.flatnonzero(~usual):
-        out += np.where(visible[:, j, None], weights[:, j, None] * v[j], compute(0))
+        out += np.where((scores[:, j] != -np.inf)[:, None], weights[:, j, None] * v[j], compute(0))
     nothing = total == 0
     out = np.where(nothing[:, None], compute(0), out / np.where(nothing, compute(1), total)[:, None])
     return out, top + np.log(total)

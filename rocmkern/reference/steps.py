@@ -26,7 +26,7 @@ def causal_mask(sq, sk, *, causal="bottom_right", window=None, dtype=np.float32)
 
 
 def apply_mask(scores, mask):
-    """``scores + mask``, or minus infinity where a boolean mask is False or an additive one minus infinity; float64."""
+    """``scores + mask``, or minus infinity where a boolean mask is False; float64."""
     return _apply_mask(scores, mask, np.float64)
 
 
@@ -72,10 +72,11 @@ def _qk_scores(q, k, factor, layout, compute):
 
 
 def _apply_mask(scores, mask, compute):
-    hidden = ~mask if mask.dtype == np.bool_ else mask == -np.inf
+    scores = scores.astype(compute)
+    if mask.dtype == np.bool_:
+        return np.where(mask, scores, compute(-np.inf))
     with np.errstate(all="ignore"):
-        shifted = scores.astype(compute) + (compute(0) if mask.dtype == np.bool_ else mask.astype(compute))
-    return np.where(hidden, compute(-np.inf), shifted)
+        return scores + mask.astype(compute)
 
 
 def _softmax(x, compute):

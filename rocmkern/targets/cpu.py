@@ -25,7 +25,7 @@ from rocmkern.tile.entry import config, float32, tensor
 
 install()
 CFG = bound_config({config})
-body = njit(nogil=True, error_model="numpy", boundscheck=False)(kernel)
+body = njit(inline="always", nogil=True, error_model="numpy", boundscheck=False)(kernel)
 
 
 @njit("void(int64[::1], int64, int64, int64, int64)", nogil=True, error_model="numpy", boundscheck=False, cache=CACHED)

@@ -1,0 +1,109 @@
+"""The launch functions of `rocmkern.ops._launch`, computed from their canonical arguments by the float64 reference.
+
+With them the operations' own work (checks, layouts, outputs) is tested apart from any kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocmkern import reference
+from rocmkern.ops._checks import UNLIMITED
+
+
+def launch_attention(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    *,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    sinks,
+    alibi_slopes,
+    bias,
+    mask,
+    scale,
+    softcap,
+    left,
+    right,
+    bottom_right,
+    num_splits,
+    stream,
+):
+    batch, heads, sq, _ = q.shape
+    sk = k.shape[2]
+    assert out.shape == (batch, heads, sq, v.shape[3]) and q.dtype == k.dtype == v.dtype == out.dtype
+    assert lse is None or (lse.shape == (batch, heads, sq) and lse.dtype == np.float32)
+    assert sinks is None or (sinks.shape == (heads,) and sinks.dtype == np.float32)
+    assert bias is None or bias.shape == (batch, heads, sq, sk)
+    assert mask is None or (mask.shape == (batch, heads, sq, sk) and mask.dtype == np.bool_)
+    assert 0 <= left <= UNLIMITED and 0 <= right <= UNLIMITED and (bottom_right or right == 0)
+    assert num_splits is None or num_splits >= 1
+    options = dict(
+        scale=scale,
+        softcap=softcap or None,
+        window=tuple(None if side == UNLIMITED else side for side in (left, right)),
+        causal=False if bottom_right else "top_left",
+        sinks=sinks,
+        return_lse=True,
+    )
+    if cu_seqlens_q is None:
+        assert max_seqlen_q == sq and (alibi_slopes is None or alibi_slopes.shape == (batch, heads))
+        result, result_lse = reference.flash_attention(
+            q, k, v, bias=bias, mask=mask, alibi_slopes=alibi_slopes, **options
+        )
+    else:
+        sequences = len(cu_seqlens_q) - 1
+        assert batch == 1 and max_seqlen_q >= np.diff(cu_seqlens_q).max(initial=0)
+        assert alibi_slopes is None or alibi_slopes.shape == (sequences, heads)
+        assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == np.int32
+        packed = [x[0].transpose(1, 0, 2) for x in (q, k, v)]
+        result, result_lse = reference.flash_attention(
+            *packed, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes, **options
+        )
+        result, result_lse = result.transpose(1, 0, 2)[None], result_lse[None]
+    out[...] = result.astype(out.dtype)
+    if lse is not None:
+        lse[...] = result_lse
+
+
+def launch_merge(o1, lse1, o2, lse2, out, lse, stream):
+    assert o1.ndim == 4 and lse1.shape == lse.shape == o1.shape[:3]
+    result, result_lse = reference.merge_attention(o1, lse1, o2, lse2)
+    out[...] = result.astype(out.dtype)
+    lse[...] = result_lse
+
+
+def launch_qk_scores(q, k, out, scale, stream):
+    out[...] = reference.qk_scores(q, k, scale=scale).astype(out.dtype)
+
+
+def launch_causal_mask(out, left, right, offset, stream):
+    distance = np.arange(out.shape[0])[:, None] + offset - np.arange(out.shape[1])
+    out[...] = np.where((distance <= left) & (-distance <= right), 0.0, -np.inf).astype(out.dtype)
+
+
+def launch_apply_mask(x, mask, out, stream):
+    assert x.ndim == mask.ndim == out.ndim == 4 and x.shape == mask.shape
+    out[...] = reference.apply_mask(x, mask).astype(out.dtype)
+
+
+def launch_softmax(x, out, stream):
+    assert x.ndim == out.ndim == 4
+    out[...] = reference.softmax(x).astype(out.dtype)
+
+
+def launch_weighted_values(p, v, out, stream):
+    out[...] = reference.weighted_values(p, v).astype(out.dtype)
+
+
+def launch_scale(x, out, factor, stream):
+    assert x.ndim == out.ndim == 4
+    out[...] = reference.scale(x, factor).astype(out.dtype)
+
+
+def launch_repeat_kv(x, out, n_rep, stream):
+    out[...] = reference.repeat_kv(x, n_rep).astype(out.dtype)
