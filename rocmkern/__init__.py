@@ -1,35 +1,15 @@
 """rocmkern: attention and MLP kernels for AMD GPUs, written in Python and compiled by Numba.
 
-The public names are loaded when they are first used, so that ``import rocmkern`` stays cheap and never touches a driver.
+The public names are loaded when they are first used, so that ``import rocmkern`` stays cheap and never touches a
+driver. ``__init__.pyi`` tells type checkers where they come from.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
-
-if TYPE_CHECKING:
-    from rocmkern.ops.attention import decode_attention, flash_attention, merge_attention
-    from rocmkern.ops.steps import apply_mask, causal_mask, qk_scores, repeat_kv, scale, softmax, weighted_values
-    from rocmkern.runtime.errors import (
-        ArgumentError,
-        ArgumentTypeError,
-        ClosedError,
-        DeadlineError,
-        DeviceMemoryError,
-        DeviceUnavailableError,
-        LeakError,
-        MatrixError,
-        RocmkernError,
-        TargetError,
-        TileError,
-    )
-    from rocmkern.runtime.manager import ResourceManager, default_manager
-    from rocmkern.runtime.probe import gpu_available, gpu_status, require_gpu
-    from rocmkern.runtime.tensor import DeviceTensor
-    from rocmkern.targets import TargetInfo, target, use, using
 
 _HOME = {
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
@@ -38,7 +18,8 @@ _HOME = {
     ),
     "rocmkern.runtime.errors": (
         "ArgumentError", "ArgumentTypeError", "ClosedError", "DeadlineError", "DeviceMemoryError",
-        "DeviceUnavailableError", "LeakError", "MatrixError", "RocmkernError", "TargetError", "TileError",
+        "DeviceUnavailableError", "GuardBandError", "LeakError", "MatrixError", "RocmkernError", "TargetError",
+        "TileError",
     ),
     "rocmkern.runtime.manager": ("ResourceManager", "default_manager"),
     "rocmkern.runtime.probe": ("gpu_available", "gpu_status", "require_gpu"),
@@ -47,10 +28,7 @@ _HOME = {
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: PLE0604
-    "__version__",
-    *sorted(_MODULE_OF),
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

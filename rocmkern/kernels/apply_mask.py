@@ -1,4 +1,4 @@
-"""Mask scores: ``out = x + mask`` for a float mask, ``out = x where mask else -inf`` for a boolean one (True = visible).
+"""Mask scores: ``out = x + mask`` (float mask) or ``out = x where mask else -inf`` (boolean; True is visible).
 
 Shapes (any strides; a mask that broadcasts has strides of 0)::
 

@@ -1,7 +1,7 @@
 """The additive mask of a causal or windowed attention: 0 where key j is visible to query i, -inf elsewhere.
 
-Key j is visible iff ``i + offset - left <= j <= i + offset + right``; offset is Sk - Sq for the bottom-right alignment and
-0 for the top-left one.
+Key j is visible iff ``i + offset - left <= j <= i + offset + right``; offset is Sk - Sq for the bottom-right alignment
+and 0 for the top-left one.
 
 Shape: out [Sq, Sk]. Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, 1, 1).
 No local memory.

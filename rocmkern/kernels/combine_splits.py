@@ -10,8 +10,8 @@ Shapes::
 
     parts [splits, B, H, S, D] float32   part_lse [splits, B, H, S] float32   out [B, H, S, D]   lse [B, H, S]
 
-Mapping: a block takes ``block_m`` rows of one (batch, head) and walks over the splits twice: first for the maximum and the
-sum, then for the output, ``block_n`` columns at a time. Grid: (row block, head, batch). No local memory.
+Mapping: a block takes ``block_m`` rows of one (batch, head) and walks over the splits twice: first for the maximum and
+the sum, then for the output, ``block_n`` columns at a time. Grid: (row block, head, batch). No local memory.
 """
 
 from dataclasses import dataclass

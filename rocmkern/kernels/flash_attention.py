@@ -1,6 +1,7 @@
 """Attention, forward, without ever holding the S x S scores.
 
-For one query row i with the visible keys j (Dao et al., FlashAttention, 2022; online softmax: Milakov and Gimelshein, 2018)::
+For one query row i with the visible keys j (FlashAttention: Dao et al., 2022; online softmax: Milakov, Gimelshein,
+2018)::
 
     s_j = scale * q_i . k_j                      then, where asked for: softcap, ALiBi, bias, mask
     out = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink))
@@ -18,9 +19,9 @@ single query of a group still fills a tile (decoding); pack = 1 gives plain quer
 to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its share
 of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
 
-Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff
-``max(0, i + o - left) <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right,
-0 at the top left). Key tiles outside the range of every row are not visited, and only the tiles at its border are masked.
+Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
+<= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
+tiles outside the range of every row are not visited, and only the tiles at its border are masked.
 
 Local memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
 """

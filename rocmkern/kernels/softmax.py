@@ -1,7 +1,7 @@
 """Softmax over the last axis: ``out = exp(x - max(x)) / sum(exp(x - max(x)))``.
 
-A row that is -inf throughout gives zeros. Two passes over memory: the first keeps a running maximum and sum (Milakov and
-Gimelshein, 2018), the second writes.
+A row that is -inf throughout gives zeros. Two passes over memory: the first keeps a running maximum and sum (Milakov
+and Gimelshein, 2018), the second writes.
 
 Shapes (any strides)::
 

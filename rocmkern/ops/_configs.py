@@ -1,7 +1,7 @@
 """Which compiled variant an operation uses: block sizes per architecture, as data, and the few rules to pick them.
 
-The number of variants stays small because only these things are compiled in: the row count of a tile (4 sizes), the bucket
-of the head dimension, whether scores are modified, and the element type.
+The number of variants stays small because only these things are compiled in: the row count of a tile (4 sizes), the
+bucket of the head dimension, whether scores are modified, and the element type.
 """
 
 from __future__ import annotations

@@ -82,6 +82,10 @@ class LeakError(RocmkernError, AssertionError):
     """Buffers are still alive, or the driver reports less free memory than before."""
 
 
+class GuardBandError(RocmkernError, AssertionError):
+    """A kernel wrote outside a buffer; the message names the kernel, the buffer and the first byte that changed."""
+
+
 class ClosedError(RocmkernError, ValueError):
     """A tensor or a manager was used after it was closed."""
 

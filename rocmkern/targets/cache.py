@@ -1,8 +1,8 @@
 """Where compiled kernels live on disk.
 
-``ROCMKERN_CACHE_DIR``, else ``$XDG_CACHE_HOME/rocmkern``, else ``~/.cache/rocmkern``. Files are written under a temporary
-name and renamed, so that several processes may compile the same variant at once: the last one wins, with equal contents.
-Where no directory can be written, modules are loaded from memory and compiled again in each process.
+``ROCMKERN_CACHE_DIR``, else ``$XDG_CACHE_HOME/rocmkern``, else ``~/.cache/rocmkern``. Files are written under a
+temporary name and renamed, so that several processes may compile the same variant at once: the last one wins, with
+equal contents. Where no directory can be written, modules are loaded from memory and compiled again in each process.
 """
 
 from __future__ import annotations

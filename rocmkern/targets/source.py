@@ -1,8 +1,8 @@
 """The text of a generated module: one compiled variant of one kernel.
 
-Numba's on-disk cache works for functions of a module with a stable name and constants as literals; a launcher closed over
-a dispatcher would miss it in every process. So each variant is written out as a module whose file name is the hash of
-its text, and the text holds a fingerprint of everything that it depends on.
+Numba's on-disk cache works for functions of a module with a stable name and constants as literals; a launcher closed
+over a dispatcher would miss it in every process. So each variant is written out as a module whose file name is the hash
+of its text, and the text holds a fingerprint of everything that it depends on.
 """
 
 from __future__ import annotations

@@ -85,10 +85,12 @@ def kernel(fn: Callable) -> Callable:
 
     The function itself is returned: it stays a plain Python function.
     """
-    parameters = list(inspect.signature(fn).parameters.values())[1:]
+    parameters = list(inspect.signature(fn, eval_str=True).parameters.values())[1:]
     for p in parameters:
         if not isinstance(p.annotation, Parameter):
-            raise TileError(f"kernel {fn.__name__}: argument {p.name} needs an annotation T.Tensor[ndim], T.Int, T.Float")
+            raise TileError(
+                f"kernel {fn.__name__}: argument {p.name} needs an annotation T.Tensor[ndim], T.Int, T.Float"
+            )
     fn.parameters = tuple((p.name, p.annotation) for p in parameters)  # type: ignore[attr-defined]
     return fn
 
@@ -283,7 +285,10 @@ def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid
 
 
 def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.ndarray) -> None:
-    """Round ``tile`` to ``x``'s dtype (to nearest even) and write it; rows not ``valid``, columns past the end are left."""
+    """Round ``tile`` to ``x``'s dtype (to nearest even) and write it, but no row that is not ``valid``.
+
+    ``index`` is as in `load_tile`; columns past the end of ``x`` are not written either.
+    """
     stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
     if stop > col0:
         x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)

@@ -22,7 +22,8 @@ class Architecture:
     local_bytes : int
         Local memory that one block may use, in bytes.
     matrix : str
-        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mma.sync"``, or ``""`` (FMA only).
+        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mma.sync"``, or ``""`` (FMA
+        only).
     """
 
     wave: int

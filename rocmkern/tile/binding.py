@@ -1,4 +1,5 @@
-"""Teach a numba target the tile language: one template per operation, typed by `types.py`, lowered by the target's class.
+"""Teach a numba target the tile language: one template per operation, typed by `types.py`, lowered by the target's
+class.
 
 `bind` is called once per target, when the first kernel is compiled for it. The caller hands over the pieces of numba
 that differ between ``numba.core`` (CPU and numba-hip) and numba-cuda.

@@ -31,7 +31,20 @@ from numba.extending import typeof_impl
 
 from rocmkern.tile import api, entry
 from rocmkern.tile.binding import bind
-from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, TensorLowering, at, call, const, register_tensor_model
+from rocmkern.tile.tensors import (
+    F16,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    TensorLowering,
+    at,
+    call,
+    const,
+    register_tensor_model,
+)
 from rocmkern.tile.types import DTYPES, make_types
 
 NUMBA = SimpleNamespace(
@@ -107,9 +120,7 @@ class _StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         members: list[tuple[str, Any]] = [("meminfo", types.MemInfoPointer(types.voidptr))]
         members += [("source", types.voidptr), ("window", types.voidptr)]
-        members += [
-            (name, types.int64) for name in ("rows", "cols", "row_stride", "col_stride", "row0", "count", "ld")
-        ]
+        members += [(name, types.int64) for name in ("rows", "cols", "row_stride", "col_stride", "row0", "count", "ld")]
         super().__init__(manager, ty, members)
 
 
@@ -428,9 +439,7 @@ class CpuLowering(TensorLowering):
         return self.row_value(context, b, sig.args[2], value, sig.return_type)
 
     def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-        x, y = (
-            self.row_value(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True)
-        )
+        x, y = (self.row_value(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True))
         return b.select(b.icmp_unsigned("!=", condition, const(condition.type, 0)), x, y)
 
     def extreme(self, name: str, comparison: str) -> Any:
@@ -718,9 +727,7 @@ class CpuLowering(TensorLowering):
                 _store(b, b.fmul(vector, parts[0]), data, index)
 
         def weight(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
-            exponent = b.fmul(
-                b.fsub(vector, self.row_part(b, s_ty, base, part)), _splat(b, factor, vector.type.count)
-            )
+            exponent = b.fmul(b.fsub(vector, self.row_part(b, s_ty, base, part)), _splat(b, factor, vector.type.count))
             p = _exp2(b, exponent)
             _store(b, p, scores, index)
             return p
@@ -895,8 +902,6 @@ class CpuLowering(TensorLowering):
         """Whether the window in use has neither NaN nor infinity: the sum of 0 * x is 0 then, and NaN otherwise."""
         vector = cgutils.alloca_once_value(b, const(_vec(F32, w), 0.0))
         single = cgutils.alloca_once_value(b, const(F32, 0.0))
-        b.store(const(_vec(F32, w), 0.0), vector)
-        b.store(const(F32, 0.0), single)
         whole = _floor_to(b, st.cols, w)
         with _loop(b, st.count) as (r, _):
             row = b.mul(r, st.ld)
@@ -989,7 +994,6 @@ def _multiply_lanes(
     across = min(across, m // w)
     for r0 in range(0, m, across * w):
         j = cgutils.alloca_once_value(b, const(I64, 0))
-        b.store(const(I64, 0), j)
         for height in heights:
             start = b.load(j)
             stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
@@ -1032,9 +1036,7 @@ def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
             i = b.mul(chunk, const(I64, w))
             lefts = [_load(b, left, b.add(i, const(I64, r * lda)), w) for r in range(ty.m)]
             rights = [_load(b, st.window, b.add(start, i), w) for start in starts]
-            return [
-                _fma(b, lefts[r], rights[y], sums[y * ty.m + r]) for y in range(lines) for r in range(ty.m)
-            ]
+            return [_fma(b, lefts[r], rights[y], sums[y * ty.m + r]) for y in range(lines) for r in range(ty.m)]
 
         sums = _k_loop(b, b.sdiv(whole, const(I64, w)), [zero] * (lines * ty.m), step)
         singles = [_reduce(b, x, b.fadd) for x in sums]
@@ -1043,9 +1045,7 @@ def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
             i = b.add(i, whole)
             lefts = [_load(b, left, b.add(i, const(I64, r * lda))) for r in range(ty.m)]
             rights = [_load(b, st.window, b.add(start, i)) for start in starts]
-            return [
-                _fma(b, lefts[r], rights[y], totals[y * ty.m + r]) for y in range(lines) for r in range(ty.m)
-            ]
+            return [_fma(b, lefts[r], rights[y], totals[y * ty.m + r]) for y in range(lines) for r in range(ty.m)]
 
         totals = _k_loop(b, b.sub(st.cols, whole), singles, rest)
         for y in range(lines):
@@ -1074,9 +1074,7 @@ def _multiply_rows_nn(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
             line = b.add(b.mul(i, st.ld), j0)
             rights = [load(st.window, b.add(line, const(I64, x * lanes))) for x in range(vectors)]
             lefts = [spread(_load(b, left, b.add(i, const(I64, r * lda)))) for r in range(ty.m)]
-            return [
-                _fma(b, lefts[r], rights[x], sums[r * vectors + x]) for r in range(ty.m) for x in range(vectors)
-            ]
+            return [_fma(b, lefts[r], rights[x], sums[r * vectors + x]) for r in range(ty.m) for x in range(vectors)]
 
         sums = _k_loop(b, st.count, [load(out, i) for i in outs], step)
         for i, total in zip(outs, sums, strict=True):

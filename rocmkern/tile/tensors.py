@@ -100,9 +100,7 @@ class TensorLowering:
     def tensor_shape(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> ir.Value:
         return self.numba.cgutils.create_struct_proxy(ty)(context, builder, value).shape
 
-    def operator_getitem(
-        self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value
-    ) -> ir.Value:
+    def operator_getitem(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
         ty, index_ty = sig.args
         data, shape, strides = self.unpack_tensor(context, builder, ty, x)
         entries = self.index_entries(context, builder, index_ty, index)

@@ -43,8 +43,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     -------
     types.SimpleNamespace
         The classes ``Config, Tensor, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a function
-        of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or None where the rule
-        does not apply.
+        of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or None where
+        the rule does not apply.
     """
 
     class Config(types.Type):
@@ -324,7 +324,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), source.dtype, cfg.hw)
         limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
         if need > limit:
-            fail(f"stage: {show(st)} takes {need} bytes; {cfg.cfg.arch} has {limit} bytes of local memory: smaller blocks")
+            fail(f"stage: {show(st)} takes {need} bytes; {cfg.cfg.arch} has {limit} bytes of local memory")
         return st
 
     for op in (api.acquire, api.release):

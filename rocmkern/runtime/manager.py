@@ -1,0 +1,438 @@
+"""`ResourceManager`: allocates tensors under the cap, waits with a deadline, and knows what is still alive."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import operator
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rocmkern.runtime import transfer
+from rocmkern.runtime.cap import DEFAULT_CAP, check_cap, usable_free
+from rocmkern.runtime.device import Device, Stream
+from rocmkern.runtime.devices import open_device
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError
+from rocmkern.runtime.geometry import check_shape, contiguous_strides
+from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
+from rocmkern.runtime.ledger import LedgerEntry, caller_location
+from rocmkern.runtime.memory import POISON_BYTE, DeviceMemory
+from rocmkern.runtime.settings import MemorySettings
+from rocmkern.runtime.tensor import DeviceTensor, Storage, check_dtype
+from rocmkern.runtime.waiting import poll
+
+_LISTED_LEAKS = 10
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """Bytes of a device, and where each number comes from.
+
+    Attributes
+    ----------
+    free : int
+        Free now, as far as it can be used (never more than ``total - reserved`` where the total is known).
+    total : int
+        Size of the device; 0 if unknown.
+    held : int
+        In live buffers of this process (the ledger).
+    reserved : int
+        Reserved from the driver by this process: live buffers, their rounding and guard bands, and the pool.
+    allowed : int
+        May still be allocated under the manager's cap, the idle part of the pool included.
+    sources : mapping of str to str
+        For each of the names above, where the number was read.
+    """
+
+    free: int
+    total: int
+    held: int
+    reserved: int
+    allowed: int
+    sources: Mapping[str, str]
+
+
+class _Operation:
+    """Something submitted to a stream, and the event after it."""
+
+    __slots__ = ("done", "event", "name")
+
+    def __init__(self, name: str, event: Any):
+        self.name, self.event, self.done = name, event, False
+
+
+class ResourceManager:
+    """Memory and waiting on one device. Several managers on one device share cap and ledger; threads may share one.
+
+    Parameters
+    ----------
+    device : Device, "host" or None
+        Where; None is host memory.
+    cap : float
+        Fraction of the memory that is free or held by this process which this process may hold at most,
+        ``0 < cap <= 0.90``, default 0.70.
+    deadline_s : float
+        Seconds after which a wait gives up with `DeadlineError`, default 60.
+    settings : MemorySettings, optional
+        Pool, poison and guard bands; default: what ``ROCMKERN_MEMORY`` says. May be set later for new buffers.
+    clock, sleep : callable
+        Seconds now and a pause, for tests of the deadline.
+
+    Raises
+    ------
+    ArgumentError
+        For a cap or a deadline out of range.
+
+    Examples
+    --------
+    >>> with ResourceManager("host") as manager:
+    ...     x = manager.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3))
+    ...     x.T.to_numpy().shape
+    (3, 2)
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self,
+        device: Device | str | None = None,
+        *,
+        cap: float = DEFAULT_CAP,
+        deadline_s: float = 60.0,
+        settings: MemorySettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self.cap = check_cap(cap)
+        if isinstance(deadline_s, bool) or not isinstance(deadline_s, (int, float)) or not 0 < deadline_s < math.inf:
+            raise ArgumentError("deadline_s", repr(deadline_s), "a number of seconds > 0")
+        self.deadline_s = float(deadline_s)
+        self.device = open_device(device)
+        self.settings = MemorySettings.from_environment() if settings is None else settings
+        self._clock, self._sleep = clock, sleep
+        self._number = next(self._numbers)
+        self._memory = DeviceMemory.of(self.device)
+        self._memory.managers.add(self)
+        self._storages: dict[int, weakref.ref[Storage]] = {}
+        self._guards = GuardBands()
+        self._in_flight: deque[_Operation] = deque()
+        self._in_flight_lock = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"cap {self.cap:.0%}"
+        return f"<ResourceManager on {self.device.info}, {state}>"
+
+    def __enter__(self) -> ResourceManager:
+        self._check_open()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that copies, fills and waits of this device are ordered on; one per device and process."""
+        return self._memory.stream
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self!r} is closed: make a new ResourceManager, or call default_manager() again")
+        self._memory.check_process()
+
+    # Memory
+
+    def can_allocate(self, nbytes: int) -> bool:
+        """Return whether a buffer of `nbytes` would be granted now (another thread may take it meanwhile)."""
+        self._check_open()
+        try:
+            nbytes = operator.index(nbytes)
+        except TypeError:
+            raise ArgumentTypeError("nbytes", repr(nbytes), "an int >= 0") from None
+        if nbytes < 0:
+            raise ArgumentError("nbytes", str(nbytes), "an int >= 0")
+        needed = nbytes + 2 * self._guard_bytes
+        if self.settings.pool and self._memory.fits_idle(needed, self.stream):
+            return True
+        return needed <= self._memory.budget(self.cap).allowed
+
+    def safe_alloc_size(self) -> int:
+        """Return the size in bytes of the largest buffer that would be granted now."""
+        self._check_open()
+        return max(0, self._memory.budget(self.cap).allowed - 2 * self._guard_bytes)
+
+    def memory_stats(self) -> MemoryStats:
+        """Return free, total, held, reserved and allowed bytes with the source of each number."""
+        self._check_open()
+        budget = self._memory.budget(self.cap)
+        free = usable_free(budget.free.value, budget.reserved, budget.total.value)
+        cut = "" if free == budget.free.value else f" ({budget.free.value}), cut to total - reserved"
+        return MemoryStats(
+            free=free,
+            total=budget.total.value or 0,
+            held=self._memory.ledger.nbytes(),
+            reserved=budget.reserved,
+            allowed=budget.allowed,
+            sources=MappingProxyType(
+                {
+                    "free": budget.free.source + cut,
+                    "total": budget.total.source,
+                    "held": "ledger of this process",
+                    "reserved": f"allocations of this process, {budget.idle} bytes of them idle in the pool",
+                    "allowed": f"{self.cap:.2f} * (free + reserved) - (reserved - idle)",
+                }
+            ),
+        )
+
+    def from_numpy(self, a: np.ndarray) -> DeviceTensor:
+        """Return a C-contiguous copy of a NumPy array of any strides on the device.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `a` is not a NumPy array, or of a dtype without a fixed binary layout.
+        DeviceMemoryError
+            If there is no room for it.
+        """
+        if not isinstance(a, np.ndarray):
+            raise ArgumentTypeError("a", type(a).__name__, "a numpy.ndarray")
+        tensor = self._allocate(a.shape, check_dtype(a.dtype, "a"), fill=None)
+        transfer.from_host(tensor, a)
+        return tensor
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceTensor:
+        """Return a tensor of zeros (also under test, where `empty` gives NaN)."""
+        return self._allocate(shape, dtype, fill=0)
+
+    def empty(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: Any = np.float32,
+        uninitialized: bool = False,
+        *,
+        stream: Stream | None = None,
+    ) -> DeviceTensor:
+        """Return a new tensor: zeros, or whatever was in memory if `uninitialized`.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            Shape; a dimension of 0 is legal and needs no memory.
+        dtype : dtype
+            Bool, integer, float, complex or one of ml_dtypes; default float32.
+        uninitialized : bool
+            Leave the content undefined, for an output that is written everywhere. With the setting ``poison`` the
+            content is NaN either way.
+        stream : int, optional
+            Stream that writes it first; default: `stream`. It must outlive the tensor.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If there is no room for it; nothing is changed.
+        """
+        fill = None if uninitialized else 0
+        return self._allocate(shape, dtype, fill=POISON_BYTE if self.settings.poison else fill, stream=stream)
+
+    @property
+    def _guard_bytes(self) -> int:
+        return GUARD_BYTES if self.settings.guard else 0
+
+    def _allocate(self, shape: Any, dtype: Any, *, fill: int | None, stream: Stream | None = None) -> DeviceTensor:
+        self._check_open()
+        shape, dtype = check_shape(shape), check_dtype(dtype)
+        stream = self.stream if stream is None else stream
+        entry = LedgerEntry(math.prod(shape) * dtype.itemsize, shape, dtype.name, caller_location(), self._number)
+        guard_bytes = self._guard_bytes
+        buffer = self._memory.allocate(
+            entry,
+            stream=stream,
+            cap=self.cap,
+            pooled=self.settings.pool,
+            poison=self.settings.poison,
+            guard_bytes=guard_bytes,
+            wait=self._poll,
+        )
+        if guard_bytes:
+            self._guards.add(buffer)
+            # The bands are written on our stream; the buffer may be used on another one.
+            self._wait("the guard bands of a new buffer", self.stream)
+        if fill is not None and buffer.nbytes:
+            self.device.fill(buffer.address, buffer.nbytes, fill, stream)
+        storage, number = Storage(buffer), buffer.number
+        storages = self._storages
+        storages[number] = weakref.ref(storage, lambda _: storages.pop(number, None))
+        strides = contiguous_strides(shape, dtype.itemsize)
+        return DeviceTensor(self, storage, buffer.address, shape, dtype, strides)
+
+    def trim(self) -> int:
+        """Return the idle memory of the pool to the driver; return how many bytes that were."""
+        self._check_open()
+        return self._memory.trim(self._poll)
+
+    # Waiting
+
+    def track(self, name: str, stream: Stream | None = None) -> None:
+        """Note that `name` (a kernel, a copy) was just submitted to a stream, so that a wait can name it if stuck."""
+        event = self.device.record(self.stream if stream is None else stream)
+        operation = _Operation(name, event)
+        if not self._finished(operation):
+            with self._in_flight_lock:
+                self._in_flight.append(operation)
+                while self._in_flight[0].done:
+                    self._in_flight.popleft()
+
+    def _finished(self, operation: _Operation) -> bool:
+        with self._in_flight_lock:
+            if not operation.done and self.device.query(operation.event):
+                operation.done = True
+                self.device.release_event(operation.event)
+            return operation.done
+
+    def wait(self, what: str | None = None, *, stream: Stream | None = None) -> None:
+        """Wait until everything that was tracked, and everything submitted to a stream, is done.
+
+        Parameters
+        ----------
+        what : str, optional
+            What is waited for, in words, for the error.
+        stream : int, optional
+            Stream; default: `stream`.
+
+        Raises
+        ------
+        DeadlineError
+            After ``deadline_s`` seconds; it names the first tracked operation that is not done, or else `what`.
+        """
+        self._check_open()
+        self._wait(what, self.stream if stream is None else stream)
+
+    def _wait(self, what: str | None, stream: Stream) -> None:
+        event = self.device.record(stream)
+        operations = list(self._in_flight)
+        self._poll(
+            lambda: all(map(self._finished, operations)) and self.device.query(event),
+            what or f"work on stream {stream:#x} of {self.device.info}",
+        )
+        self.device.release_event(event)
+
+    def _poll(self, done: Callable[[], bool], what: str) -> None:
+        def name() -> str:
+            stuck = next((op.name for op in list(self._in_flight) if not self._finished(op)), None)
+            return what if stuck is None else f"{stuck} (while waiting for: {what})"
+
+        poll(done, name, self.deadline_s, clock=self._clock, sleep=self._sleep)
+
+    # Checks
+
+    def check_guards(self, kernel: str) -> None:
+        """Compare the guard bands of all live buffers, after waiting for `kernel`.
+
+        Raises
+        ------
+        GuardBandError
+            If one has changed; it names `kernel` and the buffer.
+        """
+        self.wait(kernel)
+        self._guards.check(kernel, self.wait)
+
+    def live_buffers(self) -> list[LedgerEntry]:
+        """Return the live buffers of this manager, oldest first."""
+        self._memory.settle()
+        return self._memory.ledger.entries(self._number)
+
+    def assert_no_leak(self, tolerance_percent: float = 5) -> None:
+        """Raise `LeakError` if a buffer of this manager is alive or memory of the device is missing.
+
+        Parameters
+        ----------
+        tolerance_percent : float
+            How much of the memory that was free when the device was opened may be missing now, in percent; the
+            ledger tolerates nothing. Host memory changes with every process and is judged by the ledger alone.
+        """
+        self._check_open()
+        if not 0 <= tolerance_percent <= 100:
+            raise ArgumentError("tolerance_percent", repr(tolerance_percent), "0 to 100")
+        alive = self.live_buffers()
+        if alive:
+            # A reference cycle that nobody holds is no leak.
+            gc.collect()
+            alive = self.live_buffers()
+        if alive:
+            lines = [f"  {entry}" for entry in alive[:_LISTED_LEAKS]]
+            if len(alive) > _LISTED_LEAKS:
+                lines.append(f"  and {len(alive) - _LISTED_LEAKS} more")
+            total = sum(entry.nbytes for entry in alive)
+            raise LeakError(f"{len(alive)} buffers with {total} bytes are alive:\n" + "\n".join(lines))
+        self.trim()
+        before, memory = self._memory.baseline, self._memory
+        now = self.device.memory_info().free.value
+        if not self.device.free_memory_is_ours or before is None or now is None:
+            return
+        missing = before - (now + memory.reserved)
+        if missing > before * tolerance_percent / 100:
+            raise LeakError(
+                f"{missing} bytes are missing on {self.device.info}: {before} bytes were free when it was opened, now "
+                f"{now} are free and {memory.reserved} are held by other managers; tolerance {tolerance_percent} %"
+            )
+
+    def close(self) -> None:
+        """Return everything that this manager holds; its tensors become unusable. A second call does nothing.
+
+        Memory that NumPy or a DLPack consumer still looks at is returned when they let go of it.
+
+        Raises
+        ------
+        DeadlineError
+            If the device still works with the memory; then nothing is returned.
+        """
+        if self._closed:
+            return
+        self._memory.check_process()
+        self._wait("the end of all work, to close the manager", self.stream)
+        self._closed = True
+        for reference in list(self._storages.values()):
+            storage = reference()
+            if storage is not None:
+                storage.close()
+        self._memory.managers.discard(self)
+        if not self._memory.managers:
+            self._memory.trim(self._poll)
+
+
+_defaults: dict[Device, ResourceManager] = {}
+_defaults_lock = threading.Lock()
+
+
+def default_manager(device: Device | str | None = None) -> ResourceManager:
+    """Return this process's manager of a device (None: host memory); made on the first call and after a close."""
+    opened = open_device(device)
+    with _defaults_lock:
+        manager = _defaults.get(opened)
+        if manager is None or manager.closed:
+            manager = _defaults[opened] = ResourceManager(opened)
+        return manager
+
+
+def _after_fork_in_child() -> None:
+    global _defaults_lock
+    _defaults_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

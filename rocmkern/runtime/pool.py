@@ -1,0 +1,144 @@
+"""Idle buffers of one device, kept for reuse.
+
+Freeing through a driver synchronises the device, and allocating costs more than a launch; so a buffer that dies is
+kept. It is handed out again only where nothing can still read it: at once on the stream that used it (work there is
+ordered), on another stream after the event of every stream that used it. Not thread-safe by itself: the device's
+memory lock guards it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocmkern.runtime.device import Device, Stream
+
+_LARGE = 1 << 20
+
+
+def size_class(nbytes: int) -> int:
+    """Return the capacity to reserve for `nbytes`.
+
+    Small buffers are rounded up to eight steps per power of two (at least 512 bytes), so that sizes that vary a little
+    share buffers; from 1 MiB on only to whole pages of 4 KiB: there, rounding would cost memory that counts.
+    """
+    step = 4096 if nbytes >= _LARGE else max(512, 1 << max(0, (nbytes - 1).bit_length() - 4))
+    return -(-nbytes // step) * step
+
+
+def largest_reused(nbytes: int) -> int:
+    """Return the capacity up to which an idle block is handed out for `nbytes`: an eighth more, or its size class."""
+    return max(size_class(nbytes), nbytes + nbytes // 8)
+
+
+@dataclass(eq=False)
+class Block:
+    """Memory reserved from the driver.
+
+    Attributes
+    ----------
+    address, capacity : int
+        Where it is and how many bytes it has.
+    stream : int
+        The stream that it was last handed out on.
+    events : dict
+        While idle: for each stream that used it, the event after which it no longer does.
+    idle : bool
+        Whether it lies in the pool.
+    """
+
+    address: int
+    capacity: int
+    stream: Stream
+    events: dict[Stream, Any] = field(default_factory=dict)
+    idle: bool = False
+
+
+class Pool:
+    """Idle blocks of one device, by the stream that used them.
+
+    Parameters
+    ----------
+    device : Device
+        Records and queries the events.
+    own_stream : int
+        The runtime's stream, which lives as long as the process: its event is recorded only when somebody else asks
+        for the block. Other streams may be destroyed later, so theirs are recorded when the block comes back.
+    """
+
+    def __init__(self, device: Device, own_stream: Stream):
+        self._device, self._own_stream = device, own_stream
+        self._idle: dict[Stream, list[tuple[int, int, Block]]] = {}
+        self._order = itertools.count()
+        self.idle_bytes = 0
+
+    def put(self, block: Block, other_streams: frozenset[Stream]) -> None:
+        """Take a block back whose buffer has died; `other_streams` used it besides its own."""
+        for stream in other_streams | {block.stream}:
+            if stream != self._own_stream or stream != block.stream:
+                block.events[stream] = self._device.record(stream)
+        bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, next(self._order), block))
+        self.idle_bytes += block.capacity
+        block.idle = True
+
+    def take(self, nbytes: int, stream: Stream) -> Block | None:
+        """Hand out the smallest fitting idle block that `stream` may write now, or None."""
+        found = self._find(nbytes, stream)
+        if found is None:
+            return None
+        idle, position = found
+        block = idle.pop(position)[2]
+        self._hand_out(block)
+        block.stream = stream
+        return block
+
+    def fits(self, nbytes: int, stream: Stream) -> bool:
+        """Return whether `take` would find a block."""
+        return self._find(nbytes, stream) is not None
+
+    def _find(self, nbytes: int, stream: Stream) -> tuple[list[tuple[int, int, Block]], int] | None:
+        most = largest_reused(nbytes)
+        for home in sorted(self._idle, key=lambda home: home != stream):
+            idle = self._idle[home]
+            for position in range(bisect.bisect_left(idle, (nbytes,)), len(idle)):
+                capacity, _, block = idle[position]
+                if capacity > most:
+                    break
+                if self._ready(block, stream):
+                    return idle, position
+        return None
+
+    def take_ready(self) -> list[Block]:
+        """Remove and return every idle block that no stream uses any more (to be freed)."""
+        ready = []
+        for home, idle in list(self._idle.items()):
+            keep = []
+            for item in idle:
+                if self._ready(item[2], None):
+                    self._hand_out(item[2])
+                    ready.append(item[2])
+                else:
+                    keep.append(item)
+            self._idle[home] = keep
+        return ready
+
+    def blocks(self) -> list[Block]:
+        """Return the idle blocks."""
+        return [block for idle in self._idle.values() for *_, block in idle]
+
+    def busy(self, block: Block) -> bool:
+        """Return whether a block is idle but still in use by a stream."""
+        return block.idle and not self._ready(block, None)
+
+    def _ready(self, block: Block, stream: Stream | None) -> bool:
+        if block.stream != stream and block.stream not in block.events:
+            block.events[block.stream] = self._device.record(block.stream)
+        return all(self._device.query(event) for user, event in block.events.items() if user != stream)
+
+    def _hand_out(self, block: Block) -> None:
+        for event in block.events.values():
+            self._device.release_event(event)
+        block.events, block.idle = {}, False
+        self.idle_bytes -= block.capacity

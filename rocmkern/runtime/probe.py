@@ -1,0 +1,352 @@
+"""Is there a GPU that can be used, and if not, why not? Never raises, never loads a driver into this process.
+
+In order: ``ROCMKERN_NO_GPU=1`` says no without looking at anything; no device node says no at once; a missing extra
+says which line installs it; and only then a child process asks the driver. What the child found is kept on disk for
+this boot, driver and environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocmkern.runtime.choice import VARIABLE as DEVICE_VARIABLE
+from rocmkern.runtime.choice import choose_device
+from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.errors import DeviceUnavailableError, RocmkernError
+
+NO_GPU_VARIABLE = "ROCMKERN_NO_GPU"
+CACHE_VARIABLE = "ROCMKERN_CACHE_DIR"
+PROBE_TIMEOUT_S = 60.0
+FAILURE_LIFETIME_S = 300.0
+"""How long a failed probe is believed: somebody may be mending the driver."""
+
+_VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION")
+_DRIVER_FILES = (
+    "sys/module/amdgpu/version",
+    "sys/module/amdgpu/srcversion",
+    "sys/module/nvidia/version",
+    "opt/rocm/.info/version",
+    "opt/rocm/lib/libamdhip64.so",
+    "usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "usr/lib64/libcuda.so.1",
+    "usr/lib/wsl/lib/libcuda.so.1",
+)
+_PACKAGES = {"hip": "numba-hip", "cuda": "numba-cuda"}
+_MAKERS = {"hip": "AMD", "cuda": "NVIDIA"}
+
+EXCLUSION = (
+    "numba-hip and numba-cuda are both installed, but they exclude each other: numba-hip's dependency "
+    "hip-python-interop installs a package 'cuda' that shadows NVIDIA's bindings, so neither can be trusted. "
+    'Use one environment for each: pip install "rocmkern[hip]" in one, pip install "rocmkern[cuda]" in the other'
+)
+
+_CHECKS_ANY = (
+    "is a card in this machine and its driver loaded? `lspci | grep -iE 'vga|display|3d'`, `ls /dev/kfd /dev/nvidia0`",
+    "in a container: were the devices passed in? AMD `--device=/dev/kfd --device=/dev/dri`, NVIDIA `--gpus all`",
+    f"is a variable hiding it? `env | grep -E '{NO_GPU_VARIABLE}|VISIBLE_DEVICES'`",
+)
+_CHECKS = {
+    "hip": (
+        "may this user open the devices? `ls -l /dev/kfd /dev/dri/renderD*`; the groups are render and video",
+        "does ROCm see the card? `rocminfo | grep -i gfx`",
+        'is the extra installed, and does it import? pip install "rocmkern[hip]"; python -c "from hip import hip"',
+    ),
+    "cuda": (
+        "does the driver see the card? `nvidia-smi`",
+        "may this user open the devices? `ls -l /dev/nvidia*`",
+        'is the extra installed, and does it import? pip install "rocmkern[cuda]"; '
+        'python -c "from cuda.bindings import driver"',
+    ),
+}
+
+
+@dataclass(frozen=True)
+class GpuStatus:
+    """What is known about the GPUs of this machine.
+
+    Attributes
+    ----------
+    available : bool
+        Whether one can be used.
+    reason : str
+        Why, or why not, in one sentence.
+    checks : tuple of str
+        Three things to check when there is none; empty otherwise.
+    devices : tuple of DeviceInfo
+        What the driver sees.
+    chosen : DeviceInfo or None
+        Which of them is used.
+    """
+
+    available: bool
+    reason: str
+    checks: tuple[str, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
+    chosen: DeviceInfo | None = None
+
+
+@dataclass(frozen=True)
+class ChildResult:
+    """What a probe child left behind: exit status (None: it ran into the timeout), output and errors."""
+
+    status: int | None
+    output: str
+    errors: str
+
+
+def run_child(command: list[str], timeout_s: float) -> ChildResult:
+    """Run a probe child and return what it left behind; it is killed at the timeout. Raises only OSError."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, text=True, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        return ChildResult(None, "", "")
+    return ChildResult(done.returncode, done.stdout, done.stderr)
+
+
+def child_command(kind: str) -> list[str]:
+    """Return the command that asks the driver of a kind (``"hip"`` or ``"cuda"``) for its devices."""
+    return [sys.executable, str(Path(__file__).with_name("probe_child.py")), kind]
+
+
+def is_installed(distribution: str) -> bool:
+    """Return whether a distribution is installed here; nothing is imported."""
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where results are kept: ``ROCMKERN_CACHE_DIR``, else ``rocmkern`` in the user's cache directory."""
+    if environ.get(CACHE_VARIABLE):
+        return Path(environ[CACHE_VARIABLE])
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path(os.path.expanduser("~")) / ".cache") / "rocmkern"
+
+
+def device_nodes(filesystem_root: Path | str = "/") -> dict[str, list[str]]:
+    """Return the device nodes of GPUs per kind, ``{"hip": [...], "cuda": [...]}``; reads directories only."""
+    root = Path(filesystem_root)
+    hip = [root / "dev/kfd"] if (root / "dev/kfd").exists() else []
+    for node in sorted((root / "dev/dri").glob("renderD*")):
+        vendor = _read(root / "sys/class/drm" / node.name / "device/vendor")
+        if vendor is not None and vendor.strip() == "0x1002":
+            hip.append(node)
+    # /dev/nvidiactl alone is a driver without a card.
+    cuda = sorted((root / "dev").glob("nvidia[0-9]*"))
+    return {"hip": [str(node) for node in hip], "cuda": [str(node) for node in cuda]}
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def cache_key(kind: str, nodes: list[str], environ: Mapping[str, str], filesystem_root: Path | str = "/") -> str:
+    """Return the name under which a probe is kept: this boot, driver, interpreter, rights and environment."""
+    root = Path(filesystem_root)
+    parts: list[Any] = [kind, sys.executable, _read(root / "proc/sys/kernel/random/boot_id")]
+    for name in _DRIVER_FILES:
+        path = root / name
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            # Files of /sys are made when they are looked at: what they say identifies the driver, not their times.
+            identity = _read(path) if name.startswith("sys/") else [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+            parts.append([name, identity])
+    parts.append([[node, os.access(node, os.R_OK | os.W_OK)] for node in nodes])
+    parts.append([environ.get(name) for name in _VISIBILITY])
+    try:
+        parts.append(importlib.metadata.version(_PACKAGES[kind]))
+    except importlib.metadata.PackageNotFoundError:
+        parts.append(None)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _load(path: Path, now: float) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        fresh = entry["failure"] is None or 0 <= now - entry["time"] < FAILURE_LIFETIME_S
+        [DeviceInfo(**device) for device in entry["devices"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return entry if fresh else None
+
+
+def _store(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            json.dump(entry, file)
+        os.replace(file.name, path)
+    except OSError:
+        # A cache that cannot be written costs a second probe in the next process, nothing else.
+        return
+
+
+def _ask_child(kind: str, runner: Callable[[list[str], float], ChildResult], timeout_s: float) -> dict[str, Any]:
+    """Return ``{"devices": [...], "failure": None or a sentence}``."""
+    try:
+        result = runner(child_command(kind), timeout_s)
+    except OSError as error:
+        return {"devices": [], "failure": f"the probe process could not be started: {error}"}
+    tail = result.errors.strip().splitlines()[-1:]
+    detail = f": {tail[0]}" if tail else ""
+    if result.status is None:
+        failure = f"the driver did not answer the probe process within {timeout_s:g} s"
+    elif result.status < 0:
+        failure = f"the driver ended the probe process by signal {-result.status}{detail}"
+    elif result.status:
+        failure = f"the probe process failed with status {result.status}{detail}"
+    else:
+        try:
+            # A driver may print to the same output before us.
+            devices = json.loads(result.output.strip().splitlines()[-1])
+            [DeviceInfo(**device) for device in devices]
+            return {"devices": devices, "failure": None}
+        except (ValueError, TypeError, IndexError):
+            failure = f"the probe process printed no list of devices but {result.output[-200:]!r}"
+    return {"devices": [], "failure": failure}
+
+
+def probe(
+    *,
+    environ: Mapping[str, str] = os.environ,
+    filesystem_root: Path | str = "/",
+    installed: Callable[[str], bool] = is_installed,
+    runner: Callable[[list[str], float], ChildResult] = run_child,
+    cache_dir: Path | str | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    refresh: bool = False,
+    now: Callable[[], float] = time.time,
+) -> GpuStatus:
+    """Look for a GPU; the parameters replace the machine in tests.
+
+    Parameters
+    ----------
+    environ : mapping
+        Environment variables.
+    filesystem_root : path
+        Directory that stands for ``/``.
+    installed : callable
+        Whether a distribution is installed.
+    runner : callable
+        Runs a probe child, as `run_child`.
+    cache_dir : path, optional
+        Where results are kept; default: `cache_directory`.
+    timeout_s : float
+        Seconds that a driver may take to answer.
+    refresh : bool
+        Ask the driver even if an answer is kept.
+    now : callable
+        Seconds since the epoch.
+
+    Returns
+    -------
+    GpuStatus
+        Never raises for anything that is wrong with a driver.
+    """
+    if environ.get(NO_GPU_VARIABLE, "") not in ("", "0"):
+        return GpuStatus(
+            False, f"{NO_GPU_VARIABLE}={environ[NO_GPU_VARIABLE]} is set: no driver was touched", _CHECKS_ANY
+        )
+    nodes = {kind: found for kind, found in device_nodes(filesystem_root).items() if found}
+    if not nodes:
+        return GpuStatus(
+            False, "there is no device node of a GPU (/dev/kfd, /dev/nvidia*, an AMD /dev/dri/renderD*)", _CHECKS_ANY
+        )
+    first = next(iter(nodes))
+    if all(installed(package) for package in _PACKAGES.values()):
+        return GpuStatus(False, EXCLUSION, _CHECKS[first])
+
+    cache = Path(cache_dir) if cache_dir is not None else cache_directory(environ)
+    devices: list[DeviceInfo] = []
+    reasons: list[str] = []
+    for kind, found in nodes.items():
+        if not installed(_PACKAGES[kind]):
+            reasons.append(
+                f"an {_MAKERS[kind]} card is there ({found[0]}), but {_PACKAGES[kind]} is not installed: "
+                f'pip install "rocmkern[{kind}]"'
+            )
+            continue
+        path = cache / "probe" / f"{cache_key(kind, found, environ, filesystem_root)}.json"
+        entry = None if refresh else _load(path, now())
+        if entry is None:
+            entry = {**_ask_child(kind, runner, timeout_s), "time": now()}
+            _store(path, entry)
+        devices += [DeviceInfo(**device) for device in entry["devices"]]
+        if entry["failure"]:
+            reasons.append(f"{_MAKERS[kind]}: {entry['failure']}")
+        elif not entry["devices"]:
+            reasons.append(f"{_MAKERS[kind]}: the driver sees no device, although {found[0]} exists")
+    if not devices:
+        return GpuStatus(False, "; ".join(reasons), _CHECKS[first])
+    # HIP is the purpose of this library: where both kinds answer, AMD's cards come first.
+    preferred = [device for device in devices if device.kind == devices[0].kind]
+    try:
+        wanted = environ.get(DEVICE_VARIABLE) or None
+        chosen = choose_device(preferred if wanted is None else devices, wanted, DEVICE_VARIABLE)
+    except RocmkernError as error:
+        return GpuStatus(False, str(error), _CHECKS[first], tuple(devices))
+    return GpuStatus(True, f"using {chosen}", (), tuple(devices), chosen)
+
+
+_found: dict[tuple[str, str], GpuStatus] = {}
+_found_lock = threading.Lock()
+
+
+def gpu_status(*, refresh: bool = False) -> GpuStatus:
+    """Return what is known about the GPUs, asking at most once in this process. Never raises.
+
+    Parameters
+    ----------
+    refresh : bool
+        Forget what was found, on disk too, and ask the driver again (``rocmkern doctor`` does).
+    """
+    key = os.environ.get(NO_GPU_VARIABLE, ""), os.environ.get(DEVICE_VARIABLE, "")
+    with _found_lock:
+        if refresh or key not in _found:
+            try:
+                _found[key] = probe(refresh=refresh)
+            except Exception as error:
+                # Asked while a program starts: whatever is wrong here must not end it.
+                reason = f"the probe itself failed: {type(error).__name__}: {error}"
+                _found[key] = GpuStatus(False, reason, _CHECKS_ANY)
+        return _found[key]
+
+
+def gpu_available() -> bool:
+    """Return whether a GPU can be used. Never raises, never crashes the caller, asks a driver at most once."""
+    return gpu_status().available
+
+
+def require_gpu() -> DeviceInfo:
+    """Return the GPU to use.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If there is none; the message gives the reason and three things to check.
+    """
+    status = gpu_status()
+    if status.chosen is None:
+        checks = "".join(f"\n  {number}. {check}" for number, check in enumerate(status.checks, 1))
+        raise DeviceUnavailableError(f"no GPU can be used: {status.reason}. Check:{checks}")
+    return status.chosen

@@ -1,0 +1,167 @@
+"""Idle buffers: what is reused, when, and by whom."""
+
+from __future__ import annotations
+
+import pytest
+from fake_device import FakeDevice
+
+from rocmkern.runtime.errors import DeadlineError, DeviceMemoryError
+from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.pool import Block, Pool, size_class
+from rocmkern.runtime.settings import MemorySettings
+
+OTHER = 0x7
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "capacity"), [(1, 512), (512, 512), (513, 1024), (4096, 4096), (4097, 4608), (2**20 + 1, 2**20 + 4096)]
+)
+def test_size_classes(nbytes, capacity):
+    assert size_class(nbytes) == capacity
+
+
+def test_size_classes_waste_less_than_an_eighth():
+    for nbytes in range(4096, 70_000, 13):
+        assert nbytes <= size_class(nbytes) < nbytes * 1.125 + 1
+
+
+def test_a_dead_buffer_is_reused_at_once_on_its_stream(fake, fake_manager):
+    first = fake_manager.empty(1000)
+    address = first.data_ptr
+    fake.stall(fake_manager.stream)
+    first.close()
+    # Work on one stream is ordered: the stall does not matter.
+    assert fake_manager.empty(1000, uninitialized=True).data_ptr == address
+    assert fake.allocations == 1
+
+
+def test_a_reused_buffer_is_zero_again(fake_manager):
+    with fake_manager.zeros(256) as tensor:
+        tensor.copy_(tensor.to_numpy() + 7)
+    assert not fake_manager.empty(256).to_numpy().any()
+
+
+def test_a_much_smaller_request_does_not_take_a_large_buffer(fake, fake_manager):
+    fake_manager.empty(1 << 20).close()
+    fake_manager.empty(10)
+    assert fake.allocations == 2
+
+
+def test_another_stream_gets_it_only_after_the_event_of_the_first(fake, fake_manager):
+    tensor = fake_manager.empty(1000)
+    address = tensor.data_ptr
+    fake.submit(fake_manager.stream)
+    fake.stall(fake_manager.stream)
+    fake.submit(fake_manager.stream)
+    tensor.close()
+    fresh = fake_manager.empty(1000, uninitialized=True, stream=OTHER)
+    assert fresh.data_ptr != address
+    fake.resume(fake_manager.stream)
+    assert fake_manager.empty(1000, uninitialized=True, stream=OTHER).data_ptr == address
+
+
+def test_a_buffer_that_another_stream_reads_is_not_reused_before_its_event(fake, fake_manager):
+    tensor = fake_manager.empty(1000)
+    address = tensor.data_ptr
+    tensor.record_stream(OTHER)
+    fake.stall(OTHER)
+    fake.submit(OTHER)
+    tensor.close()
+    fresh = fake_manager.empty(1000)
+    assert fresh.data_ptr != address
+    fake.resume(OTHER)
+    assert fake_manager.empty(1000).data_ptr == address
+
+
+def test_the_event_of_another_stream_is_recorded_when_the_buffer_dies(fake, fake_manager):
+    tensor = fake_manager.empty(1000)
+    address = tensor.data_ptr
+    tensor.record_stream(OTHER)
+    tensor.close()
+    fake_manager.memory_stats()
+    fake.stall(OTHER)
+    fake.submit(OTHER)
+    # Later work of that stream has nothing to do with the buffer.
+    assert fake_manager.empty(1000).data_ptr == address
+
+
+def test_events_are_given_back(fake, fake_manager):
+    for stream in (None, OTHER, 0x8):
+        tensor = fake_manager.empty(1000, stream=stream)
+        tensor.record_stream(0x9)
+        tensor.close()
+    fake_manager.trim()
+    assert fake.live_events == 0
+    assert fake.driver_bytes == 0
+
+
+def test_trim_returns_idle_memory_only(fake, fake_manager):
+    kept = fake_manager.empty(1000)
+    fake_manager.empty(5000).close()
+    assert fake_manager.trim() == size_class(20_000)
+    assert fake.driver_bytes == fake_manager.memory_stats().reserved == size_class(kept.nbytes)
+
+
+def test_trim_waits_for_the_work_on_idle_memory(fake, fake_manager, clock):
+    tensor = fake_manager.empty(1000)
+    fake.stall(fake_manager.stream)
+    fake.submit(fake_manager.stream)
+    tensor.close()
+    clock.appointments.append((5.0, lambda: fake.resume(fake_manager.stream)))
+    assert fake_manager.trim() == 4096
+    assert clock.now >= 5.0
+
+
+def test_the_pool_is_trimmed_before_anything_is_refused(fake, fake_manager):
+    fake_manager.empty(600 << 20, "u1", True).close()
+    # 600 MiB idle of 1 GiB: a buffer of another size fits only if they go first.
+    assert fake_manager.can_allocate(700 << 20)
+    tensor = fake_manager.empty(700 << 20, "u1", True)
+    assert fake_manager.memory_stats().reserved == 700 << 20 <= fake.driver_bytes
+    tensor.close()
+
+
+def test_idle_memory_that_is_still_in_use_is_waited_for(fake, fake_manager, clock):
+    tensor = fake_manager.empty(600 << 20, "u1", True, stream=OTHER)
+    fake.stall(OTHER)
+    fake.submit(OTHER)
+    tensor.close()
+    clock.appointments.append((3.0, lambda: fake.resume(OTHER)))
+    assert fake_manager.empty(700 << 20, "u1", True).nbytes == 700 << 20
+    assert clock.now >= 3.0
+
+
+def test_waiting_for_idle_memory_has_a_deadline(fake, fake_manager):
+    tensor = fake_manager.empty(600 << 20, "u1", True, stream=OTHER)
+    fake.stall(OTHER)
+    fake.submit(OTHER)
+    tensor.close()
+    with pytest.raises(DeadlineError, match="idle memory"):
+        fake_manager.empty(700 << 20, "u1", True)
+
+
+def test_with_the_pool_off_memory_goes_back_at_once(fake):
+    manager = ResourceManager(fake, settings=MemorySettings(pool=False))
+    manager.empty(1000).close()
+    assert fake.driver_bytes == 0
+    assert fake.calls == ["allocate", "free"]
+
+
+def test_pool_by_itself_picks_the_smallest_block_that_fits():
+    device = FakeDevice()
+    pool = Pool(device, own_stream=1)
+    for address, capacity in ((1, 4608), (2, 4096), (3, 5120)):
+        pool.put(Block(address, capacity, 1), frozenset())
+    assert pool.idle_bytes == 4608 + 4096 + 5120
+    assert pool.take(4097, 1).address == 1
+    assert pool.take(4097, 1) is None
+    assert pool.take(4000, 1).address == 2
+    assert pool.idle_bytes == 5120
+
+
+def test_a_refused_allocation_changes_nothing_in_the_pool(fake, fake_manager):
+    fake_manager.empty(1000).close()
+    before = fake_manager.memory_stats(), list(fake.calls)
+    with pytest.raises(DeviceMemoryError, match="idle bytes of the pool counted as free"):
+        fake_manager.empty(1 << 30, "u1")
+    assert (fake_manager.memory_stats(), fake.calls) == before
