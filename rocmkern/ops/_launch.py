@@ -22,6 +22,7 @@ from rocmkern.kernels import (
     weighted_values,
 )
 from rocmkern.ops import _configs
+from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import current_target
 
 #: Queries up to this many are packed with the heads of their group into one tile.
@@ -53,7 +54,7 @@ def launch_attention(
     *,
     cu_seqlens_q: Any,
     cu_seqlens_k: Any,
-    max_seqlen_q: int | None,
+    max_seqlen_q: int,
     sinks: Any,
     alibi_slopes: Any,
     bias: Any,
@@ -72,7 +73,7 @@ def launch_attention(
     kv_heads, k_len, value_dim = k.shape[1], k.shape[2], v.shape[3]
     packed = cu_seqlens_q is not None
     sequences = len(cu_seqlens_q) - 1 if packed else batch
-    longest = max_seqlen_q if packed else q_len
+    longest = max_seqlen_q
 
     # The kernel's fast path needs a positive factor that turns products into exponents.
     score_mods = scale <= 0 or softcap > 0 or any(x is not None for x in (alibi_slopes, bias, mask))
@@ -84,14 +85,9 @@ def launch_attention(
         wanted = _ceil(2 * getattr(target, "threads", 1), max(blocks, 1)) if not packed else 1
         num_splits = max(1, min(wanted, k_len // _KEYS_PER_SPLIT))
 
-    if num_splits == 1:
-        part, part_lse = out[None], _absent(0, 4) if lse is None else lse[None]
-    else:
-        part = np.empty((num_splits, batch, heads, q_len, value_dim), np.float32)
-        part_lse = np.empty((num_splits, batch, heads, q_len), np.float32)
     none = np.zeros(0, np.int32)
     args = [
-        q, k, v, part, part_lse,
+        q, k, v, out[None], _absent(0, 4) if lse is None else lse[None],
         cu_seqlens_q if packed else none,
         cu_seqlens_k if packed else none,
         _absent(0, 1) if sinks is None else sinks,
@@ -101,10 +97,20 @@ def launch_attention(
         scale, softcap, left, right, int(bottom_right), pack, num_splits,
     ]  # fmt: skip
     grid = (row_blocks, heads // pack, sequences * num_splits)
-    _launch(flash_attention.flash_attention, cfg, grid, args)
-    if num_splits > 1:
+    if num_splits == 1:
+        _launch(flash_attention.flash_attention, cfg, grid, args)
+        return
+    # Partial results come from the manager's pool: counted by the cap, and reused by the next call.
+    memory = default_manager()
+    part_shape = (num_splits, batch, heads, q_len, value_dim)
+    with (
+        memory.empty(part_shape, np.float32, uninitialized=True) as part,
+        memory.empty(part_shape[:-1], np.float32, uninitialized=True) as part_lse,
+    ):
+        parts = [part.numpy_view(), part_lse.numpy_view()]
+        _launch(flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]])
         cfg = _configs.line("combine_splits", target.arch)
-        args = [part, part_lse, out, _absent(0, 3) if lse is None else lse]
+        args = [*parts, out, _absent(0, 3) if lse is None else lse]
         _launch(combine_splits.combine_splits, cfg, (_ceil(q_len, cfg.block_m), heads, batch), args)
 
 
