@@ -23,7 +23,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def apply_mask(cfg, x: T.Tensor[4], mask: T.Tensor[4], out: T.Tensor[4]):
+def apply_mask(cfg, x: T.Tensor[4], mask: T.Tensor[4], out: T.Out[4]):
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m

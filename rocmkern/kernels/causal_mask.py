@@ -21,7 +21,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def causal_mask(cfg, out: T.Tensor[2], left: T.Int, right: T.Int, offset: T.Int):
+def causal_mask(cfg, out: T.Out[2], left: T.Int, right: T.Int, offset: T.Int):
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < out.shape[0]
     for n0 in range(0, out.shape[1], cfg.block_n):

@@ -35,8 +35,8 @@ def combine_splits(
     cfg,
     parts: T.Tensor[5],
     part_lse: T.Tensor[4],
-    out: T.Tensor[4],
-    lse: T.Tensor[3],
+    out: T.Out[4],
+    lse: T.Out[3],
 ):
     splits = parts.shape[0]
     batch = T.block_id(cfg, 2)

@@ -37,8 +37,8 @@ def merge_attention(
     lse1: T.Tensor[3],
     o2: T.Tensor[4],
     lse2: T.Tensor[3],
-    out: T.Tensor[4],
-    lse: T.Tensor[3],
+    out: T.Out[4],
+    lse: T.Out[3],
 ):
     batch = T.block_id(cfg, 2)
     head = T.block_id(cfg, 1)

@@ -24,7 +24,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def qk_scores(cfg, q: T.Tensor[4], k: T.Tensor[4], out: T.Tensor[4], scale: T.Float):
+def qk_scores(cfg, q: T.Tensor[4], k: T.Tensor[4], out: T.Out[4], scale: T.Float):
     batch = T.block_id(cfg, 2)
     head = T.block_id(cfg, 1)
     kv_head = head // (q.shape[1] // k.shape[1])

@@ -22,7 +22,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def repeat_kv(cfg, x: T.Tensor[4], out: T.Tensor[4], n_rep: T.Int):
+def repeat_kv(cfg, x: T.Tensor[4], out: T.Out[4], n_rep: T.Int):
     batch = T.block_id(cfg, 2)
     head = T.block_id(cfg, 1)
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m

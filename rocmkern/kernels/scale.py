@@ -18,7 +18,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def scale(cfg, x: T.Tensor[4], out: T.Tensor[4], factor: T.Float):
+def scale(cfg, x: T.Tensor[4], out: T.Out[4], factor: T.Float):
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m

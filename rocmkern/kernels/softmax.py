@@ -26,7 +26,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def softmax(cfg, x: T.Tensor[4], out: T.Tensor[4]):
+def softmax(cfg, x: T.Tensor[4], out: T.Out[4]):
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
     n_columns = x.shape[3]

@@ -26,7 +26,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def weighted_values(cfg, p: T.Tensor[4], v: T.Tensor[4], out: T.Tensor[4]):
+def weighted_values(cfg, p: T.Tensor[4], v: T.Tensor[4], out: T.Out[4]):
     batch = T.block_id(cfg, 2)
     head = T.block_id(cfg, 1)
     kv_head = head // (p.shape[1] // v.shape[1])

@@ -21,77 +21,102 @@ from rocmkern.kernels import (
     weighted_values,
 )
 
-#: Longest head dimension that attention takes.
-MAX_HEAD_DIM = 256
-
-
 @dataclass(frozen=True)
 class Blocks:
     """Block sizes of one architecture.
 
     Attributes
     ----------
-    rows : tuple of int
-        Tile rows to choose from, smallest first: the first that holds the problem's rows, else the last.
+    rows : dict of int to int
+        Tile rows to choose from, smallest first, with the waves of such a block: the first that holds the problem's
+        rows is taken, else the last.
     keys : dict of int to int
-        Keys per step for each of ``rows``.
-    head_dims : tuple of int
-        Buckets of the head dimension.
-    line : tuple of (int, int)
-        Rows and columns of a block in operations that only stream through memory.
+        Keys per step for each bucket of the head dimension, smallest first, for 2-byte elements.
+    few_rows_keys : int
+        Keys per step where a block has fewer than 16 rows; 0: as ``keys`` says.
+    float32_share : int
+        Divisor of ``keys`` for float32.
+    line : tuple of (int, int, int)
+        Rows, columns and waves of a block in operations that only stream through memory.
     """
 
-    rows: tuple[int, ...]
+    rows: dict[int, int]
     keys: dict[int, int]
-    head_dims: tuple[int, ...]
-    line: tuple[int, int]
+    few_rows_keys: int = 0
+    float32_share: int = 1
+    line: tuple[int, int, int] = (64, 64, 4)
+
+    def block_rows(self, needed: int, at_least: int = 0) -> tuple[int, int]:
+        """Rows and waves of a block for a problem of so many rows."""
+        sizes = [size for size in self.rows if size >= at_least]
+        size = next((size for size in sizes if size >= needed), sizes[-1])
+        return size, self.rows[size]
+
+    def bucket(self, head_dim: int) -> int:
+        """Smallest bucket that holds a head dimension."""
+        return next(size for size in self.keys if size >= head_dim)
+
+    def block_keys(self, rows: int, bucket: int, itemsize: int) -> int:
+        """Keys per step."""
+        if rows < 16 and self.few_rows_keys:
+            return self.few_rows_keys
+        return self.keys[bucket] // (self.float32_share if itemsize == 4 else 1)
 
 
-_CPU = Blocks(rows=(1, 4, 16, 64), keys={1: 128, 4: 128, 16: 64, 64: 64}, head_dims=(64, 128, 256), line=(4, 256))
+_CPU = Blocks(
+    rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=128, line=(4, 256, 1)
+)
+# A wave has 16 rows; local memory and registers bound the keys.
+_AMD = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
+_NVIDIA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 64, 256: 32}, float32_share=2, line=(64, 64, 4))
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows=(16,), keys={16: 16}, head_dims=(64, 256), line=(16, 64)),
-    "cpu-avx512": _CPU,
-    "cpu-avx2": _CPU,
-    "cpu-portable": _CPU,
+    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1)),
+    "cpu-": _CPU,
+    "gfx": _AMD,
+    "sm_": _NVIDIA,
 }
 
 
 def blocks(arch: str) -> Blocks:
-    """The block sizes of an architecture."""
-    return _TABLE[arch]
+    """The block sizes of an architecture: the entry with the longest prefix of its name."""
+    return _TABLE[max((prefix for prefix in _TABLE if arch.startswith(prefix)), key=len)]
 
 
-def _bucket(sizes: tuple[int, ...], needed: int) -> int:
-    return next((s for s in sizes if s >= needed), sizes[-1])
-
-
-def attention(arch: str, rows: int, head_dim: int, value_dim: int, score_mods: bool) -> flash_attention.Config:
+def attention(
+    arch: str, rows: int, head_dim: int, value_dim: int, itemsize: int, score_mods: bool
+) -> flash_attention.Config:
     """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
     sizes = blocks(arch)
-    block_m = _bucket(sizes.rows, rows)
-    dim = _bucket(sizes.head_dims, max(head_dim, value_dim))
+    block_m, waves = sizes.block_rows(rows)
+    dim = sizes.bucket(max(head_dim, value_dim))
     return flash_attention.Config(
-        arch=arch, block_m=block_m, block_n=sizes.keys[block_m], head_dim=dim, value_dim=dim, score_mods=score_mods
+        arch=arch,
+        waves=waves,
+        block_m=block_m,
+        block_n=sizes.block_keys(block_m, dim, itemsize),
+        head_dim=dim,
+        value_dim=dim,
+        score_mods=score_mods,
     )
 
 
-def scores(arch: str, rows: int, head_dim: int) -> qk_scores.Config:
+def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Config:
     """Variant of ``qk_scores``."""
     sizes = blocks(arch)
-    block_m = _bucket(sizes.rows[-2:], rows)
-    return qk_scores.Config(
-        arch=arch, block_m=block_m, block_n=sizes.keys[block_m], head_dim=_bucket(sizes.head_dims, head_dim)
-    )
+    block_m, waves = sizes.block_rows(rows, at_least=16)
+    dim = sizes.bucket(head_dim)
+    keys = sizes.block_keys(block_m, dim, itemsize)
+    return qk_scores.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, head_dim=dim)
 
 
-def values(arch: str, rows: int, value_dim: int) -> weighted_values.Config:
+def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_values.Config:
     """Variant of ``weighted_values``."""
     sizes = blocks(arch)
-    block_m = _bucket(sizes.rows[-2:], rows)
-    return weighted_values.Config(
-        arch=arch, block_m=block_m, block_n=sizes.keys[block_m], value_dim=_bucket(sizes.head_dims, value_dim)
-    )
+    block_m, waves = sizes.block_rows(rows, at_least=16)
+    dim = sizes.bucket(value_dim)
+    keys = sizes.block_keys(block_m, dim, itemsize)
+    return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
 _LINE_CONFIGS = {
@@ -107,5 +132,5 @@ _LINE_CONFIGS = {
 
 def line(name: str, arch: str, **features: bool):
     """Variant of an operation that streams through memory."""
-    block_m, block_n = blocks(arch).line
-    return _LINE_CONFIGS[name](arch=arch, block_m=block_m, block_n=block_n, **features)
+    block_m, block_n, waves = blocks(arch).line
+    return _LINE_CONFIGS[name](arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)

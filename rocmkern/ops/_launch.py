@@ -22,8 +22,10 @@ from rocmkern.kernels import (
     weighted_values,
 )
 from rocmkern.ops import _configs
+from rocmkern.ops._device_view import DeviceView, device_view
+from rocmkern.ops._staging import Staging
 from rocmkern.runtime.manager import default_manager
-from rocmkern.targets import current_target
+from rocmkern.targets import current_target, target_of
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -36,9 +38,20 @@ def _absent(leading: int, ndim: int, dtype: Any = np.float32) -> np.ndarray:
     return np.zeros((leading,) + (0,) * (ndim - 1), dtype)
 
 
-def _launch(kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list) -> None:
-    if all(grid):
-        current_target().launch(kernel, cfg, grid, args)
+def _target(array: Any) -> Any:
+    """Where an operation on this array runs: on the array's own device, or on the chosen target for host memory."""
+    return target_of(array.place) if isinstance(array, DeviceView) else current_target()
+
+
+def _launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list, stream: Any) -> None:
+    if not all(grid):
+        return
+    if target.device is None:
+        target.launch(kernel, cfg, grid, args)
+        return
+    with Staging(target.device) as staging:
+        target.launch(kernel, cfg, grid, staging.on_device(kernel, args), stream)
+        staging.collect()
 
 
 def _ceil(a: int, b: int) -> int:
@@ -68,7 +81,7 @@ def launch_attention(
     stream: Any,
 ) -> None:
     """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks."""
-    target = current_target()
+    target = _target(q)
     batch, heads, q_len, head_dim = q.shape
     kv_heads, k_len, value_dim = k.shape[1], k.shape[2], v.shape[3]
     packed = cu_seqlens_q is not None
@@ -78,7 +91,7 @@ def launch_attention(
     # The kernel's fast path needs a positive factor that turns products into exponents.
     score_mods = scale <= 0 or softcap > 0 or any(x is not None for x in (alibi_slopes, bias, mask))
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
-    cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, score_mods)
+    cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods)
     row_blocks = _ceil(longest * pack, cfg.block_m)
     blocks = row_blocks * (heads // pack) * sequences
     if num_splits is None:
@@ -98,70 +111,77 @@ def launch_attention(
     ]  # fmt: skip
     grid = (row_blocks, heads // pack, sequences * num_splits)
     if num_splits == 1:
-        _launch(flash_attention.flash_attention, cfg, grid, args)
+        _launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
         return
     # Partial results come from the manager's pool: counted by the cap, and reused by the next call.
-    memory = default_manager()
+    memory = default_manager(target.device)
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
         memory.empty(part_shape, np.float32, uninitialized=True) as part,
         memory.empty(part_shape[:-1], np.float32, uninitialized=True) as part_lse,
     ):
-        parts = [part.numpy_view(), part_lse.numpy_view()]
-        _launch(flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]])
+        parts = [device_view(x) if target.device else x.numpy_view() for x in (part, part_lse)]
+        _launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
         cfg = _configs.line("combine_splits", target.arch)
         args = [*parts, out, _absent(0, 3) if lse is None else lse]
-        _launch(combine_splits.combine_splits, cfg, (_ceil(q_len, cfg.block_m), heads, batch), args)
+        grid = (_ceil(q_len, cfg.block_m), heads, batch)
+        _launch(target, combine_splits.combine_splits, cfg, grid, args, stream)
 
 
 def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:
     """``kernels.merge_attention``."""
-    _by_lines(merge_attention.merge_attention, "merge_attention", out, [o1, lse1, o2, lse2, out, lse])
+    _by_lines(merge_attention.merge_attention, "merge_attention", out, [o1, lse1, o2, lse2, out, lse], stream)
 
 
 def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> None:
     """``kernels.qk_scores``."""
     batch, heads, rows, head_dim = q.shape
-    cfg = _configs.scores(current_target().arch, rows, head_dim)
-    _launch(qk_scores.qk_scores, cfg, (_ceil(rows, cfg.block_m), heads, batch), [q, k, out, scale])
+    target = _target(q)
+    cfg = _configs.scores(target.arch, rows, head_dim, q.dtype.itemsize)
+    grid = (_ceil(rows, cfg.block_m), heads, batch)
+    _launch(target, qk_scores.qk_scores, cfg, grid, [q, k, out, scale], stream)
 
 
 def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
     """``kernels.weighted_values``."""
     batch, heads, rows, _ = p.shape
-    cfg = _configs.values(current_target().arch, rows, v.shape[3])
-    _launch(weighted_values.weighted_values, cfg, (_ceil(rows, cfg.block_m), heads, batch), [p, v, out])
+    target = _target(p)
+    cfg = _configs.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
+    grid = (_ceil(rows, cfg.block_m), heads, batch)
+    _launch(target, weighted_values.weighted_values, cfg, grid, [p, v, out], stream)
 
 
 def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
     """``kernels.causal_mask``."""
-    cfg = _configs.line("causal_mask", current_target().arch)
-    args = [out, left, right, offset]
-    _launch(causal_mask.causal_mask, cfg, (_ceil(out.shape[0], cfg.block_m), 1, 1), args)
+    target = _target(out)
+    cfg = _configs.line("causal_mask", target.arch)
+    grid = (_ceil(out.shape[0], cfg.block_m), 1, 1)
+    _launch(target, causal_mask.causal_mask, cfg, grid, [out, left, right, offset], stream)
 
 
 def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
     """``kernels.apply_mask``."""
     boolean = mask.dtype == np.bool_
-    _by_lines(apply_mask.apply_mask, "apply_mask", out, [x, mask, out], boolean=bool(boolean))
+    _by_lines(apply_mask.apply_mask, "apply_mask", out, [x, mask, out], stream, boolean=bool(boolean))
 
 
 def launch_softmax(x: Any, out: Any, stream: Any) -> None:
     """``kernels.softmax``."""
-    _by_lines(softmax.softmax, "softmax", out, [x, out])
+    _by_lines(softmax.softmax, "softmax", out, [x, out], stream)
 
 
 def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
     """``kernels.scale``."""
-    _by_lines(scale.scale, "scale", out, [x, out, factor])
+    _by_lines(scale.scale, "scale", out, [x, out, factor], stream)
 
 
 def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:
     """``kernels.repeat_kv``."""
-    _by_lines(repeat_kv.repeat_kv, "repeat_kv", out, [x, out, n_rep])
+    _by_lines(repeat_kv.repeat_kv, "repeat_kv", out, [x, out, n_rep], stream)
 
 
-def _by_lines(kernel: Any, name: str, out: Any, args: list, **features: bool) -> None:
+def _by_lines(kernel: Any, name: str, out: Any, args: list, stream: Any, **features: bool) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
-    cfg = _configs.line(name, current_target().arch, **features)
-    _launch(kernel, cfg, (_ceil(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args)
+    target = _target(out)
+    cfg = _configs.line(name, target.arch, **features)
+    _launch(target, kernel, cfg, (_ceil(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)
