@@ -171,4 +171,6 @@ def flash_attention(
     acc = acc * T.reciprocal_or_zero(l)
     T.store_tile(out[split, batch], (head, query + q_start), 0, acc, valid)
     if lse.shape[0] > 0:
-        T.store_rows(lse[split, batch], (head, query + q_start), (m * exponent_scale + T.log2(l)) * LN_2, valid)
+        # m times the product of both factors: m * exponent_scale alone may overflow.
+        total = m * (exponent_scale * LN_2) + T.log2(l) * LN_2
+        T.store_rows(lse[split, batch], (head, query + q_start), total, valid)

@@ -1,0 +1,1166 @@
+"""The tile language on NVIDIA GPUs (sm_80 and later), for numba-cuda.
+
+Layout. The rows of a tile are spread over the block's warps, 16 consecutive rows (an *m-tile*) or a multiple of it to
+each. Within a warp a tile lies as the accumulator of ``mma.sync.m16n8k16`` does: lane ``l`` has rows ``l / 4`` and
+``l / 4 + 8`` of each m-tile, and of every 8 columns the two at ``2 * (l % 4)``. So `Rows` are two values per m-tile,
+the same in the four lanes of a *quad*, and a row's reduction is two exchanges inside a quad.
+
+=========  =======================================================================================================
+tile       ``[m-tile][8 columns][row, row + 8][2 columns]`` float32 per lane
+rows       ``[m-tile][row, row + 8]`` per lane
+operand    16-bit: the A fragments of mma.sync, 4 registers of two elements for each m-tile and 16 columns (an
+           accumulator rounded in place is one). float32: stored as a tile
+stage      source tensor and the shared-memory addresses of two windows, one in use, one being filled by cp.async
+=========  =======================================================================================================
+
+Every value is an array of scalars in SSA form, which ends in registers. Products of float16 and bfloat16 use mma.sync
+with float32 accumulation, products of float32 are float32 FMAs.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.compiler import compile_cuda
+from numba.cuda.core.errors import TypingError
+from numba.cuda.core.imputils import Registry as LoweringRegistry
+from numba.cuda.datamodel import models
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.extending import register_model
+from numba.cuda.typing import signature
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, make_overload_template
+from numba.cuda.typing.templates import Registry as TypingRegistry
+from numba.cuda.typing.typeof import typeof_impl
+
+from rocmkern.tile import api, entry
+from rocmkern.tile.architectures import architecture
+from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, TensorLowering, call, const, register_tensor_model
+from rocmkern.tile.types import DTYPES, make_types
+
+#: Compute capability that is being compiled for.
+COMPUTE_CAPABILITY: ContextVar[tuple[int, int]] = ContextVar("COMPUTE_CAPABILITY")
+
+#: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
+LOCAL_MEMORY_SYMBOL = "rocmkern_local_"
+
+LANES = 32
+VOID = ir.VoidType()
+
+
+# ---------------------------------------------------------------------------------------------------- device functions
+
+
+class _DeviceFunction(CUDADispatcher):
+    """A function that is always inlined into its caller, compiled for `COMPUTE_CAPABILITY`: no device is needed."""
+
+    def compile_device(self, args: tuple, return_type: Any = None) -> Any:
+        if args not in self.overloads:
+            compiled = compile_cuda(
+                self.py_func,
+                return_type,
+                args,
+                forceinline=True,
+                nvvm_options={"opt": 3, "fastmath": False},
+                cc=COMPUTE_CAPABILITY.get(),
+            )
+            self.overloads[args] = compiled
+            compiled.target_context.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
+        return self.overloads[args]
+
+
+def device_function(fn: Callable) -> Any:
+    """A plain Python function on tiles as something that compiled code can call."""
+    return _DeviceFunction(fn, targetoptions={"device": True, "opt": True, "fastmath": False})
+
+
+def _inlined_overload_template(*args: Any) -> type:
+    base = make_overload_template(*args)
+    return type(base)(base.__name__, (base,), {"_get_jit_decorator": lambda self: lambda **_: device_function})
+
+
+NUMBA = SimpleNamespace(
+    types=types,
+    signature=signature,
+    AbstractTemplate=AbstractTemplate,
+    AttributeTemplate=AttributeTemplate,
+    make_overload_template=_inlined_overload_template,
+    typing_registry=TypingRegistry(),
+    lowering_registry=LoweringRegistry(),
+    register_model=register_model,
+    models=models,
+    cgutils=cgutils,
+    TypingError=TypingError,
+)
+TILE = make_types(types, TypingError, "cuda")
+
+
+def bound_config(cfg: api.Config) -> entry.BoundConfig:
+    """The configuration as a constant of a generated module."""
+    if architecture(cfg.arch).matrix != "mma.sync":
+        raise TypingError(f"the CUDA lowering needs sm_80 or later, got {cfg.arch}")
+    return entry.BoundConfig(TILE.Config(cfg))
+
+
+@typeof_impl.register(entry.BoundConfig)
+def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
+    return value.numba_type
+
+
+# ------------------------------------------------------------------------------------------------ which shapes can be
+
+
+def _check_layout(ty: Any) -> None:
+    """Refuse what does not fit the layout."""
+    if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
+        step = 16 * ty.hw[1]
+        if ty.m % step:
+            raise TypingError(
+                f"{ty.hw[0]} with {ty.hw[1]} waves a block: rows come in multiples of 16 a wave, "
+                f"{step} a block; got {ty.m}"
+            )
+    widths = {TILE.Tile: ("n",), TILE.Operand: ("k",), TILE.Stage: ("n", "k")}.get(type(ty), ())
+    for name in widths:
+        if getattr(ty, name) % 16:
+            raise TypingError(f"{ty.hw[0]}: {name} of {ty} must be a multiple of 16, got {getattr(ty, name)}")
+    if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
+        raise TypingError(f"{ty.hw[0]}: products take float32, float16 and bfloat16, got {ty}")
+
+
+def _checked(rule: Callable) -> Callable:
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        result = rule(*args)
+        _check_layout(result)
+        return result
+
+    return typed
+
+
+# --------------------------------------------------------------------------------------------------------- data models
+
+
+def _m_tiles(ty: Any) -> int:
+    """m-tiles (16 rows) of one warp."""
+    return ty.m // (16 * ty.hw[1])
+
+
+def _columns(ty: Any) -> int:
+    return ty.n if isinstance(ty, TILE.Tile) else ty.k
+
+
+def _is_packed(ty: Any) -> bool:
+    """Whether a value holds 16-bit elements in pairs, for mma.sync."""
+    return isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype != "float32"
+
+
+def _storage(ty: Any) -> ir.ArrayType:
+    """What one lane holds of rows, a tile or an operand."""
+    if isinstance(ty, TILE.Rows):
+        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], 2 * _m_tiles(ty))
+    per_lane = _m_tiles(ty) * 16 * _columns(ty) // LANES
+    return ir.ArrayType(I32, per_lane // 2) if _is_packed(ty) else ir.ArrayType(F32, per_lane)
+
+
+class _ArrayModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, _storage(ty))
+
+
+for _type in (TILE.Rows, TILE.Tile, TILE.Operand):
+    register_model(_type)(_ArrayModel)
+register_model(TILE.Config)(models.OpaqueModel)
+
+
+@register_model(TILE.Stage)
+class _StageModel(models.StructModel):
+    """The source (address, extents, strides in bytes), and shared-memory addresses.
+
+    ``order`` is the number of fetches, of all stages, that had begun when this stage's last one had.
+    """
+
+    def __init__(self, manager: Any, ty: Any):
+        source = ("source", "rows", "columns", "row_stride", "column_stride")
+        members = [(name, types.int64) for name in source]
+        members += [(name, types.int32) for name in ("window", "other", "order")]
+        super().__init__(manager, ty, members)
+
+
+register_tensor_model(NUMBA, TILE)
+
+
+# ---------------------------------------------------------------------------------------------------------- IR helpers
+
+
+def _unpack(b: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
+    return [b.extract_value(value, i) for i in range(value.type.count)]
+
+
+def _pack(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+    array = ir.Constant(ir.ArrayType(values[0].type, len(values)), ir.Undefined)
+    for i, v in enumerate(values):
+        array = b.insert_value(array, v, i)
+    return array
+
+
+def _asm(
+    b: ir.IRBuilder, code: str, result: ir.Type, constraints: str, args: list[ir.Value], effect: bool = False
+) -> ir.Value:
+    """Inline PTX. Without ``effect`` it depends on its arguments only."""
+    fnty = ir.FunctionType(result, [a.type for a in args])
+    return b.call(
+        ir.InlineAsm(fnty, code, constraints, side_effect=effect),
+        args,
+        attrs=() if effect else ("readnone", "nounwind"),
+    )
+
+
+def _asm_many(
+    b: ir.IRBuilder, code: str, results: list[ir.Type], constraints: str, args: list[ir.Value], effect: bool = False
+) -> list[ir.Value]:
+    """Inline PTX with several results."""
+    value = _asm(b, code, ir.LiteralStructType(results), constraints, args, effect)
+    return [b.extract_value(value, i) for i in range(len(results))]
+
+
+def _if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable) -> list[ir.Value]:
+    """The values of ``then()`` or of ``otherwise()``: lists of equal length."""
+    with b.if_else(condition) as (yes, no):
+        with yes:
+            left = then()
+            left_block = b.block
+        with no:
+            right = otherwise()
+            right_block = b.block
+    results = []
+    for x, y in zip(left, right, strict=True):
+        phi = b.phi(x.type)
+        phi.add_incoming(x, left_block)
+        phi.add_incoming(y, right_block)
+        results.append(phi)
+    return results
+
+
+def _register(b: ir.IRBuilder, name: str) -> ir.Value:
+    """A special register (32 bits)."""
+    return call(b, f"llvm.nvvm.read.ptx.sreg.{name}", I32, [])
+
+
+def _thread(b: ir.IRBuilder) -> ir.Value:
+    return _register(b, "tid.x")
+
+
+def _lane(b: ir.IRBuilder) -> ir.Value:
+    return b.and_(_thread(b), const(I32, LANES - 1))
+
+
+def _first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
+    """First tile row of this thread's warp."""
+    return b.mul(b.lshr(_thread(b), const(I32, 5)), const(I32, ty.m // ty.hw[1]))
+
+
+def _row_of_lane(b: ir.IRBuilder) -> ir.Value:
+    """Row of this lane in an m-tile; its other one is 8 below."""
+    return b.lshr(_lane(b), const(I32, 2))
+
+
+def _column_of_lane(b: ir.IRBuilder) -> ir.Value:
+    """First of this lane's two columns in every 8."""
+    return b.shl(b.and_(_lane(b), const(I32, 3)), const(I32, 1))
+
+
+def _elements(ty: Any) -> Iterator[tuple[int, int]]:
+    """(slot of its row, column less the lane's) of each element of a tile, in the order of storage."""
+    for i in range(_m_tiles(ty)):
+        for j in range(_columns(ty) // 8):
+            for half in (0, 1):
+                for e in (0, 1):
+                    yield 2 * i + half, 8 * j + e
+
+
+def _barrier(b: ir.IRBuilder) -> None:
+    call(b, "llvm.nvvm.barrier0", VOID, [])
+
+
+def _any_in_block(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
+    """Whether the condition holds in any thread; a barrier."""
+    return b.icmp_signed("!=", call(b, "llvm.nvvm.barrier0.or", I32, [b.zext(condition, I32)]), const(I32, 0))
+
+
+def _any_in_warp(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
+    code = "{.reg .pred p, q; setp.ne.u32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 $0, 1, 0, q;}"
+    return b.icmp_signed("!=", _asm(b, code, I32, "=r,r", [b.zext(condition, I32)], effect=True), const(I32, 0))
+
+
+# ---------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def _fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    return call(b, "llvm.fma.f32", F32, [x, y, z])
+
+
+def _fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The larger; a NaN is ignored."""
+    return _asm(b, "max.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])
+
+
+def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Relative error 2 ** -22; 0 below 2 ** -126."""
+    return _asm(b, "ex2.approx.ftz.f32 $0, $1;", F32, "=f,f", [x])
+
+
+def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return b.bitcast(b.and_(b.bitcast(x, I32), const(I32, 0x7FFFFFFF)), F32)
+
+
+def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Python's // and % of integers."""
+    zero = const(x.type, 0)
+    quotient, rest = b.sdiv(x, y), b.srem(x, y)
+    adjust = b.and_(b.icmp_signed("!=", rest, zero), b.icmp_signed("<", b.xor(rest, y), zero))
+    return b.select(adjust, b.sub(quotient, const(x.type, 1)), quotient), b.select(adjust, b.add(rest, y), rest)
+
+
+def _tree(b: ir.IRBuilder, values: list[ir.Value], combine: Callable) -> ir.Value:
+    """Combine values pairwise."""
+    while len(values) > 1:
+        values = [combine(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def _shuffle(b: ir.IRBuilder, x: ir.Value, lane: ir.Value) -> ir.Value:
+    """``x`` of another lane."""
+    return _asm(b, "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", F32, "=f,f,r", [x, lane], effect=True)
+
+
+def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable) -> ir.Value:
+    """Combine over the four lanes that share rows."""
+    for distance in (1, 2):
+        code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
+        x = combine(x, _asm(b, code, F32, "=f,f", [x], effect=True))
+    return x
+
+
+# ------------------------------------------------------------------------------------------------------- global memory
+
+_BITS = {"float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64"}
+#: PTX register constraint and LLVM type that take a loaded element.
+_REGISTERS = {"b16": ("h", I16), "u8": ("r", I32), "b32": ("r", I32), "b64": ("l", I64)}
+
+
+def _load_bits(b: ir.IRBuilder, address: ir.Value, dtype: str, exists: ir.Value) -> ir.Value:
+    """An element as an integer of its bits; 0, without touching memory, where it does not exist."""
+    bits = _BITS[dtype]
+    letter, ty = _REGISTERS[bits]
+    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; mov.b{ty.width} $0, 0; @p ld.global.{bits} $0, [$1];}}"
+    return _asm(b, code, ty, f"=&{letter},l,r", [address, b.zext(exists, I32)], effect=True)
+
+
+def _bits_to_float32(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    if dtype == "float32":
+        return b.bitcast(x, F32)
+    if dtype == "float16":
+        return b.fpext(b.bitcast(x, F16), F32)
+    if dtype == "bfloat16":
+        return b.bitcast(b.shl(b.zext(x, I32), const(I32, 16)), F32)
+    if dtype == "bool":
+        return b.uitofp(b.icmp_signed("!=", x, const(I32, 0)), F32)
+    return b.sitofp(x, F32)
+
+
+def _store_float32(b: ir.IRBuilder, address: ir.Value, x: ir.Value, dtype: str, exists: ir.Value) -> None:
+    """Round to the element type, to nearest even, and store where the element exists."""
+    if dtype not in ("float32", "float16", "bfloat16"):
+        raise TypingError(f"values cannot be stored in a tensor of {dtype}; allowed: float32, float16, bfloat16")
+    bits, letter = "b32", "f"
+    if dtype != "float32":
+        bits, letter = "b16", "h"
+        x = _asm(b, f"cvt.rn.{_PTX_TYPE[dtype]}.f32 $0, $1;", I16, "=h,f", [x])
+    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.{bits} [$0], $1;}}"
+    _asm(b, code, VOID, f"l,{letter},r,~{{memory}}", [address, x, b.zext(exists, I32)], effect=True)
+
+
+# ------------------------------------------------------------------------------------------------------- shared memory
+
+
+def _pitch(ty: Any) -> int:
+    """Bytes from row to row of a window.
+
+    An odd number of 16-byte chunks: 8 consecutive rows then lie in different banks, whichever chunk is read.
+    """
+    chunks = ty.k * DTYPES[ty.dtype] // 16
+    return 16 * (chunks | 1)
+
+
+def _window_bytes(ty: Any) -> int:
+    return ty.n * _pitch(ty)
+
+
+def _load_shared(b: ir.IRBuilder, address: ir.Value, offset: int, count: int = 1, ty: ir.Type = F32) -> list[ir.Value]:
+    """``count`` (1, 2, 4) consecutive words."""
+    letter = "f" if ty == F32 else "r"
+    if count == 1:
+        return [_asm(b, f"ld.shared.b32 $0, [$1+{offset}];", ty, f"={letter},r", [address], effect=True)]
+    results = ", ".join(f"${i}" for i in range(count))
+    code = f"ld.shared.v{count}.b32 {{{results}}}, [${count}+{offset}];"
+    return _asm_many(b, code, [ty] * count, ",".join([f"={letter}"] * count) + ",r", [address], effect=True)
+
+
+def _ldmatrix(b: ir.IRBuilder, address: ir.Value, offset: int, transposed: bool) -> list[ir.Value]:
+    """Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row ``l % 8`` of matrix ``l / 8``."""
+    trans = ".trans" if transposed else ""
+    code = f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{$0, $1, $2, $3}}, [$4+{offset}];"
+    return _asm_many(b, code, [I32] * 4, "=r,=r,=r,=r,r", [address], effect=True)
+
+
+class _FunctionState:
+    """What the stages of one compiled function share: the local memory given out, and the number of fetches begun."""
+
+    def __init__(self, b: ir.IRBuilder):
+        self.bytes = 0
+        self.fetches = cgutils.alloca_once_value(b, const(I32, 0))
+
+
+_states: weakref.WeakKeyDictionary[ir.Function, _FunctionState] = weakref.WeakKeyDictionary()
+
+
+# ------------------------------------------------------------------------------------------------- matrix instructions
+
+_PTX_TYPE = {"float16": "f16", "bfloat16": "bf16"}
+
+
+def _pair(b: ir.IRBuilder, low: ir.Value, high: ir.Value, dtype: str) -> ir.Value:
+    """Two float32, rounded to 16 bits, in one register."""
+    return _asm(b, f"cvt.rn.{_PTX_TYPE[dtype]}x2.f32 $0, $1, $2;", I32, "=r,f,f", [high, low])
+
+
+def _to_fragments(b: ir.IRBuilder, values: list[ir.Value], dtype: str) -> list[ir.Value]:
+    """A tile's values as A fragments: each 16 columns are two groups of 8, each with two rows of a pair."""
+    return [_pair(b, values[i], values[i + 1], dtype) for i in range(0, len(values), 2)]
+
+
+def _mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> list[ir.Value]:
+    t = _PTX_TYPE[dtype]
+    code = (
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 "
+        "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+    )
+    return _asm_many(b, code, [F32] * 4, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", [*left, *right, *acc])
+
+
+class _Halves:
+    """Bit tricks on a register of two 16-bit floats. Masks and results are for both halves at once."""
+
+    def __init__(self, b: ir.IRBuilder, dtype: str):
+        self.b = b
+        mantissa_bits = {"float16": 10, "bfloat16": 7}[dtype]
+        self.mantissa = (1 << mantissa_bits) - 1
+        self.exponent = 0x7FFF & ~self.mantissa
+        self.one = {"float16": 0x3C00, "bfloat16": 0x3F80}[dtype]
+
+    @staticmethod
+    def both(bits: int) -> ir.Constant:
+        return const(I32, bits << 16 | bits)
+
+    def _carry(self, x: ir.Value, field: int, addend: int, bit: int) -> ir.Value:
+        """1 in each half whose ``field`` plus ``addend`` carries into ``bit``; the sum stays within the half."""
+        b = self.b
+        total = b.add(b.and_(x, self.both(field)), self.both(addend))
+        return b.and_(b.lshr(total, const(I32, bit)), self.both(1))
+
+    def spread(self, flags: ir.Value, bits: int) -> ir.Value:
+        """``bits`` in each half that has a flag."""
+        return self.b.mul(flags, const(I32, bits))
+
+    def not_finite(self, x: ir.Value) -> ir.Value:
+        """1 where the exponent is all ones."""
+        return self._carry(x, self.exponent, self.mantissa + 1, 15)
+
+    def not_zero(self, x: ir.Value) -> ir.Value:
+        return self._carry(x, 0x7FFF, 0x7FFF, 15)
+
+    def has_mantissa(self, x: ir.Value) -> ir.Value:
+        return self._carry(x, self.mantissa, self.mantissa, self.mantissa.bit_length())
+
+    def sign(self, x: ir.Value) -> ir.Value:
+        return self.b.and_(x, self.both(0x8000))
+
+    def finite_or_zero(self, x: ir.Value) -> ir.Value:
+        return self.b.and_(x, self.b.not_(self.spread(self.not_finite(x), 0xFFFF)))
+
+    def direction(self, x: ir.Value) -> ir.Value:
+        """1, -1 or 0: the sign of each number."""
+        return self.b.or_(self.spread(self.not_zero(x), self.one), self.sign(x))
+
+    def size_direction(self, x: ir.Value) -> ir.Value:
+        """1 where the number is not 0."""
+        return self.spread(self.not_zero(x), self.one)
+
+    def infinity_direction(self, x: ir.Value) -> ir.Value:
+        """1 or -1 where the number is infinite, else 0."""
+        b = self.b
+        bad = self.not_finite(x)
+        infinite = b.and_(bad, b.not_(self.has_mantissa(x)))
+        return b.or_(self.spread(infinite, self.one), b.and_(self.sign(x), self.spread(infinite, 0x8000)))
+
+    def not_finite_one(self, x: ir.Value) -> ir.Value:
+        return self.spread(self.not_finite(x), self.one)
+
+
+# ------------------------------------------------------------------------------------------------------------ lowering
+
+
+class CudaLowering(TensorLowering):
+    """One method per operation: see `binding.bind`."""
+
+    # --------------------------------------------------------------------------------------------------- the block
+    def config(self, context: Any, b: ir.IRBuilder, sig: Any, bound: Any, *index: ir.Value) -> ir.Value:
+        return context.get_dummy_value()
+
+    def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: Any) -> ir.Value:
+        return b.zext(_register(b, "ctaid." + "xyz"[sig.args[1].literal_value]), I64)
+
+    # -------------------------------------------------------------------------------------------------------- rows
+    def per_slot(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, like: Any) -> list[ir.Value]:
+        """The values of rows, or a scalar once for each row of ``like``."""
+        if isinstance(ty, TILE.Rows):
+            return _unpack(b, value)
+        return [self.scalar(context, b, ty, value, like.kind)] * (2 * _m_tiles(like))
+
+    def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        first = b.add(_first_row(b, sig.return_type), _row_of_lane(b))
+        return _pack(b, [b.add(first, const(I32, 8 * i)) for i in range(2 * _m_tiles(sig.return_type))])
+
+    def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
+        return _pack(b, self.per_slot(context, b, sig.args[2], value, sig.return_type))
+
+    def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        values = (self.per_slot(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True))
+        return _pack(b, [b.select(*c) for c in zip(_unpack(b, condition), *values, strict=True)])
+
+    def minimum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        def emit(p: ir.Value, q: ir.Value) -> ir.Value:
+            if p.type == F32:
+                first = b.or_(b.fcmp_ordered("<", p, q), b.fcmp_unordered("uno", p, p))
+            else:
+                first = b.icmp_signed("<", p, q)
+            return b.select(first, p, q)
+
+        return self.combine_rows(context, b, sig, x, y, emit)
+
+    def maximum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        def emit(p: ir.Value, q: ir.Value) -> ir.Value:
+            return _fmax(b, p, q) if p.type == F32 else b.select(b.icmp_signed(">", p, q), p, q)
+
+        return self.combine_rows(context, b, sig, x, y, emit)
+
+    def combine_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, emit: Callable) -> ir.Value:
+        """``emit`` on each pair of values of two rows, or of rows and a scalar."""
+        like = next(t for t in sig.args if isinstance(t, TILE.Rows))
+        values = (self.per_slot(context, b, t, v, like) for t, v in zip(sig.args, (x, y), strict=True))
+        return _pack(b, [emit(*pair) for pair in zip(*values, strict=True)])
+
+    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        def emit(v: ir.Value) -> ir.Value:
+            return b.select(b.fcmp_ordered("==", v, const(F32, 0.0)), const(F32, 0.0), b.fdiv(const(F32, 1.0), v))
+
+        return _pack(b, [emit(v) for v in _unpack(b, x)])
+
+    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _unpack(b, x)])
+
+    def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
+        """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        addresses = [b.ptrtoint(data, I64)] * (2 * _m_tiles(m))
+        for (t, v), stride in zip(self.index_entries(context, b, index_ty, index), strides, strict=False):
+            if isinstance(t, TILE.Rows):
+                offsets = [b.mul(b.sext(i, I64), stride) for i in _unpack(b, v)]
+            else:
+                offsets = [b.mul(self.scalar(context, b, t, v, "i64"), stride)] * len(addresses)
+            addresses = [b.add(a, o) for a, o in zip(addresses, offsets, strict=True)]
+        return addresses, shape, strides
+
+    def load_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any) -> ir.Value:
+        ty = sig.args[0]
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.return_type)
+        pairs = zip(addresses, _unpack(b, valid), strict=True)
+        return _pack(b, [_bits_to_float32(b, _load_bits(b, a, ty.dtype, v), ty.dtype) for a, v in pairs])
+
+    def store_rows(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: ir.Value, valid: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
+        one_of_quad = b.icmp_signed("==", _column_of_lane(b), const(I32, 0))
+        for a, value, v in zip(addresses, _unpack(b, values), _unpack(b, valid), strict=True):
+            _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
+        return context.get_dummy_value()
+
+    # ------------------------------------------------------------------------------------------------------- tiles
+    def map_tile(self, b: ir.IRBuilder, value: ir.Value, emit: Callable) -> ir.Value:
+        return _pack(b, [emit(v) for v in _unpack(b, value)])
+
+    def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        return _pack(b, [const(F32, 0.0)] * _storage(sig.return_type).count)
+
+    def tile_addresses(
+        self, context: Any, b: ir.IRBuilder, tensor: tuple, index: tuple, first: tuple, valid: Any, shape: Any
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """(address, whether it exists) of each element of a tile; tensor, index and first column are (type, value)."""
+        addresses, extents, strides = self.row_addresses(context, b, *tensor, *index, shape)
+        stride = strides[-1]
+        col0 = b.add(self.scalar(context, b, *first, "i64"), b.zext(_column_of_lane(b), I64))
+        offset, rest = b.mul(col0, stride), b.sub(extents[-1], col0)
+        addresses = [b.add(a, offset) for a in addresses]
+        columns = [8 * j + e for j in range(_columns(shape) // 8) for e in (0, 1)]
+        offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in columns}
+        flags = _unpack(b, valid)
+        return [(b.add(addresses[s], offsets[c]), b.and_(flags[s], inside[c])) for s, c in _elements(shape)]
+
+    def gather(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any) -> list:
+        """The values of `load_tile` and `load_operand`, in a tile's order."""
+        x_ty, index_ty, col0_ty = sig.args[1:4]
+        places = self.tile_addresses(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, sig.return_type)
+        return [_bits_to_float32(b, _load_bits(b, a, x_ty.dtype, exists), x_ty.dtype) for a, exists in places]
+
+    def load_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
+    ) -> ir.Value:
+        return _pack(b, self.gather(context, b, sig, x, index, col0, valid))
+
+    def store_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        x_ty, index_ty, col0_ty, ty = sig.args[:4]
+        places = self.tile_addresses(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        for (address, exists), value in zip(places, _unpack(b, tile), strict=True):
+            _store_float32(b, address, value, x_ty.dtype, exists)
+        return context.get_dummy_value()
+
+    def by_slot(self, ty: Any, values: list[ir.Value]) -> list[list[ir.Value]]:
+        """This lane's values of each of its rows."""
+        rows: list[list[ir.Value]] = [[] for _ in range(2 * _m_tiles(ty))]
+        for (slot, _), v in zip(_elements(ty), values, strict=True):
+            rows[slot].append(v)
+        return rows
+
+    def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        return self.reduce_rows(b, sig.args[0], tile, functools.partial(_fmax, b))
+
+    def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        return self.reduce_rows(b, sig.args[0], tile, b.fadd)
+
+    def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
+        rows = self.by_slot(ty, _unpack(b, tile))
+        return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine) for row in rows])
+
+    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map_tile(b, x, lambda v: _exp2(b, v))
+
+    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
+
+    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map_tile(b, x, lambda v: _fabs(b, v))
+
+    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value) -> ir.Value:
+        """``col0`` (of numba type ``ty``) plus this lane's first column, i32."""
+        return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b))
+
+    def distance(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[2], col0)
+        before = [b.sub(p, first) for p in _unpack(b, position)]
+        return _pack(b, [b.sitofp(b.sub(before[s], const(I32, c)), F32) for s, c in _elements(sig.return_type)])
+
+    def mask_outside(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[1], col0)
+        lowest, highest = ([b.sub(x, first) for x in _unpack(b, bound)] for bound in (low, high))
+        values = []
+        for (s, c), v in zip(_elements(sig.args[0]), _unpack(b, tile), strict=True):
+            column = const(I32, c)
+            inside = b.and_(b.icmp_signed("<=", lowest[s], column), b.icmp_signed("<=", column, highest[s]))
+            values.append(b.select(inside, v, const(F32, float("-inf"))))
+        return _pack(b, values)
+
+    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, visible: ir.Value) -> ir.Value:
+        def emit(v: ir.Value, seen: ir.Value) -> ir.Value:
+            return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
+
+        return _pack(b, [emit(*pair) for pair in zip(_unpack(b, tile), _unpack(b, visible), strict=True)])
+
+    # ----------------------------------------------------------------------------------------------------- softmax
+    #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
+    LAZY_EXPONENT = 8.0
+
+    def softmax_step(
+        self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
+    ) -> ir.Value:
+        s_ty, acc_ty = sig.args[0], sig.args[4]
+        factor = self.scalar(context, b, sig.args[1], scale, "f32")
+        scores, old, old_sums, accumulator = (_unpack(b, x) for x in (s, m, l, acc))
+        slots = len(old)
+        larger = functools.partial(_fmax, b)
+
+        # Each lane looks at its own part of the rows: only when a maximum has grown much does a warp find the new ones.
+        highest = [_tree(b, row, larger) for row in self.by_slot(s_ty, scores)]
+        excess = [b.fmul(b.fsub(high, before), factor) for high, before in zip(highest, old, strict=True)]
+        grown = [b.fcmp_ordered(">", x, const(F32, self.LAZY_EXPONENT)) for x in excess]
+
+        def rescale() -> list[ir.Value]:
+            new = [larger(before, _reduce_quad(b, high, larger)) for high, before in zip(highest, old, strict=True)]
+            shrink = [
+                _exp2(b, b.fmul(b.fsub(before, self.finite_base(b, after)), factor))
+                for before, after in zip(old, new, strict=True)
+            ]
+            sums = [b.fmul(x, y) for x, y in zip(old_sums, shrink, strict=True)]
+            scaled = [b.fmul(x, shrink[r]) for (r, _), x in zip(_elements(acc_ty), accumulator, strict=True)]
+            return [*new, *sums, *scaled]
+
+        state = _if_else(b, _any_in_warp(b, _tree(b, grown, b.or_)), rescale, lambda: [*old, *old_sums, *accumulator])
+        maxima, sums, accumulator = state[:slots], state[slots : 2 * slots], state[2 * slots :]
+
+        # (s - base) * scale and not s * scale - base * scale in one FMA: that would round base * scale, and be wrong by
+        # more than the exponent where scores are large (a bias of the lowest float32 makes such).
+        bases = [self.finite_base(b, x) for x in maxima]
+        weights = [
+            _exp2(b, b.fmul(b.fsub(x, bases[r]), factor)) for (r, _), x in zip(_elements(s_ty), scores, strict=True)
+        ]
+        totals = [_reduce_quad(b, _tree(b, row, b.fadd), b.fadd) for row in self.by_slot(s_ty, weights)]
+        sums = [b.fadd(x, y) for x, y in zip(sums, totals, strict=True)]
+        parts = (weights, maxima, sums, accumulator)
+        return context.make_tuple(b, sig.return_type, [_pack(b, x) for x in parts])
+
+    @staticmethod
+    def finite_base(b: ir.IRBuilder, maximum: ir.Value) -> ir.Value:
+        """The maximum, and 0 for a row that has seen only -inf."""
+        return b.select(b.fcmp_ordered("==", maximum, const(F32, float("-inf"))), const(F32, 0.0), maximum)
+
+    # --------------------------------------------------------------------------------------------------- operators
+    def arithmetic(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, for_float: Callable | None, for_int: Callable
+    ) -> ir.Value:
+        """A binary operator whose left side may be a tile; ``for_float`` and ``for_int`` combine two scalars."""
+        x_ty, y_ty = sig.args
+        if not isinstance(x_ty, TILE.Tile):
+            return self.combine_rows(
+                context, b, sig, x, y, lambda p, q: for_float(p, q) if p.type == F32 else for_int(p, q)
+            )
+        values = _unpack(b, x)
+        if isinstance(y_ty, TILE.Tile):
+            others = _unpack(b, y)
+        elif isinstance(y_ty, TILE.Rows):
+            rows = _unpack(b, y)
+            others = [rows[s] for s, _ in _elements(x_ty)]
+        else:
+            others = [self.scalar(context, b, y_ty, y, "f32")] * len(values)
+        return _pack(b, [for_float(p, q) for p, q in zip(values, others, strict=True)])
+
+    def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)
+
+    def operator_sub(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fsub, b.sub)
+
+    def operator_mul(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fmul, b.mul)
+
+    def operator_floordiv(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.combine_rows(context, b, sig, x, y, lambda p, q: _floor_divide(b, p, q)[0])
+
+    def operator_mod(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.combine_rows(context, b, sig, x, y, lambda p, q: _floor_divide(b, p, q)[1])
+
+    def compare(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value, symbol: str) -> ir.Value:
+        def emit(p: ir.Value, q: ir.Value) -> ir.Value:
+            if p.type != F32:
+                return b.icmp_signed(symbol, p, q)
+            # Only != is true of NaN.
+            return b.fcmp_unordered(symbol, p, q) if symbol == "!=" else b.fcmp_ordered(symbol, p, q)
+
+        return self.combine_rows(context, b, sig, x, y, emit)
+
+    operator_lt = functools.partialmethod(compare, symbol="<")
+    operator_le = functools.partialmethod(compare, symbol="<=")
+    operator_gt = functools.partialmethod(compare, symbol=">")
+    operator_ge = functools.partialmethod(compare, symbol=">=")
+    operator_eq = functools.partialmethod(compare, symbol="==")
+    operator_ne = functools.partialmethod(compare, symbol="!=")
+
+    def operator_and(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.combine_rows(context, b, sig, x, y, b.and_)
+
+    # ---------------------------------------------------------------------------------------------------- operands
+    def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
+        if not _is_packed(sig.return_type):
+            return tile
+        return _pack(b, _to_fragments(b, _unpack(b, tile), sig.return_type.dtype))
+
+    def load_operand(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any
+    ) -> ir.Value:
+        values = self.gather(context, b, sig, x, index, col0, valid)
+        if _is_packed(sig.return_type):
+            values = _to_fragments(b, values, sig.return_type.dtype)
+        return _pack(b, values)
+
+    # ------------------------------------------------------------------------------------------------------ stages
+    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
+        ty, name = sig.return_type, (context.fndesc.modname, context.fndesc.qualname)
+        if name in [(fn.__module__, fn.__qualname__) for fn in api.DEVICE_FUNCTIONS]:
+            # It is compiled on its own, and would give out the same local memory as its caller.
+            raise TypingError(f"stage: {name[1]} is a device function; make the stage in the kernel and pass it")
+        state = _states.get(b.function)
+        if state is None:
+            state = _states[b.function] = _FunctionState(b)
+        first = state.bytes
+        state.bytes += 2 * _window_bytes(ty)
+        limit = architecture(ty.hw[0]).local_bytes
+        if state.bytes > limit:
+            raise TypingError(
+                f"stage: the stages of this kernel take {state.bytes} bytes of local memory (two windows each); "
+                f"{ty.hw[0]} has {limit}: use smaller blocks"
+            )
+        name = f"{LOCAL_MEMORY_SYMBOL}{state.bytes}"
+        memory = b.module.globals.get(name)
+        if memory is None:
+            memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), name, addrspace=3)
+            memory.linkage, memory.align = "external", 128
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
+        st = cgutils.create_struct_proxy(ty)(context, b)
+        st.source = b.ptrtoint(data, I64)
+        st.rows, st.columns = shape
+        st.row_stride, st.column_stride = strides
+        st.other = b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
+        st.window = b.add(st.other, const(I32, _window_bytes(ty)))
+        st.order = const(I32, 0)
+        return st._getvalue()
+
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        size = DTYPES[ty.dtype]
+        first = self.scalar(context, b, sig.args[1], row0, "i64")
+        window = SimpleNamespace(
+            source=b.add(st.source, b.mul(first, st.row_stride)),
+            rows=b.sub(st.rows, first),
+            columns=st.columns,
+            row_stride=st.row_stride,
+            column_stride=st.column_stride,
+            into=st.other,
+        )
+        aligned = b.icmp_signed("==", b.and_(b.or_(st.source, st.row_stride), const(I64, 15)), const(I64, 0))
+        dense = b.icmp_signed("==", st.column_stride, const(I64, size))
+        with b.if_else(b.and_(aligned, dense)) as (fast, slow):
+            with fast:
+                self.fetch_chunks(b, ty, window)
+            with slow:
+                self.fetch_elements(b, ty, window)
+        _asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
+        state = _states.get(b.function)
+        if state is None:  # a stage that another function made: its next acquire waits for everything
+            st.order = const(I32, 2**31 - 1)
+        else:
+            st.order = b.add(b.load(state.fetches), const(I32, 1))
+            b.store(st.order, state.fetches)
+        return st._getvalue()
+
+    @staticmethod
+    def fetch_chunks(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window 16 bytes at a time, asynchronously; what lies past the end of the source becomes 0."""
+        size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
+        chunks = ty.k * size // 16
+        total = ty.n * chunks
+        for first in range(0, total, threads):
+            at = b.add(_thread(b), const(I32, first))
+            row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
+            into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+            wide_row, wide_chunk = b.zext(row, I64), b.zext(chunk, I64)
+            offset = b.add(b.mul(wide_row, window.row_stride), b.shl(wide_chunk, const(I64, 4)))
+            left = b.sub(b.mul(window.columns, const(I64, size)), b.shl(wide_chunk, const(I64, 4)))
+            left = b.select(b.icmp_signed("<", wide_row, window.rows), left, const(I64, 0))
+            left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
+            left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
+            exists = b.icmp_signed("<", at, const(I32, total))
+            code = "{.reg .pred p; setp.ne.b32 p, $3, 0; @p cp.async.cg.shared.global [$0], [$1], 16, $2;}"
+            args = [into, b.add(window.source, offset), b.trunc(left, I32), b.zext(exists, I32)]
+            _asm(b, code, VOID, "r,l,r,r,~{memory}", args, effect=True)
+
+    @staticmethod
+    def fetch_elements(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window element by element, for sources that are not aligned to 16 bytes or not dense."""
+        size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
+        bits = 8 * size
+        loop = cgutils.for_range_slice(b, _thread(b), const(I32, ty.n * ty.k), const(I32, threads), I32)
+        with loop as (at, _):
+            row, column = b.udiv(at, const(I32, ty.k)), b.urem(at, const(I32, ty.k))
+            wide_row, wide_column = b.zext(row, I64), b.zext(column, I64)
+            inside = b.and_(b.icmp_signed("<", wide_row, window.rows), b.icmp_signed("<", wide_column, window.columns))
+            offset = b.add(b.mul(wide_row, window.row_stride), b.mul(wide_column, window.column_stride))
+            value = _load_bits(b, b.add(window.source, offset), ty.dtype, inside)
+            into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, size)))
+            letter = _REGISTERS[f"b{bits}"][0]
+            _asm(
+                b,
+                f"st.shared.b{bits} [$0], $1;",
+                VOID,
+                f"r,{letter},~{{memory}}",
+                [b.add(window.into, into), value],
+                effect=True,
+            )
+
+    def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
+        state = _states.get(b.function)
+        # Groups of copies complete in order: a fetch of another stage that began later may stay on its way.
+        later = const(I32, 0) if state is None else b.sub(b.load(state.fetches), st.order)
+        with b.if_else(b.icmp_signed(">", later, const(I32, 0))) as (some, none):
+            with some:
+                _asm(b, "cp.async.wait_group 1;", VOID, "~{memory}", [], effect=True)
+            with none:
+                _asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
+        # All threads have passed the products that read the other window, too: the next fetch may overwrite it.
+        _barrier(b)
+        st.window, st.other = st.other, st.window
+        return st._getvalue()
+
+    def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        return stage
+
+    # ---------------------------------------------------------------------------------------------------- products
+    def window(self, context: Any, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
+        return cgutils.create_struct_proxy(ty)(context, b, stage).window
+
+    def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
+        if acc:
+            return _unpack(b, acc[0])
+        return [const(F32, 0.0)] * _storage(sig.return_type).count
+
+    def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        a_ty, b_ty = sig.args[:2]
+        into = self.accumulator(b, sig, acc)
+        window = self.window(context, b, b_ty, right)
+        if _is_packed(a_ty):
+            fragments = self.fragments_of_rows(b, b_ty, window)
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
+        address = b.add(window, b.mul(_column_of_lane(b), const(I32, _pitch(b_ty))))
+        for k in range(0, a_ty.k, 4):
+            words = [
+                _load_shared(b, address, (8 * j + e) * _pitch(b_ty) + 4 * k, 4)
+                for j in range(b_ty.n // 8)
+                for e in (0, 1)
+            ]
+            for i in range(4):
+                numbers = self.broadcast(b, a_ty, left, k + i)
+                into = self.fma_step(b, sig.return_type, numbers, [w[i] for w in words], into)
+        return _pack(b, into)
+
+    def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        a_ty, b_ty = sig.args[:2]
+        into = self.accumulator(b, sig, acc)
+        window = self.window(context, b, b_ty, right)
+        if _is_packed(a_ty):
+            fragments = self.fragments_of_columns(b, b_ty, window)
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
+        for k in range(a_ty.k):
+            numbers, words = self.broadcast(b, a_ty, left, k), self.row_words(b, b_ty, window, k)
+            into = self.fma_step(b, sig.return_type, numbers, words, into)
+        return _pack(b, into)
+
+    def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
+        ty, (a_ty, b_ty) = sig.return_type, sig.args[:2]
+        into = self.accumulator(b, sig, acc)
+        source, window = self.window(context, b, a_ty, left), self.window(context, b, b_ty, right)
+        source = b.add(source, b.mul(_first_row(b, ty), const(I32, DTYPES[a_ty.dtype])))
+        depth = SimpleNamespace(m=ty.m, k=a_ty.n, dtype=a_ty.dtype, hw=ty.hw)
+        if _is_packed(a_ty):
+            lane = _lane(b)
+            row = b.or_(b.and_(lane, const(I32, 7)), b.lshr(b.and_(lane, const(I32, 16)), const(I32, 1)))
+            chunk = b.shl(b.and_(lane, const(I32, 8)), const(I32, 1))
+            address = b.add(source, b.add(b.mul(row, const(I32, _pitch(a_ty))), chunk))
+
+            def fragment(i: int, k: int) -> list[ir.Value]:
+                return _ldmatrix(b, address, 16 * k * _pitch(a_ty) + 32 * i, transposed=True)
+
+            fragments = self.fragments_of_columns(b, b_ty, window)
+            return _pack(b, self.multiply(b, ty, depth, fragment, fragments, into))
+        address = b.add(source, b.shl(_row_of_lane(b), const(I32, 2)))
+        for k in range(a_ty.n):
+            numbers = [_load_shared(b, address, k * _pitch(a_ty) + 32 * slot)[0] for slot in range(2 * _m_tiles(ty))]
+            into = self.fma_step(b, ty, numbers, self.row_words(b, b_ty, window, k), into)
+        return _pack(b, into)
+
+    # ----------------------------------------------------------------------------- products of 16-bit elements
+    @staticmethod
+    def left(b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand."""
+        registers, steps = _unpack(b, value), ty.k // 16
+        return lambda i, k: registers[4 * (i * steps + k) : 4 * (i * steps + k) + 4]
+
+    @staticmethod
+    def fragments_of_rows(b: ir.IRBuilder, ty: Any, window: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """B fragments of ``window.T``: (k, j) gives those of rows 16 k and columns 16 j, a row of the window."""
+        lane = _lane(b)
+        row = b.or_(b.and_(lane, const(I32, 7)), b.lshr(b.and_(lane, const(I32, 16)), const(I32, 1)))
+        chunk = b.shl(b.and_(lane, const(I32, 8)), const(I32, 1))
+        address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), chunk))
+        return lambda k, j: _ldmatrix(b, address, 16 * j * _pitch(ty) + 32 * k, transposed=False)
+
+    @staticmethod
+    def fragments_of_columns(b: ir.IRBuilder, ty: Any, window: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """B fragments of the window itself: (k, j) gives those of rows 16 k and columns 16 j."""
+        lane = _lane(b)
+        row, chunk = b.and_(lane, const(I32, 15)), b.and_(lane, const(I32, 16))
+        address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), chunk))
+        return lambda k, j: _ldmatrix(b, address, 16 * k * _pitch(ty) + 32 * j, transposed=True)
+
+    @staticmethod
+    def multiply(
+        b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, right: Callable, acc: list[ir.Value]
+    ) -> list[ir.Value]:
+        """acc + left @ right by mma.sync; ``left(i, k)`` and ``right(k, j)`` give fragments, 16 columns at a time."""
+        acc, groups = list(acc), ty.n // 8
+        for k in range(a_ty.k // 16):
+            rows = [left(i, k) for i in range(_m_tiles(ty))]
+            for j in range(ty.n // 16):
+                columns = right(k, j)
+                for i, fragment in enumerate(rows):
+                    for half in (0, 1):
+                        at = 4 * (i * groups + 2 * j + half)
+                        acc[at : at + 4] = _mma(
+                            b, fragment, columns[2 * half : 2 * half + 2], acc[at : at + 4], a_ty.dtype
+                        )
+        return acc
+
+    def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any) -> ir.Value:
+        ty, (a_ty, b_ty) = sig.return_type, sig.args[:2]
+        window, into = self.window(context, b, b_ty, right), _unpack(b, acc)
+        if not _is_packed(a_ty):
+            zero = const(F32, 0.0)
+            for k in range(a_ty.k):
+                numbers, words = self.broadcast(b, a_ty, left, k), self.row_words(b, b_ty, window, k)
+                unseen = [b.fcmp_ordered("==", p, zero) for p in numbers]
+                into = self.fma_step(
+                    b, ty, numbers, words, into, lambda slot, v, unseen=unseen: b.select(unseen[slot], zero, v)
+                )
+            return _pack(b, into)
+        fragment, fragments = self.left(b, a_ty, left), self.fragments_of_columns(b, b_ty, window)
+        return _pack(
+            b,
+            _if_else(
+                b,
+                _any_in_block(b, self.window_has_not_finite(b, b_ty, window)),
+                lambda: self.multiply_visible(b, ty, a_ty, fragment, fragments, into),
+                lambda: self.multiply(b, ty, a_ty, fragment, fragments, into),
+            ),
+        )
+
+    @staticmethod
+    def window_has_not_finite(b: ir.IRBuilder, ty: Any, window: ir.Value) -> ir.Value:
+        """Whether this thread's share of a window holds NaN or infinity."""
+        threads, halves = LANES * ty.hw[1], _Halves(b, ty.dtype)
+        chunks = ty.k * DTYPES[ty.dtype] // 16
+        total = ty.n * chunks
+        flags = []
+        for first in range(0, total, threads):
+            at = b.add(_thread(b), const(I32, first))
+            if first + threads > total:
+                at = b.select(b.icmp_signed("<", at, const(I32, total)), at, const(I32, total - 1))
+            row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
+            address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+            flags += [halves.not_finite(x) for x in _load_shared(b, address, 0, 4, I32)]
+        return b.icmp_signed("!=", _tree(b, flags, b.or_), const(I32, 0))
+
+    def multiply_visible(
+        self, b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, right: Callable, acc: list[ir.Value]
+    ) -> list[ir.Value]:
+        """As `multiply`, where 0 times anything is 0.
+
+        The finite numbers are multiplied as they are. Two more products, of signs and of ones, count the visible
+        infinities of each direction and the visible numbers that are not finite: where the counts agree the result is
+        that infinity, where they do not it is NaN.
+        """
+        halves, zero = _Halves(b, a_ty.dtype), const(F32, 0.0)
+        acc, groups, tiles = list(acc), ty.n // 8, _m_tiles(ty)
+        for j in range(ty.n // 16):
+            sums = {(i, half): [zero] * 4 for i in range(tiles) for half in (0, 1)}
+            counts = dict(sums)
+            for k in range(a_ty.k // 16):
+                columns = right(k, j)
+                finite = [halves.finite_or_zero(x) for x in columns]
+                directions = [halves.infinity_direction(x) for x in columns]
+                ones = [halves.not_finite_one(x) for x in columns]
+                for i in range(tiles):
+                    fragment = left(i, k)
+                    signs = [halves.direction(x) for x in fragment]
+                    sizes = [halves.size_direction(x) for x in fragment]
+                    for half in (0, 1):
+                        part, at = slice(2 * half, 2 * half + 2), 4 * (i * groups + 2 * j + half)
+                        acc[at : at + 4] = _mma(b, fragment, finite[part], acc[at : at + 4], a_ty.dtype)
+                        sums[i, half] = _mma(b, signs, directions[part], sums[i, half], a_ty.dtype)
+                        counts[i, half] = _mma(b, sizes, ones[part], counts[i, half], a_ty.dtype)
+            for (i, half), total in sums.items():
+                for e in range(4):
+                    at = 4 * (i * groups + 2 * j + half) + e
+                    count = counts[i, half][e]
+                    infinity = b.select(
+                        b.fcmp_ordered(">", total[e], zero), const(F32, float("inf")), const(F32, float("-inf"))
+                    )
+                    agree = b.fcmp_ordered("==", _fabs(b, total[e]), count)
+                    extra = b.select(agree, infinity, const(F32, float("nan")))
+                    seen = b.fcmp_ordered(">", count, zero)
+                    acc[at] = b.select(seen, b.fadd(acc[at], extra), acc[at])
+        return acc
+
+    # ----------------------------------------------------------------------------------- products of float32
+    @staticmethod
+    def broadcast(b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[ir.Value]:
+        """Column k of an operand, for each row of this lane: it lies in one lane of the quad."""
+        owner = b.or_(b.and_(_lane(b), const(I32, 28)), const(I32, k % 8 // 2))
+        at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
+        return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
+
+    @staticmethod
+    def row_words(b: ir.IRBuilder, ty: Any, window: ir.Value, row: int) -> list[ir.Value]:
+        """This lane's columns of a window's row."""
+        address = b.add(window, b.shl(_column_of_lane(b), const(I32, 2)))
+        return [w for j in range(ty.k // 8) for w in _load_shared(b, address, row * _pitch(ty) + 32 * j, 2)]
+
+    @staticmethod
+    def fma_step(
+        b: ir.IRBuilder, ty: Any, numbers: list, words: list, acc: list, see: Callable = lambda slot, v: v
+    ) -> list[ir.Value]:
+        """acc + the outer product of a column of the left side and a row of the right side."""
+        return [
+            _fma(b, numbers[slot], see(slot, words[c // 8 * 2 + c % 2]), x)
+            for (slot, c), x in zip(_elements(ty), acc, strict=True)
+        ]
+
+
+@functools.cache
+def _install_operations() -> None:
+    TILE.rules = {op: _checked(rule) for op, rule in TILE.rules.items()}
+    bind(NUMBA, TILE, CudaLowering(NUMBA, TILE))
+    # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
+    cuda_target.target_context.refresh()
+    cuda_target.target_context.install_registry(NUMBA.lowering_registry)
+
+
+def install() -> None:
+    """Make the tile language, and the device functions defined so far, known to numba-cuda."""
+    _install_operations()
+    bind_device_functions(NUMBA)
+    cuda_target.typing_context.install_registry(NUMBA.typing_registry)

@@ -1,0 +1,493 @@
+"""The first gate on an NVIDIA card: the attention kernel, unchanged, against float64; every operation against NumPy."""
+
+import functools
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rocmkern import tile as T
+from rocmkern.kernels.flash_attention import Config, flash_attention
+from rocmkern.reference import attention as reference
+from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.targets import source
+from rocmkern.targets.cuda import LoadedKernel, compile_kernel
+from rocmkern.tile import api, entry
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'rocmkern[cuda]'")
+
+from numba import cuda
+
+FOREVER = 2**30
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+#: What a result's last rounding and the rounding of the weights may cost, relative to the largest value of a row.
+TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+
+
+def why_no_device() -> str:
+    """Empty where numba.cuda has a usable device."""
+    if cuda.is_available():
+        return ""
+    return f"numba.cuda has no usable device: {cuda.cuda_error() or 'no driver or no card'}"
+
+
+needs_device = pytest.mark.skipif(bool(why_no_device()), reason=why_no_device())
+
+
+@pytest.fixture(params=list(DTYPES))
+def dtype(request):
+    return request.param
+
+
+@functools.cache
+def device_arch() -> str:
+    major, minor = cuda.get_current_device().compute_capability
+    return f"sm_{major}{minor}"
+
+
+@functools.cache
+def loaded(kernel, cfg, dtypes) -> LoadedKernel:
+    return LoadedKernel(compile_kernel(kernel, cfg, dtypes))
+
+
+def root(array: np.ndarray) -> np.ndarray:
+    """The array that owns a view's memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def run(kernel, cfg, grid, arguments) -> None:
+    """Launch a kernel on copies of its arguments, and bring back all that it wrote, the bytes around included."""
+    copies, words = {}, []
+    for (_, parameter), value in zip(kernel.parameters, arguments, strict=True):
+        if parameter.kind == "tensor":
+            owner = root(value)
+            assert owner.flags.c_contiguous, "its bytes in order are what is copied"
+            if id(owner) not in copies:
+                copies[id(owner)] = owner, cuda.to_device(np.frombuffer(owner.tobytes() or b"\0", np.uint8))
+            address = copies[id(owner)][1].__cuda_array_interface__["data"][0]
+            offset = value.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if owner.size else 0
+            words += [address + offset, *value.shape, *value.strides]
+        else:
+            words.append(entry.float32_bits(value) if parameter.kind == "float" else value)
+    loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words)
+    cuda.synchronize()
+    for owner, copy in copies.values():
+        if owner.flags.writeable and owner.size:
+            owner[...] = np.frombuffer(copy.copy_to_host().tobytes(), owner.dtype).reshape(owner.shape)
+
+
+def fenced(shape, dtype, fill=np.nan) -> np.ndarray:
+    """A view of a larger array of 77s: a write past its ends or between its rows shows."""
+    whole = np.full([n + 2 for n in shape[:-1]] + [shape[-1] + 3], 77, dtype)
+    view = whole[(*(slice(1, -1) for _ in shape[:-1]), slice(1, -2))]
+    view[...] = fill
+    return view
+
+
+def assert_fence(view: np.ndarray) -> None:
+    whole = root(view).copy()
+    whole[(*(slice(1, -1) for _ in view.shape[:-1]), slice(1, -2))] = 77
+    assert (whole == 77).all(), "something was written outside the output"
+
+
+# ------------------------------------------------------------------------------------------------- one attention call
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attention problem, by its shapes and by what differs from the plain one."""
+
+    sq: int
+    sk: int
+    head_dim: int = 64
+    value_dim: int = 0
+    causal: object = False
+    window: tuple | None = None
+    pack: int = 1
+    splits: int = 1
+    softcap: float = 0.0
+    alibi: bool = False
+    bias: bool = False
+    mask: bool = False
+    sinks: bool = False
+    lengths: tuple = ()
+    strides: str = "bhsd"
+    poison: str = ""
+    waves: int = 4
+    block_m: int = 64
+
+    @property
+    def mods(self) -> bool:
+        return bool(self.softcap or self.alibi or self.bias or self.mask)
+
+
+CASES = {
+    "full": Case(300, 300),
+    "one tile and a bit": Case(19, 65, 40, 24),
+    "causal bottom right": Case(37, 153, 40, 24, causal="bottom_right"),
+    "causal top left": Case(153, 37, causal="top_left"),
+    "rows that see nothing": Case(153, 19, causal="bottom_right"),
+    "window": Case(300, 300, window=(17, 3)),
+    "window and causal": Case(200, 230, causal=True, window=(40, None)),
+    "head dim 128": Case(150, 170, 128, causal=True),
+    "head dim 80": Case(70, 90, 80, 48, causal=True),
+    "head dim 256": Case(70, 90, 256, causal=True),
+    "decode, packed heads": Case(1, 300, pack=3),
+    "few queries, packed heads": Case(5, 100, pack=3, causal=True, window=(60, None)),
+    "split keys": Case(3, 290, pack=3, splits=3, causal=True),
+    "more splits than keys": Case(2, 70, splits=5, sinks=True),
+    "ragged sequences": Case(150, 190, causal=True, lengths=((19, 1, 0, 130), (40, 60, 20, 70))),
+    "softcap": Case(100, 130, softcap=7.0, causal=True),
+    "softcap far from its bend": Case(40, 60, softcap=1000.0),
+    "alibi": Case(100, 130, alibi=True, causal=True),
+    "bias": Case(70, 90, bias=True),
+    "mask": Case(70, 90, mask=True),
+    "all score modifications": Case(150, 170, softcap=5.0, alibi=True, bias=True, mask=True, causal=True, sinks=True),
+    "sinks": Case(100, 130, sinks=True, causal=True),
+    "bshd": Case(100, 130, strides="bshd", causal=True),
+    "rows not aligned": Case(40, 90, 41, 33, causal=True),
+    "every second element": Case(40, 90, 40, 40, strides="sparse"),
+    "two row tiles a wave": Case(150, 170, causal=True, block_m=128),
+    "eight waves": Case(150, 170, 128, causal=True, waves=8, block_m=128),
+    "one wave": Case(30, 50, causal=True, waves=1, block_m=16),
+    "scores far apart": Case(70, 90, bias=True, poison="steep"),
+    "nan where nobody looks": Case(70, 90, causal="top_left", poison="hidden"),
+    "nan where the mask hides": Case(70, 90, mask=True, poison="masked"),
+    "nan and infinity in sight": Case(70, 90, causal=True, poison="visible"),
+    "lowest bias on a whole row": Case(70, 90, bias=True, poison="bias"),
+}
+
+
+def arrange(values: np.ndarray, strides: str) -> np.ndarray:
+    """Equal values in another layout of memory."""
+    if strides == "bshd":
+        return np.ascontiguousarray(values.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    if strides == "sparse":
+        wide = np.zeros((*values.shape[:-1], 2 * values.shape[-1]), values.dtype)
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    return values
+
+
+def bucket(n: int) -> int:
+    return next(b for b in (64, 128, 256) if n <= b)
+
+
+def attention(case: Case, dtype: str, seed: int = 0):
+    """(out, lse, reference out, reference lse) of a case; out and lse are float64 where splits were joined."""
+    rng = np.random.default_rng(seed)
+    batch, heads, kv_heads = (1, 6, 2) if case.lengths else (2, 6, 2)
+    value_dim = case.value_dim or case.head_dim
+    ty = DTYPES[dtype]
+
+    def normal(*shape):
+        return arrange(rng.standard_normal(shape).astype(ty), case.strides)
+
+    q = normal(batch, heads, case.sq, case.head_dim)
+    k = normal(batch, kv_heads, case.sk, case.head_dim)
+    v = normal(batch, kv_heads, case.sk, value_dim)
+    sequences = len(case.lengths[0]) if case.lengths else batch
+    none = np.zeros(0, np.int32)
+    cu_q, cu_k = (np.cumsum([0, *n], dtype=np.int32) for n in case.lengths) if case.lengths else (none, none)
+    sinks = rng.standard_normal(heads).astype(np.float32) if case.sinks else np.zeros(0, np.float32)
+    slopes = 2.0 ** -np.arange(1, 1 + heads * sequences, dtype=np.float32).reshape(sequences, heads)
+    bias = rng.standard_normal((batch, 1, case.sq, case.sk)).astype(ty)
+    mask = rng.random((batch, heads, case.sq, case.sk)) < 0.7
+    mask[:, :, 3:4] = False
+    if case.poison == "hidden":  # top left: keys past the last query
+        k[:, :, case.sq :], v[:, :, case.sq :] = np.nan, np.inf
+    elif case.poison == "masked":
+        mask[:, :, :, 11] = False
+        k[:, :, 11], v[:, :, 11] = np.inf, np.nan
+    elif case.poison == "visible":
+        v[0, 0, 50, 3], v[0, 1, 55, 5], v[1, 0, 60, 7] = np.nan, np.inf, -np.inf
+        v[1, 1, 61, 2], v[1, 1, 66, 2] = np.inf, -np.inf
+        k[1, 0, 85, 0] = np.nan
+    elif case.poison == "bias":
+        bias = bias.astype(np.float32)
+        bias[:, :, 5] = np.finfo(np.float32).min
+    elif case.poison == "steep":
+        steps = rng.permuted(np.broadcast_to(np.arange(case.sk), bias.shape), axis=-1)
+        bias = np.ascontiguousarray(1e6 + 1e4 * steps, np.float32)
+    shape = (batch, heads, case.sq, case.sk)
+    bias, mask = np.broadcast_to(bias, shape), np.broadcast_to(mask, shape)
+
+    left, right = case.window or (None, None)
+    arguments = dict(causal=case.causal, window=case.window, return_lse=True, softcap=case.softcap or None)
+    arguments |= dict(alibi_slopes=slopes if case.alibi else None, sinks=sinks if case.sinks else None)
+    arguments |= dict(bias=bias if case.bias else None, mask=mask if case.mask else None)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if case.lengths:
+            packed = (x[0].transpose(1, 0, 2) for x in (q, k, v))
+            del arguments["bias"], arguments["mask"]
+            expected, expected_lse = reference.flash_attention(
+                *packed, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **arguments
+            )
+            expected, expected_lse = expected.transpose(1, 0, 2)[None], expected_lse[None]
+        else:
+            expected, expected_lse = reference.flash_attention(q, k, v, **arguments)
+
+    out = fenced((case.splits, batch, heads, case.sq, value_dim), np.float32 if case.splits > 1 else ty)
+    lse = fenced((case.splits, batch, heads, case.sq), np.float32)
+    width = bucket(max(case.head_dim, value_dim))
+    cfg = Config(
+        arch=device_arch(),
+        waves=case.waves,
+        block_m=case.block_m,
+        block_n={"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
+        head_dim=width,
+        value_dim=width,
+        score_mods=case.mods,
+    )
+    rows = max(case.lengths[0]) if case.lengths else case.sq
+    grid = -(-rows * case.pack // cfg.block_m), heads // case.pack, sequences * case.splits
+    run(flash_attention, cfg, grid, [
+        q, k, v, out, lse, cu_q, cu_k, sinks,
+        slopes if case.alibi else np.zeros((sequences, 0), np.float32),
+        bias if case.bias else np.zeros((batch, 0, 0, 0), ty),
+        mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_),
+        case.head_dim**-0.5, case.softcap,
+        FOREVER if left is None else left, 0 if case.causal else FOREVER if right is None else right,
+        int(case.causal != "top_left"), case.pack, case.splits,
+    ])  # fmt: skip
+    assert_fence(out)
+    assert_fence(lse)
+    # The kernel keeps the maximum times log2(e), which overflows here; float64 does not.
+    expected_lse = np.where(expected_lse < -(2.0**127), -np.inf, expected_lse)
+    return *join(out, lse), expected, expected_lse
+
+
+def join(out, lse):
+    """Partial results over disjoint keys, joined in float64."""
+    if len(out) == 1:
+        return out[0], lse[0]
+    wide = lse.astype(np.float64)
+    highest = wide.max(0)
+    base = np.where(np.isinf(highest), 0, highest)
+    weights = np.exp(wide - base)
+    total = weights.sum(0)
+    joined = (weights[..., None] * out).sum(0) / np.where(total == 0, 1, total)[..., None]
+    with np.errstate(divide="ignore"):
+        return joined, base + np.log(total)
+
+
+@needs_device
+@pytest.mark.parametrize("name", CASES)
+def test_attention_equals_float64(name, dtype):
+    out, lse, expected, expected_lse = attention(CASES[name], dtype)
+    out, lse = out.astype(np.float64), lse.astype(np.float64)
+
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(np.where(np.isinf(out), out, 0), np.where(np.isinf(expected), expected, 0))
+    finite = np.isfinite(expected)
+    size = np.max(np.where(finite, np.abs(expected), 0), axis=-1, keepdims=True)
+    error = np.where(finite, np.abs(np.where(finite, out, 0) - np.where(finite, expected, 0)), 0)
+    share = np.max(error / np.maximum(size * TOLERANCE[dtype], 1e-30))
+
+    np.testing.assert_array_equal(np.isfinite(lse), np.isfinite(expected_lse))
+    known = np.isfinite(expected_lse)
+    lse_error = np.max(np.abs(lse[known] - expected_lse[known]) / np.maximum(1, np.abs(expected_lse[known])), initial=0)
+    print(f"GATE {dtype:9}{name:28} error {np.max(error):.1e} share of bound {share:.2f} lse {lse_error:.1e}")
+    assert share <= 1
+    assert lse_error <= 4e-6
+
+
+@needs_device
+def test_attention_repeats_bitwise(dtype):
+    first, second = (attention(CASES["causal bottom right"], dtype) for _ in range(2))
+    assert first[0].tobytes() == second[0].tobytes()
+    assert first[1].tobytes() == second[1].tobytes()
+
+
+# ------------------------------------------------------------------------------------ every operation, against NumPy
+
+
+@dataclass(frozen=True)
+class Shape(T.Config):
+    m: int = 64
+    n: int = 32
+
+
+@T.kernel
+def elementwise(
+    cfg,
+    x: T.Tensor[2],
+    y: T.Tensor[2],
+    flags: T.Tensor[2],
+    counts: T.Tensor[1],
+    numbers: T.Tensor[2],
+    out: T.Tensor[3],
+    per_row: T.Tensor[2],
+    col0: T.Int,
+    factor: T.Float,
+):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < x.shape[0]
+    a = T.load_tile(cfg, x, (row,), col0, cfg.n, valid)
+    r = T.load_rows(y, (row, 1), valid)
+    T.store_rows(per_row[0], (row,), T.rowmax(a), valid)
+    T.store_rows(per_row[1], (row,), T.rowsum(a), valid)
+    T.store_rows(per_row[2], (row,), T.exp2(r), valid)
+    T.store_rows(per_row[3], (row,), T.log2(T.maximum(r, 0.0)), valid)
+    T.store_rows(per_row[4], (row,), T.reciprocal_or_zero(T.maximum(r, 0.0)), valid)
+    T.store_rows(per_row[5], (row,), T.minimum(r * 2.0 - r, T.full_rows(cfg, cfg.m, 0.25)), valid)
+    shifted = row * 3 - 40
+    quotient, rest = shifted // 7, shifted % 7
+    T.store_rows(per_row[6], (row,), T.where(T.minimum(quotient, rest) > T.maximum(shifted, -5), 1.0, r), valid)
+    chosen = (quotient >= 0) & (rest != 3)
+    T.store_rows(per_row[7], (row,), T.where(chosen, r + 1.0, T.where(rest == 1, 2.0, 3.0)), valid)
+    T.store_rows(per_row[8], (row,), T.where((r <= 0.5) & (quotient < 5), factor, r - factor), valid)
+    whole = T.where(row > 9, 1, 2) + 3
+    T.store_rows(per_row[9], (row,), T.where(whole == 4, T.load_rows(numbers, (row, 2), valid), 5.0), valid)
+
+    T.store_tile(out[0], (row,), 0, a, valid)
+    T.store_tile(out[1], (row,), 0, T.exp2(T.load_tile(cfg, x, (row,), col0, cfg.n, valid)), valid)
+    T.store_tile(out[2], (row,), 0, T.tanh(T.load_tile(cfg, x, (row,), col0, cfg.n, valid)), valid)
+    T.store_tile(out[3], (row,), 0, T.absolute(T.load_tile(cfg, y, (row,), 0, cfg.n, valid)) * r + 1.0, valid)
+    T.store_tile(out[4], (row,), 0, T.distance(cfg, shifted, col0, cfg.n), valid)
+    b = T.load_tile(cfg, y, (row,), col0, cfg.n, valid) - r
+    T.store_tile(out[5], (row,), 0, T.mask_outside(b * factor, col0, quotient, shifted), valid)
+    seen = T.load_tile(cfg, flags, (row,), 0, cfg.n, valid)
+    T.store_tile(out[6], (row,), 0, T.mask_where(T.load_tile(cfg, y, (row,), 0, cfg.n, valid), seen), valid)
+    c = T.load_tile(cfg, x, (row,), 0, cfg.n, valid) * T.load_tile(cfg, y, (row,), 0, cfg.n, valid)
+    c = c + T.load_tile(cfg, numbers, (row,), 0, cfg.n, valid) - T.load_tile(cfg, y, (row,), 1, cfg.n, valid)
+    T.store_tile(out[7], (row,), int(counts[1]), c, row < counts[0])
+
+
+@needs_device
+@pytest.mark.parametrize("waves", [4, 2])
+def test_elementwise_operations_equal_numpy(dtype, waves):
+    rng = np.random.default_rng(1)
+    ty, rows, columns = DTYPES[dtype], 53, 37
+    x, y = (rng.standard_normal((rows, columns)).astype(ty) for _ in range(2))
+    x[0, 5:13] = [1e-3, -1e-3, 1e-7, 0, 20, -20, np.inf, -np.inf]
+    y[:2, 1] = 0, -1
+    flags = rng.random((rows, columns)) < 0.5
+    counts = np.array([41, 3], np.int32)
+    numbers = rng.integers(-9, 9, (rows, columns)).astype(np.int32)
+
+    def outputs():
+        return fenced((8, rows, columns), np.float32), fenced((10, rows), np.float32)
+
+    ours, numpys = outputs(), outputs()
+    arguments = [x, y, flags, counts, numbers, *ours, 5, 0.75]
+    run(elementwise, Shape(arch=device_arch(), waves=waves), (1, 1, 1), arguments)
+    api.set_block((0, 0, 0))
+    elementwise(Shape(), x, y, flags, counts, numbers, *numpys, 5, 0.75)
+    (tiles, per_row), (expected_tiles, expected_per_row) = ours, numpys
+    assert_fence(tiles)
+    assert_fence(per_row)
+    # Sums and fused multiply-adds may lose a few bits where terms cancel; functions of one number may not.
+    np.testing.assert_allclose(per_row, expected_per_row, rtol=1e-6, atol=4e-6)
+    np.testing.assert_allclose(tiles, expected_tiles, rtol=1e-6, atol=5e-7)
+    np.testing.assert_allclose(tiles[:3], expected_tiles[:3], rtol=1e-6, atol=0)
+
+
+@needs_device
+def test_stores_round_to_nearest_even(dtype):
+    ty = DTYPES[dtype]
+    one = np.float32(1)
+    step = np.float32(ml_dtypes.finfo(ty).eps)
+    x = np.zeros((64, 32), np.float32)
+    x[:, :6] = [one + step / 2, one + 3 * step / 2, -one - step / 2, np.inf, np.nan, 1e-30]
+    out = fenced((1, 64, 32), ty)
+    run(copy, Shape(arch=device_arch(), waves=4), (1, 1, 1), [x, out])
+    np.testing.assert_array_equal(out[0].astype(np.float32), x.astype(ty).astype(np.float32))
+
+
+@T.kernel
+def copy(cfg, x: T.Tensor[2], out: T.Tensor[3]):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < x.shape[0]
+    T.store_tile(out[0], (row,), 0, T.load_tile(cfg, x, (row,), 0, cfg.n, valid), valid)
+
+
+@T.kernel
+def products(cfg, x: T.Tensor[2], y: T.Tensor[2], z: T.Tensor[2], out: T.Tensor[3]):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < x.shape[0]
+    left = T.stage(cfg, T.rows(x, 2, x.shape[0]), cfg.n, cfg.m)
+    right = T.stage(cfg, y, cfg.n, cfg.n)
+    wide = T.stage(cfg, z, cfg.n, cfg.m)
+    left = T.acquire(T.fetch(left, 0))
+    right = T.acquire(T.fetch(right, 16))
+    wide = T.acquire(T.fetch(wide, 0))
+    a = T.load_operand(cfg, x, (row,), 4, cfg.n, valid)
+    T.store_tile(out[0], (row,), 0, T.dot_nt(a, right), valid)
+    T.store_tile(out[1], (row,), 0, T.dot_nn(a, right), valid)
+    T.store_tile(out[2], (row,), 0, T.dot_tn(left, right), row < 64)
+    ones = T.exp2(T.zeros(cfg, cfg.m, cfg.n))
+    sums = T.dot_tn(left, right, T.dot_nt(a, right, ones))
+    right = T.acquire(T.fetch(T.release(right), 32))
+    sums = T.dot_nn_where(a, right, T.dot_nn(a, right, sums))
+    T.store_tile(out[3], (row,), 0, sums, valid)
+    T.store_tile(out[4], (row,), 0, T.dot_nn(a, wide), valid)
+
+
+@needs_device
+@pytest.mark.parametrize("waves", [4, 2])
+def test_products_equal_numpy(dtype, waves):
+    rng = np.random.default_rng(2)
+    ty = DTYPES[dtype]
+    # Small whole numbers: every sum is exact in every dtype.
+    x, y, z = (rng.integers(-3, 4, shape).astype(ty) for shape in ((60, 70), (75, 29), (40, 50)))
+
+    def output():
+        return fenced((5, 64, 64), np.float32, 0)
+
+    ours, numpys = output(), output()
+    run(products, Shape(arch=device_arch(), waves=waves), (1, 1, 1), [x, y, z, ours])
+    api.set_block((0, 0, 0))
+    products(Shape(), *(t.astype(np.float32) for t in (x, y, z)), numpys)
+    assert_fence(ours)
+    np.testing.assert_array_equal(ours, numpys)
+
+
+# --------------------------------------------------------------------------------- mistakes, found without any device
+
+
+def test_windows_beyond_local_memory_are_refused():
+    cfg = Config(arch="sm_86", waves=4, block_m=64, block_n=64, head_dim=256, value_dim=256)
+    with pytest.raises(TileError, match=r"take \d+ bytes of local memory .* sm_86 has 101376"):
+        compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
+
+
+def test_rows_that_do_not_fit_the_waves_are_refused():
+    cfg = Config(arch="sm_90", waves=4, block_m=16, block_n=64)
+    with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
+        compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
+
+
+def test_architectures_without_mma_are_refused():
+    with pytest.raises(TargetError, match=r"'gfx1100' cannot be compiled by the CUDA target; allowed: sm_80 and later"):
+        compile_kernel(flash_attention, Config(arch="gfx1100", waves=4, block_m=64), ATTENTION_DTYPES)
+
+
+@T.device
+def sum_of_window(cfg, x, a):
+    window = T.stage(cfg, x, cfg.n, cfg.n)
+    return T.dot_nn(a, T.acquire(T.fetch(window, 0)))
+
+
+@T.kernel
+def stage_in_a_device_function(cfg, x: T.Tensor[2], out: T.Tensor[3]):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < x.shape[0]
+    T.store_tile(out[0], (row,), 0, sum_of_window(cfg, x, T.load_operand(cfg, x, (row,), 0, cfg.n, valid)), valid)
+
+
+def test_stages_of_device_functions_are_refused():
+    with pytest.raises(TileError, match="stage: sum_of_window is a device function; make the stage in the kernel"):
+        compile_kernel(stage_in_a_device_function, Shape(arch="sm_90", waves=4), ("float16", "float32"))
+
+
+def test_compiles_for_an_architecture_without_a_device():
+    kernel = compile_kernel(copy, Shape(arch="sm_80", waves=2), ("float16", "bfloat16"))
+    assert ".target sm_80" in kernel.ptx
+    assert (kernel.threads, kernel.local_bytes, kernel.words) == (64, 0, 12)
+
+
+ATTENTION_DTYPES = ("float16",) * 4 + ("float32", "int32", "int32", "float32", "float32", "float16", "bool")
