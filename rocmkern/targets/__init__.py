@@ -105,6 +105,18 @@ def current_target() -> Any:
     return _get(_chosen()[0])
 
 
+@functools.cache
+def target_of(device: Any) -> Any:
+    """The target object that runs kernels on a GPU device."""
+    if device.kind == "hip":
+        from rocmkern.targets.hip import HipTarget
+
+        return HipTarget(device)
+    from rocmkern.targets.cuda import CudaTarget
+
+    return CudaTarget(device)
+
+
 def _chosen() -> tuple[str, str]:
     override = getattr(_thread, "name", None)
     if override:
@@ -113,6 +125,8 @@ def _chosen() -> tuple[str, str]:
         return _process, "chosen by use()"
     wanted = os.environ.get("ROCMKERN_TARGET", "").strip()
     if wanted:
+        if wanted not in NAMES:
+            raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))
         return wanted, f"ROCMKERN_TARGET={wanted}"
     return _automatic()
 
@@ -121,7 +135,10 @@ def _chosen() -> tuple[str, str]:
 def _automatic() -> tuple[str, str]:
     from rocmkern.runtime.probe import gpu_status
 
-    return "cpu", f"automatic: {gpu_status().reason}"
+    status = gpu_status()
+    if status.available and status.chosen is not None:
+        return status.chosen.kind, f"automatic: {status.chosen}"
+    return "cpu", f"automatic: {status.reason}"
 
 
 @functools.cache
@@ -135,8 +152,7 @@ def _get(name: str) -> Any:
 
         return CpuTarget()
     if name in ("hip", "cuda"):
-        raise TargetError(
-            f"the {name} target does not run operations yet: only its tile lowering exists "
-            f"(rocmkern.tile.{name}); use 'cpu' or 'python'"
-        )
+        from rocmkern.runtime.devices import open_device
+
+        return target_of(open_device(name))
     raise ArgumentError("target", repr(name), ", ".join(NAMES))

@@ -2,11 +2,13 @@
 
 ``ROCMKERN_CACHE_DIR``, else ``$XDG_CACHE_HOME/rocmkern``, else ``~/.cache/rocmkern``. Files are written under a
 temporary name and renamed, so that several processes may compile the same variant at once: the last one wins, with
-equal contents. Where no directory can be written, modules are loaded from memory and compiled again in each process.
+equal contents. Where no directory can be written, or what lies there is damaged, modules are loaded from memory and
+compiled again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -14,6 +16,8 @@ import sys
 import tempfile
 import types
 from pathlib import Path
+
+from rocmkern.runtime.errors import RocmkernError
 
 
 def cache_directory() -> Path:
@@ -25,13 +29,19 @@ def cache_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "rocmkern"
 
 
-def write_atomically(path: Path, text: str) -> None:
+#: Modification time of every module (2020-01-01). Numba drops what it compiled from a file with another time, but here the
+#: name says what a file holds: two processes that write the same module must not undo each other's work.
+MODIFIED = 1577836800
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.utime(temporary, (MODIFIED, MODIFIED))
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -63,26 +73,56 @@ def load_module(name: str, text: str) -> types.ModuleType:
         return sys.modules[full_name]
     directory = cache_directory()
     path = directory / f"{full_name}.py"
-    cached = _usable(directory)
-    if cached and not path.exists():
+    module = None
+    if _usable(directory) and _written(path, text):
         try:
-            write_atomically(path, text)
-        except OSError:
-            cached = False
-    if cached:
-        spec = importlib.util.spec_from_file_location(full_name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        module.CACHED = True  # type: ignore[attr-defined]
-        sys.modules[full_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[full_name]
+            module = _from_file(full_name, path)
+        except _errors_of_the_kernel():
             raise
-        return module
-    module = types.ModuleType(full_name)
-    module.CACHED = False  # type: ignore[attr-defined]
-    exec(compile(text, f"<{full_name}>", "exec"), module.__dict__)
+        except Exception:
+            # A damaged or full cache must not stop the program.
+            _discard(path)
+    if module is None:
+        module = types.ModuleType(full_name)
+        module.CACHED = False  # type: ignore[attr-defined]
+        exec(compile(text, f"<{full_name}>", "exec"), module.__dict__)
     sys.modules[full_name] = module
     return module
+
+
+def _written(path: Path, text: str) -> bool:
+    """Whether the file holds the text, now or already."""
+    try:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _from_file(name: str, path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.CACHED = True  # type: ignore[attr-defined]
+    sys.modules[name] = module  # numba asks for it while it compiles
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _errors_of_the_kernel() -> tuple[type[Exception], ...]:
+    """What compiling again would raise again."""
+    from numba.core.errors import NumbaError
+
+    return NumbaError, RocmkernError
+
+
+def _discard(path: Path) -> None:
+    """Remove what numba keeps beside a module."""
+    for file in (path.parent / "__pycache__").glob(f"{path.stem}*.nb[ci]"):
+        with contextlib.suppress(OSError):
+            file.unlink()

@@ -14,9 +14,11 @@ import numpy as np
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import cache, source
+from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, entry
+from rocmkern.tile.check import check_consumed
 
-TEMPLATE = '''\
+TEMPLATE = """\
 from numba import njit
 
 {imports}
@@ -35,7 +37,7 @@ def launch(words, nx, ny, first, last):
             config(CFG, block % nx, block // nx % ny, block // (nx * ny)),
             {arguments},
         )
-'''
+"""
 
 ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
 
@@ -74,6 +76,7 @@ class CpuTarget:
     """Compiles kernels with numba and runs them on this host's cores."""
 
     name = "cpu"
+    device = None
 
     def __init__(self) -> None:
         self.arch = host_architecture()
@@ -136,6 +139,7 @@ class CpuTarget:
 
             if not llvm.get_host_cpu_features().get("f16c"):
                 raise TargetError("float16 on this processor: it has no F16C instructions; use float32 or bfloat16")
+        check_consumed(kernel, cfg)
         versions = f"numba {numba.__version__}, numpy {np.__version__}, python {platform.python_version()}"
         try:
             if source.importable(kernel) and source.importable(type(cfg)):
@@ -143,7 +147,7 @@ class CpuTarget:
                 return cache.load_module(kernel.__name__, text).launch
             return self._compile_in_memory(kernel, cfg, dtypes)
         except NumbaError as e:
-            raise TileError(f"kernel {kernel.__name__} for {cfg}: {_first_message(e)}") from e
+            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
 
     @staticmethod
     def _compile_in_memory(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
@@ -175,14 +179,3 @@ def pack(kernel: Callable, args: Sequence[Any]) -> np.ndarray:
 def address_of(array: Any) -> int:
     """Address of an array's first element."""
     return array.__array_interface__["data"][0]
-
-
-def _first_message(error: Exception) -> str:
-    """The line of numba's report that says what is wrong: the tile language's own words where it spoke."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for line in lines:
-        for mark in ("TypingError: ", "raised from"):
-            if mark in line and mark == "TypingError: ":
-                return line.split(mark, 1)[1]
-    operations = tuple(f"{name}:" for name in [*api.OPERATIONS, "add", "sub", "mul", "floordiv", "mod"])
-    return next((line for line in lines if line.startswith(operations)), lines[0] if lines else repr(error))

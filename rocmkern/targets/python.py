@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rocmkern.tile import api
 
 
@@ -13,10 +15,13 @@ class PythonTarget:
     """Runs kernels in the interpreter, by the tile language's NumPy definitions."""
 
     name = "python"
+    device = None
     arch = "python"
 
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""
-        for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
-            api.set_block((x, y, z))
-            kernel(cfg, *args)
+        # Infinities and NaN are data here, as on the machine targets: no warnings about them.
+        with np.errstate(all="ignore"):
+            for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
+                api.set_block((x, y, z))
+                kernel(cfg, *args)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rocmkern.tile import api, entry
 
@@ -52,10 +54,34 @@ def library_fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def kernel_fingerprint(kernel: Callable) -> str:
+    """Hash of the files that define a kernel and the device functions it reaches, and of the constants they name."""
+    digest, seen, waiting = hashlib.sha256(), set(), [kernel]
+    while waiting:
+        fn = waiting.pop()
+        if fn in seen:
+            continue
+        seen.add(fn)
+        digest.update(_file_hash(fn.__code__.co_filename))
+        for name, value in _named_by(fn):
+            if any(value is device_function for device_function in api.DEVICE_FUNCTIONS):
+                waiting.append(value)
+            elif isinstance(value, int | float | str):
+                digest.update(f"{name} = {value!r}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 @functools.cache
-def kernel_fingerprint(path: str) -> str:
-    """Hash of the file that defines a kernel."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+def _file_hash(path: str) -> bytes:
+    return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+def _named_by(fn: Callable) -> list[tuple[str, Any]]:
+    """Globals that a function names, and what it may take from the modules among them, in the order of its code."""
+    names = fn.__code__.co_names
+    found = [(name, fn.__globals__[name]) for name in names if name in fn.__globals__]
+    modules = [value for _, value in found if isinstance(value, types.ModuleType)]
+    return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]
 
 
 def render(kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
@@ -77,7 +103,7 @@ def render(kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[st
     )
     head = (
         f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
-        f"library {library_fingerprint()}, kernel {kernel_fingerprint(kernel.__code__.co_filename)}, {versions}\n"
+        f"library {library_fingerprint()}, kernel {kernel_fingerprint(kernel)}, {versions}\n"
         '"""\n\n'
     )
     body = template.format(

@@ -7,6 +7,7 @@ from rocmkern.tile.api import (
     Float,
     Int,
     Operand,
+    Out,
     Stage,
     Tensor,
     Tile,
@@ -48,7 +49,7 @@ from rocmkern.tile.api import (
 )
 
 __all__ = [
-    "NEG_INF", "OPERATIONS", "Config", "Float", "Int", "Operand", "Stage", "Tensor", "Tile", "absolute", "acquire",
+    "NEG_INF", "OPERATIONS", "Config", "Float", "Int", "Operand", "Out", "Stage", "Tensor", "Tile", "absolute", "acquire",
     "block_id", "device", "distance", "dot_nn", "dot_nn_where", "dot_nt", "dot_tn", "exp2", "fetch", "full_rows",
     "kernel", "load_operand", "load_rows", "load_tile", "log2", "mask_outside", "mask_where", "maximum", "minimum",
     "operand", "reciprocal_or_zero", "release", "row_index", "rowmax", "rows", "rowsum", "softmax_step", "stage",

@@ -22,7 +22,8 @@ stage
 Rules
 -----
 * Control flow is uniform: conditions are scalars, the same for the whole block.
-* An operation that *consumes* a tile may reuse its storage. A consumed tile is dead; using it again raises here.
+* An operation that *consumes* an argument may reuse its storage (`CONSUMES` lists them all). What was consumed is dead:
+  using it again raises here, and `check.py` finds it before a kernel is compiled.
 * Shapes are compile-time: they come from the configuration ``cfg``, the first argument of every kernel.
 * Reading past the end of a tensor gives zeros, never a fault, and is never written back.
 """
@@ -38,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
+from rocmkern.tile.architectures import local_memory_bytes
 
 NEG_INF = float("-inf")
 
@@ -62,18 +64,26 @@ class Config:
 
 @dataclass(frozen=True)
 class Parameter:
-    """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32."""
+    """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32.
+
+    ``output`` says that the kernel writes the tensor, all of it, and does not read it.
+    """
 
     kind: str
     ndim: int = 0
+    output: bool = False
 
 
 class _TensorParameters:
+    def __init__(self, output: bool):
+        self.output = output
+
     def __getitem__(self, ndim: int) -> Parameter:
-        return Parameter("tensor", ndim)
+        return Parameter("tensor", ndim, self.output)
 
 
-Tensor = _TensorParameters()
+Tensor = _TensorParameters(output=False)
+Out = _TensorParameters(output=True)
 Int = Parameter("int")
 Float = Parameter("float")
 
@@ -81,7 +91,7 @@ DEVICE_FUNCTIONS: list[Callable] = []
 
 
 def kernel(fn: Callable) -> Callable:
-    """Mark a function as a kernel: ``fn(cfg, *arguments)`` with every argument annotated by `Tensor`, `Int`, `Float`.
+    """Mark a function as a kernel: ``fn(cfg, *arguments)`` with every argument annotated by `Tensor`, `Out`, `Int`, `Float`.
 
     The function itself is returned: it stays a plain Python function.
     """
@@ -142,16 +152,49 @@ class _Owned:
         return self._array.shape
 
 
-def _other(x: Any, shape: tuple[int, int], by: str) -> Any:
+def _show(x: Any) -> str:
+    """A value in the words of an error message."""
+    if isinstance(x, _Owned):
+        return f"{'a tile' if isinstance(x, Tile) else 'an operand'} {list(x.shape)}"
+    if isinstance(x, Stage):
+        return f"a stage [{x.n}, {x.k}] of {x.source.dtype.name}"
+    if isinstance(x, np.ndarray) and x.ndim == 1:
+        kind = {"float32": "f32", "int32": "i32", "bool": "i1"}.get(x.dtype.name, x.dtype.name)
+        return f"{len(x)} rows of {kind}"
+    return f"a tensor with {x.ndim} axes" if isinstance(x, np.ndarray) else f"{type(x).__name__} {x!r}"
+
+
+def _want(cls: type, x: Any, what: str) -> Any:
+    if not isinstance(x, cls):
+        raise TileError(f"{what} must be {(cls.__doc__ or '').splitlines()[0].split('.')[0]}, got {_show(x)}")
+    return x
+
+
+def _match(by: str, x: Any, *others: Any) -> None:
+    """Every other tile, and rows among the others, must have as many rows as ``x``."""
+    m = len(x) if isinstance(x, np.ndarray) else x.shape[0]
+    for y in others:
+        if isinstance(y, np.ndarray | Tile) and y.shape[:1] != (m,):
+            raise TileError(f"{by}: {_show(x)} and {_show(y)} do not match")
+
+
+def _check_index(by: str, x: np.ndarray, index: tuple, axes: int, valid: np.ndarray) -> None:
+    if len(index) != axes:
+        raise TileError(f"{by}: {_show(x)} needs {axes} index entries, got {len(index)}")
+    _match(by, valid, *index)
+
+
+def _other(x: Any, tile: Tile, by: str) -> Any:
     """Right-hand side of a tile operator: a tile (consumed), rows (broadcast over columns) or a scalar."""
     if isinstance(x, Tile):
-        if x.shape != shape:
-            raise TileError(f"{by}: tiles of shapes {shape} and {x.shape} do not match")
+        if x.shape != tile.shape:
+            raise TileError(f"{by}: {_show(tile)} and {_show(x)} do not match")
         return x.consume(by)
     if isinstance(x, np.ndarray):
-        if x.shape != shape[:1]:
-            raise TileError(f"{by}: a tile of shape {shape} needs {shape[0]} rows, got {x.shape}")
+        _match(by, tile, x)
         return x.astype(np.float32)[:, None]
+    if isinstance(x, Operand | Stage):
+        raise TileError(f"{by}: cannot combine {_show(tile)} with {_show(x)}")
     return np.float32(x)
 
 
@@ -159,15 +202,21 @@ class Tile(_Owned):
     """``[M, N]`` float32 values. ``+ - *`` with a tile, with rows, or with a scalar consume the tiles involved."""
 
     __slots__ = ()
+    __array_ufunc__ = None  # rows on the left: NumPy must leave the operator to us
 
     def __add__(self, other: Any) -> Tile:
-        return Tile(self.consume("+") + _other(other, self.shape, "+"))
+        return Tile(self.consume("+") + _other(other, self, "+"))
 
     def __sub__(self, other: Any) -> Tile:
-        return Tile(self.consume("-") - _other(other, self.shape, "-"))
+        return Tile(self.consume("-") - _other(other, self, "-"))
 
     def __mul__(self, other: Any) -> Tile:
-        return Tile(self.consume("*") * _other(other, self.shape, "*"))
+        return Tile(self.consume("*") * _other(other, self, "*"))
+
+    def _reflected(self, other: Any) -> Tile:
+        raise TileError(f"cannot combine {_show(other)} with {_show(self)}: write the tile on the left")
+
+    __radd__ = __rsub__ = __rmul__ = _reflected
 
 
 class Operand(_Owned):
@@ -179,16 +228,31 @@ class Operand(_Owned):
 class Stage:
     """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released. Use the functions below."""
 
-    __slots__ = ("acquired", "fetched", "k", "n", "source", "window")
+    __slots__ = ("_dead", "acquired", "fetched", "k", "n", "source", "window")
 
     def __init__(self, source: np.ndarray, n: int, k: int):
         self.source, self.n, self.k = source, n, k
         self.fetched: int | None = None  # first row of the window that is on its way
         self.acquired = False
         self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
+        self._dead: str | None = None
+
+    def consume(self, by: str) -> Stage:
+        """The same stage under a new name; this name is dead."""
+        self._check_alive()
+        new = Stage.__new__(Stage)
+        for name in Stage.__slots__:
+            setattr(new, name, getattr(self, name))
+        self._dead = by
+        return new
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise TileError(f"this stage was consumed by {self._dead} and cannot be used again: use what that returned")
 
     @property
     def data(self) -> np.ndarray:
+        self._check_alive()
         if not self.acquired:
             raise TileError("this stage is not acquired: call acquire() before the product and release() after it")
         return self.window
@@ -213,23 +277,25 @@ def full_rows(cfg: Config, m: int, value: float) -> np.ndarray:
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Rows: ``a`` where ``condition`` holds, else ``b``."""
+    _match("where", condition, a, b)
     r = np.where(condition, a, b)
-    return r.astype(np.float32) if r.dtype == np.float64 else r
+    return r.astype({"float64": np.float32, "int64": np.int32}.get(r.dtype.name, r.dtype))
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """Rows: the smaller of two."""
-    return _same_kind(np.minimum(a, b), a, b)
+    """Rows: the smaller of two; a NaN in one of them is ignored."""
+    return _same_kind("minimum", np.fmin, a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
     """Rows: the larger of two; a NaN in one of them is ignored."""
-    return _same_kind(np.fmax(a, b), a, b)
+    return _same_kind("maximum", np.fmax, a, b)
 
 
-def _same_kind(r: np.ndarray, a: Any, b: Any) -> np.ndarray:
-    rows = a if isinstance(a, np.ndarray) else b
-    return r.astype(rows.dtype)
+def _same_kind(by: str, combine: Callable, a: Any, b: Any) -> np.ndarray:
+    rows, other = (a, b) if isinstance(a, np.ndarray) else (b, a)
+    _match(by, rows, other)
+    return combine(a, b).astype(rows.dtype)
 
 
 def reciprocal_or_zero(x: np.ndarray) -> np.ndarray:
@@ -246,14 +312,23 @@ def log2(x: np.ndarray) -> np.ndarray:
 
 def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
+    _check_index("load_rows", x, index, x.ndim, valid)
     out = np.zeros(valid.shape, np.float32)
     out[valid] = x[_pick(index, valid)]
     return out
 
 
 def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
-    """``x[index] = values`` where ``valid``."""
+    """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even)."""
+    _check_index("store_rows", x, index, x.ndim, valid)
+    _match("store_rows", valid, values)
+    _check_storable("store_rows", x)
     x[_pick(index, valid)] = values[valid].astype(x.dtype)
+
+
+def _check_storable(by: str, x: np.ndarray) -> None:
+    if x.dtype.kind in "biu":
+        raise TileError(f"{by}: values can be stored as float32, float16 or bfloat16, not as {x.dtype.name}")
 
 
 def _pick(index: tuple, valid: np.ndarray) -> tuple:
@@ -281,6 +356,7 @@ def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid
 
     ``index`` has one entry (rows or scalar) for every axis of ``x`` but the last.
     """
+    _check_index("load_tile", x, index, x.ndim - 1, valid)
     return Tile(_gather(x, index, col0, n, valid))
 
 
@@ -289,6 +365,9 @@ def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nda
 
     ``index`` is as in `load_tile`; columns past the end of ``x`` are not written either.
     """
+    _check_index("store_tile", x, index, x.ndim - 1, valid)
+    _match("store_tile", _want(Tile, tile, "store_tile: tile"), valid)
+    _check_storable("store_tile", x)
     stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
     if stop > col0:
         x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)
@@ -296,12 +375,12 @@ def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nda
 
 def rowmax(tile: Tile) -> np.ndarray:
     """Largest value of each row; NaN is ignored. Does not consume."""
-    return np.fmax.reduce(tile.data, axis=1)
+    return np.fmax.reduce(_want(Tile, tile, "rowmax: the argument").data, axis=1)
 
 
 def rowsum(tile: Tile) -> np.ndarray:
     """Sum of each row. Does not consume."""
-    return tile.data.sum(axis=1, dtype=np.float32)
+    return _want(Tile, tile, "rowsum: the argument").data.sum(axis=1, dtype=np.float32)
 
 
 def exp2(x: Any) -> Any:
@@ -312,12 +391,12 @@ def exp2(x: Any) -> Any:
 
 def tanh(tile: Tile) -> Tile:
     """Hyperbolic tangent (consumes)."""
-    return Tile(np.tanh(tile.consume("tanh")))
+    return Tile(np.tanh(_want(Tile, tile, "tanh: the argument").consume("tanh")))
 
 
 def absolute(tile: Tile) -> Tile:
     """Absolute value (consumes)."""
-    return Tile(np.abs(tile.consume("absolute")))
+    return Tile(np.abs(_want(Tile, tile, "absolute: the argument").consume("absolute")))
 
 
 def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
@@ -327,6 +406,7 @@ def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
 
 def mask_outside(tile: Tile, col0: int, low: np.ndarray, high: np.ndarray) -> Tile:
     """``-inf`` where column ``col0 + c`` lies outside ``low[r] .. high[r]``, both inclusive (consumes)."""
+    _match("mask_outside", _want(Tile, tile, "mask_outside: the argument"), low, high)
     c = col0 + np.arange(tile.shape[1])[None, :]
     inside = (c >= low[:, None]) & (c <= high[:, None])
     return Tile(np.where(inside, tile.consume("mask_outside"), np.float32(NEG_INF)))
@@ -334,7 +414,7 @@ def mask_outside(tile: Tile, col0: int, low: np.ndarray, high: np.ndarray) -> Ti
 
 def mask_where(tile: Tile, visible: Tile) -> Tile:
     """``-inf`` where ``visible`` is 0 (consumes both)."""
-    seen = _other(visible, tile.shape, "mask_where")
+    seen = _other(_want(Tile, visible, "mask_where: visible"), tile, "mask_where")
     return Tile(np.where(seen != 0, tile.consume("mask_where"), np.float32(NEG_INF)))
 
 
@@ -368,6 +448,9 @@ def softmax_step(
     -------
     p, m, l, acc
     """
+    for name, t in (("s", s), ("acc", acc)):
+        _want(Tile, t, f"softmax_step: {name}")
+    _match("softmax_step", s, m, l, acc)
     scores, scale = s.consume("softmax_step"), np.float32(scale)
     new = np.fmax(m, np.fmax.reduce(scores, axis=1))
     base = np.where(new == NEG_INF, np.float32(0), new)
@@ -387,21 +470,35 @@ def rows(x: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, valid: np.ndarray) -> Operand:
     """As `load_tile`, as the left operand of a product."""
+    _check_index("load_operand", x, index, x.ndim - 1, valid)
     return Operand(_gather(x, index, col0, k, valid))
 
 
 def operand(tile: Tile, like: Stage) -> Operand:
     """Make a tile (consumed) the left operand of a product with ``like``; a target may round it to ``like``'s dtype."""
-    return Operand(tile.consume("operand"))
+    _want(Stage, like, "operand: like")
+    return Operand(_want(Tile, tile, "operand: the tile").consume("operand"))
 
 
 def stage(cfg: Config, source: np.ndarray, n: int, k: int) -> Stage:
-    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor ``source``."""
-    return Stage(source, n, k)
+    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor ``source``.
+
+    The stages of a kernel share the architecture's local memory.
+    """
+    if source.ndim != 2:
+        raise TileError(f"stage: the source must have 2 axes, got {_show(source)}")
+    st, limit = Stage(source, n, k), local_memory_bytes(cfg.arch)
+    need = n * k * source.dtype.itemsize
+    if need > limit:
+        raise TileError(
+            f"stage: {_show(st)} takes {need} bytes; {cfg.arch} has {limit} bytes of local memory; use smaller blocks"
+        )
+    return st
 
 
 def fetch(st: Stage, row0: int) -> Stage:
-    """Start to bring rows ``row0 .. row0 + n`` of the source. Rows and columns past the end will read as 0."""
+    """Start to bring rows ``row0 .. row0 + n`` of the source (consumes). Rows and columns past the end read as 0."""
+    st = _want(Stage, st, "fetch: the stage").consume("fetch")
     if st.fetched is not None:
         raise TileError("fetch: a window is already on its way; acquire it first")
     st.fetched = row0
@@ -409,7 +506,8 @@ def fetch(st: Stage, row0: int) -> Stage:
 
 
 def acquire(st: Stage) -> Stage:
-    """Wait for the fetched window and make it visible to the whole block; products may now use the stage."""
+    """Wait for the fetched window and make it visible to the whole block (consumes); products may use what it returns."""
+    st = _want(Stage, st, "acquire: the argument").consume("acquire")
     if st.fetched is None:
         raise TileError("acquire: nothing was fetched")
     if st.acquired:
@@ -422,7 +520,8 @@ def acquire(st: Stage) -> Stage:
 
 
 def release(st: Stage) -> Stage:
-    """Say that the block is done with the window in use."""
+    """Say that the block is done with the window in use (consumes)."""
+    st = _want(Stage, st, "release: the argument").consume("release")
     if not st.acquired:
         raise TileError("release: the stage is not acquired")
     st.window, st.acquired = np.full((st.n, st.k), np.nan, np.float32), False
@@ -430,30 +529,38 @@ def release(st: Stage) -> Stage:
 
 
 def _dot(name: str, a: np.ndarray, b: np.ndarray, acc: Tile | None) -> Tile:
+    """a @ b + acc: both sides as plain matrices."""
     if a.shape[1] != b.shape[0]:
         raise TileError(f"{name}: the inner dimensions {a.shape[1]} and {b.shape[0]} do not match")
     with np.errstate(invalid="ignore", over="ignore"):
         product = a @ b
     if acc is None:
         return Tile(product)
-    if acc.shape != product.shape:
-        raise TileError(f"{name}: an accumulator of shape {acc.shape} cannot take a product of shape {product.shape}")
+    if _want(Tile, acc, f"{name}: acc").shape != product.shape:
+        raise TileError(f"{name}: {_show(acc)} cannot take a product of shape {list(product.shape)}")
     return Tile(acc.consume(name) + product)
+
+
+def _sides(name: str, cls: type, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    return _want(cls, a, f"{name}: the left side").data, _want(Stage, b, f"{name}: the right side").data
 
 
 def dot_nt(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b.T``, plus ``acc`` if given (consumed): [M, K] x [N, K] -> [M, N]."""
-    return _dot("dot_nt", a.data, b.data.T, acc)
+    a, b = _sides("dot_nt", Operand, a, b)
+    return _dot("dot_nt", a, b.T, acc)
 
 
 def dot_nn(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b``, plus ``acc`` if given (consumed): [M, K] x [K, N] -> [M, N]."""
-    return _dot("dot_nn", a.data, b.data, acc)
+    a, b = _sides("dot_nn", Operand, a, b)
+    return _dot("dot_nn", a, b, acc)
 
 
 def dot_tn(a: Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a.T @ b``, plus ``acc`` if given (consumed): [K, M] x [K, N] -> [M, N]."""
-    return _dot("dot_tn", a.data.T, b.data, acc)
+    a, b = _sides("dot_tn", Stage, a, b)
+    return _dot("dot_tn", a.T, b, acc)
 
 
 def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
@@ -461,7 +568,7 @@ def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
 
     This keeps what is masked out of the result, whatever it holds.
     """
-    left, right = a.data, b.data
+    left, right = _sides("dot_nn_where", Operand, a, b)
     finite = np.isfinite(right)
     out = _dot("dot_nn_where", left, np.where(finite, right, np.float32(0)), acc)
     if finite.all():
@@ -484,3 +591,21 @@ OPERATIONS: dict[str, Callable] = {
         dot_nt, dot_nn, dot_tn, dot_nn_where,
     )
 }  # fmt: skip
+
+#: Which arguments an operation consumes, by name. Beside these, ``+ - *`` consume the tiles that they combine.
+CONSUMES: dict[str, tuple[str, ...]] = {
+    "exp2": ("x",),
+    "tanh": ("tile",),
+    "absolute": ("tile",),
+    "mask_outside": ("tile",),
+    "mask_where": ("tile", "visible"),
+    "softmax_step": ("s", "acc"),
+    "operand": ("tile",),
+    "fetch": ("st",),
+    "acquire": ("st",),
+    "release": ("st",),
+    "dot_nt": ("acc",),
+    "dot_nn": ("acc",),
+    "dot_tn": ("acc",),
+    "dot_nn_where": ("acc",),
+}

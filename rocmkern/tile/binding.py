@@ -39,9 +39,7 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
         method = getattr(lowering, name if is_operation else f"operator_{name}")
         _register(numba, op, rule, method, tile, is_operation)
 
-    for fn in api.DEVICE_FUNCTIONS:
-        template = numba.make_overload_template(fn, _return_function(fn), {}, False, "never", True)
-        typing.register_global(fn, types.Function(template))
+    bind_device_functions(numba)
 
     class ConfigAttributes(numba.AttributeTemplate):
         key = tile.Config
@@ -73,6 +71,19 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
     lower.lower_constant(tile.Config)(config_constant)
     lower.lower_getattr_generic(tile.Config)(config_attribute)
     lower.lower_getattr(tile.Tensor, "shape")(lowering.tensor_shape)
+
+
+def bind_device_functions(numba: SimpleNamespace) -> None:
+    """Register the device functions that were defined since the last call; `bind` registers those that exist then.
+
+    The caller installs the typing registry again afterwards.
+    """
+    known = vars(numba).setdefault("device_functions", set())
+    for fn in api.DEVICE_FUNCTIONS:
+        if fn not in known:
+            known.add(fn)
+            template = numba.make_overload_template(fn, _return_function(fn), {}, False, "never", True)
+            numba.typing_registry.register_global(fn, numba.types.Function(template))
 
 
 def _register(

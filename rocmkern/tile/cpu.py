@@ -30,7 +30,8 @@ from numba.core.typing.templates import Registry as TypingRegistry
 from numba.extending import typeof_impl
 
 from rocmkern.tile import api, entry
-from rocmkern.tile.binding import bind
+from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.tensors import (
     F16,
     F32,
@@ -334,8 +335,8 @@ class CpuLowering(TensorLowering):
         return VECTOR_WIDTH[ty.hw[0]]
 
     def by_column(self, ty: Any) -> bool:
-        """Whether lanes run over rows (column storage)."""
-        return ty.m >= LANES_FROM and ty.m % self.width(ty) == 0
+        """Whether lanes run over rows (column storage); it needs whole vectors in powers of two."""
+        return ty.m >= LANES_FROM and ty.m & (ty.m - 1) == 0
 
     def new(self, context: Any, b: ir.IRBuilder, ty: Any) -> ir.Value:
         """A new buffer for a tile or an operand."""
@@ -649,9 +650,12 @@ class CpuLowering(TensorLowering):
 
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         def emit(v: ir.Value) -> ir.Value:
+            # `_exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
+            large = b.fcmp_ordered(">", v, const(v.type, 127.0))
             infinite = b.fcmp_ordered(">=", v, const(v.type, 128.0))
-            capped = b.select(infinite, const(v.type, 0.0), v)
-            return b.select(infinite, const(v.type, float("inf")), _exp2(b, capped))
+            power = _exp2(b, b.select(large, b.fsub(v, const(v.type, 1.0)), v))
+            power = b.select(large, b.fadd(power, power), power)
+            return b.select(infinite, const(v.type, float("inf")), power)
 
         if isinstance(sig.args[0], TILE.Rows):
             return emit(x)
@@ -796,8 +800,21 @@ class CpuLowering(TensorLowering):
     def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
         return impl_ret_borrowed(context, b, sig.return_type, tile)
 
+    @staticmethod
+    def count_local_memory(b: ir.IRBuilder, ty: Any) -> None:
+        """Refuse a stage that does not fit beside the kernel's earlier ones."""
+        limit = local_memory_bytes(ty.hw[0])
+        total = getattr(b.function, "local_bytes", 0) + ty.n * ty.k * DTYPES[ty.dtype]
+        if total > limit:
+            raise TypingError(
+                f"stage: with a stage [{ty.n}, {ty.k}] of {ty.dtype} the kernel's stages take {total} bytes; "
+                f"{ty.hw[0]} has {limit} bytes of local memory; use smaller blocks"
+            )
+        b.function.local_bytes = total
+
     def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
         ty, source_ty = sig.return_type, sig.args[1]
+        self.count_local_memory(b, ty)
         data, shape, strides = self.unpack_tensor(context, b, source_ty, source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         size = context.get_constant(types.uintp, ty.n * ty.k * 4)
@@ -1092,10 +1109,15 @@ def _multiply_rows_nn(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
 
 
 @functools.cache
-def install() -> None:
-    """Make the tile language known to numba's CPU target (once per process)."""
+def _install_operations() -> None:
     bind(NUMBA, TILE, CpuLowering(NUMBA, TILE))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
     cpu_target.target_context.refresh()
-    cpu_target.typing_context.install_registry(NUMBA.typing_registry)
     cpu_target.target_context.install_registry(NUMBA.lowering_registry)
+
+
+def install() -> None:
+    """Make the tile language, and the device functions defined so far, known to numba's CPU target."""
+    _install_operations()
+    bind_device_functions(NUMBA)
+    cpu_target.typing_context.install_registry(NUMBA.typing_registry)

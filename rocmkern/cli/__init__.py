@@ -1,0 +1,65 @@
+"""The command line: ``rocmkern COMMAND`` or ``python -m rocmkern COMMAND``.
+
+A command is one module of this package, named after the command, with three names::
+
+    SUMMARY = "one line for the list of commands"
+    def add_arguments(parser: argparse.ArgumentParser) -> None: ...
+    def run(arguments: argparse.Namespace) -> int: ...     # the exit status
+
+Nothing else is registered anywhere. The modules are imported for every call: what is slow to import belongs in `run`.
+An error of this library that `run` lets through is printed as one message, without a traceback, with exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from rocmkern import __version__
+from rocmkern.runtime.errors import RocmkernError
+
+__all__ = ["build_parser", "commands", "main"]
+
+
+def commands() -> dict[str, ModuleType]:
+    """The modules of the commands by name, in alphabetical order; modules with a leading underscore are no commands."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; ``arguments.run`` is the function of the command that was named."""
+    parser = argparse.ArgumentParser(prog="rocmkern", description="Attention kernels in Python: tools.")
+    parser.add_argument("--version", action="version", version=f"rocmkern {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, module in commands().items():
+        subparser = subparsers.add_parser(name, help=module.SUMMARY, description=module.__doc__)
+        subparser.formatter_class = argparse.RawDescriptionHelpFormatter
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The words after the program's name; those of this process by default.
+
+    Returns
+    -------
+    int
+        0 for success, 1 where the command failed, 2 (through SystemExit) where the words make no sense.
+    """
+    arguments = build_parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except RocmkernError as error:
+        print(f"rocmkern: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,265 @@
+"""Say what works on this machine, what does not, and which line mends it.
+
+Prints the versions, the chosen target and why, every target and what it lacks, the memory, the state of the kernel
+cache, and the result of a small attention on the cpu target. The exit status is 0 if that attention is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SUMMARY = "what works on this machine, what does not, and what to do about it"
+
+_DISTRIBUTIONS = ("rocmkern", "numba", "llvmlite", "numpy", "ml_dtypes", "numba-hip", "numba-cuda", "torch")
+_EXTRAS = {"hip": "numba-hip", "cuda": "numba-cuda"}
+# The check is an attention of a few dozen elements in float32; its results are of order one.
+_CHECK_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """One target: whether it runs operations here, and if not, why not and what to do."""
+
+    name: str
+    available: bool
+    detail: str
+    install: str = ""
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes of the host's memory as the resource manager counts them; an error instead where they cannot be read."""
+
+    free: int = 0
+    total: int = 0
+    allowed: int = 0
+    source: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """The directory of compiled kernels."""
+
+    directory: str
+    exists: bool
+    writable: bool
+    kernels: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CpuReport:
+    """Architecture, threads, and a small attention on the cpu target against the float64 reference."""
+
+    works: bool
+    arch: str = ""
+    threads: int = 0
+    error: float | None = None
+    seconds: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that ``rocmkern doctor`` says."""
+
+    python: str
+    platform: str
+    versions: dict[str, str | None]
+    target: str
+    reason: str
+    targets: tuple[TargetReport, ...]
+    gpu: dict[str, Any]
+    conflict: str
+    memory: MemoryReport
+    cache: CacheReport
+    cpu: CpuReport
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, print, and return 0 if the cpu target works, else 1."""
+    report = examine()
+    print(json.dumps(asdict(report), indent=2) if arguments.json else "\n".join(describe(report)))
+    return 0 if report.cpu.works else 1
+
+
+def examine() -> Report:
+    """Collect the report; asks the GPU drivers again. What is broken becomes part of the report."""
+    from rocmkern.runtime import gpu_status
+    from rocmkern.targets import NAMES, target
+
+    gpu = gpu_status(refresh=True)
+    cpu = check_cpu()
+    try:
+        chosen = target()
+        name, reason = chosen.name, chosen.reason
+    except Exception as error:
+        name, reason = "none", _words(error)
+    return Report(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        versions={distribution: _version(distribution) for distribution in _DISTRIBUTIONS},
+        target=name,
+        reason=reason,
+        targets=tuple(examine_target(each) for each in NAMES),
+        gpu={
+            "available": gpu.available,
+            "reason": gpu.reason,
+            "checks": list(gpu.checks),
+            "devices": [asdict(device) for device in gpu.devices],
+        },
+        conflict=_conflict(),
+        memory=examine_memory(),
+        cache=examine_cache(),
+        cpu=cpu,
+        environment={key: value for key, value in sorted(os.environ.items()) if key.startswith("ROCMKERN_")},
+    )
+
+
+def examine_target(name: str) -> TargetReport:
+    """Whether a target can be chosen here; where a package is missing, the line that installs it."""
+    from rocmkern.targets import target, using
+
+    package = _EXTRAS.get(name)
+    install = f'pip install "rocmkern[{name}]"' if package and _version(package) is None else ""
+    try:
+        with using(name):
+            return TargetReport(name, True, target().arch)
+    except Exception as error:
+        return TargetReport(name, False, _words(error), install)
+
+
+def examine_memory() -> MemoryReport:
+    """Host memory through the resource manager."""
+    from rocmkern.runtime import ResourceManager
+
+    try:
+        with ResourceManager("host") as manager:
+            stats = manager.memory_stats()
+    except Exception as error:
+        return MemoryReport(error=_words(error))
+    return MemoryReport(stats.free, stats.total, stats.allowed, stats.sources["free"])
+
+
+def examine_cache() -> CacheReport:
+    """State of the directory of compiled kernels; nothing is created."""
+    from rocmkern.targets.cache import cache_directory
+
+    directory = cache_directory()
+    files = [path for path in directory.rglob("*") if path.is_file()] if directory.is_dir() else []
+    nearest = next(path for path in (directory, *directory.parents) if path.exists())
+    return CacheReport(
+        directory=str(directory),
+        exists=directory.is_dir(),
+        writable=nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK),
+        kernels=len(list(directory.glob("rocmkern_*.py"))) if directory.is_dir() else 0,
+        nbytes=sum(_size(path) for path in files),
+    )
+
+
+def check_cpu() -> CpuReport:
+    """Compile and run a small causal attention on the cpu target."""
+    try:
+        import numpy as np
+
+        from rocmkern import flash_attention, reference
+        from rocmkern.targets import target, using
+        from rocmkern.targets.cpu import thread_count
+
+        rng = np.random.default_rng(0)
+        q, k, v = (rng.standard_normal((1, 2, 7, 16), dtype=np.float32) for _ in range(3))
+        with using("cpu"):
+            arch, threads = target().arch, thread_count()
+            started = time.perf_counter()
+            out = flash_attention(q, k, v, causal=True)
+            seconds = time.perf_counter() - started
+        error = float(np.abs(out - reference.flash_attention(q, k, v, causal=True)).max())
+    except Exception as failure:
+        return CpuReport(False, problem=_words(failure))
+    problem = "" if error <= _CHECK_TOLERANCE else f"the result is wrong: error {error:.2g}, bound {_CHECK_TOLERANCE:g}"
+    return CpuReport(not problem, arch, threads, error, seconds, problem)
+
+
+def describe(report: Report) -> list[str]:
+    """The report as lines of text."""
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items() if version)
+    lines = [
+        f"python    {report.python} on {report.platform}",
+        f"packages  {versions}",
+        f"target    {report.target} ({report.reason})",
+        "",
+        "targets",
+    ]
+    for each in report.targets:
+        lines.append(f"  {each.name:<7} {'yes' if each.available else 'no ':<4} {each.detail}")
+        if each.install:
+            lines.append(f"{'':<14} needs: {each.install}")
+    lines += ["", f"gpu       {report.gpu['reason']}"]
+    lines += [
+        f"  found   {each['name']} ({each['kind']}, {_size_text(each['total'])})" for each in report.gpu["devices"]
+    ]
+    lines += [f"  check   {check}" for check in report.gpu["checks"]]
+    if report.conflict:
+        lines.append(f"conflict  {report.conflict}")
+    memory, cache, cpu = report.memory, report.cache, report.cpu
+    lines.append(
+        f"memory    {memory.error}"
+        if memory.error
+        else f"memory    {_size_text(memory.free)} free of {_size_text(memory.total)} ({memory.source}); "
+        f"{_size_text(memory.allowed)} may be allocated"
+    )
+    state = "can be written" if cache.writable else "cannot be written: kernels are compiled again in each process"
+    lines.append(f"cache     {cache.directory}: {cache.kernels} kernels, {_size_text(cache.nbytes)}, {state}")
+    lines += [f"variable  {name}={value}" for name, value in report.environment.items()]
+    lines.append(
+        f"cpu       works: {cpu.arch}, {cpu.threads} threads, attention within {cpu.error:.1g} of float64, "
+        f"first call {cpu.seconds:.2f} s"
+        if cpu.works
+        else f"cpu       DOES NOT WORK: {cpu.problem}"
+    )
+    return lines
+
+
+def _conflict() -> str:
+    from rocmkern.runtime.probe import EXCLUSION
+
+    return EXCLUSION if all(_version(package) for package in _EXTRAS.values()) else ""
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # another process replaced it
+
+
+def _size_text(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
+
+
+def _words(error: Exception) -> str:
+    from rocmkern.runtime.errors import RocmkernError
+
+    return str(error) if isinstance(error, RocmkernError) else f"{type(error).__name__}: {error}"

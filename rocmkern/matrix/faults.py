@@ -1,0 +1,421 @@
+"""Seeded faults: kernels and tile operations that are wrong on purpose, to prove that the matrix would notice.
+
+A fault is a change of a kernel's text, or another function in place of a tile operation. `inject` puts it in for a
+``with`` block, on the python target, where a kernel is the function that one reads. `caught_by` says which cases fail
+then; a fault that no quick row catches means that a row is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import linecache
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.expand import Case
+from rocmkern.matrix.runner import CaseFailure, run_case
+from rocmkern.tile import api
+
+KERNELS = "rocmkern.kernels."
+# Where kernels find the names of the tile language.
+TILE = "rocmkern.tile"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a kernel's text.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the kernel and of its module in `rocmkern.kernels`.
+    old, new : str
+        What is replaced by what; `old` must occur exactly once.
+    """
+
+    kernel: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A seeded fault.
+
+    Attributes
+    ----------
+    name : str
+        Name in tables.
+    description : str
+        What is wrong, in one sentence.
+    operations : tuple of str
+        Operations of the registry that it can make wrong.
+    edits : tuple of Edit
+        Changes of kernels.
+    replace : dict
+        Tile operations by name, and functions that make the wrong one from the right one.
+    """
+
+    name: str
+    description: str
+    operations: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+    replace: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
+
+
+class FaultError(Exception):
+    """A fault does not fit the kernels any more; the message says which text was not found."""
+
+
+@contextmanager
+def inject(fault: Fault) -> Iterator[None]:
+    """Put a fault in for the ``with`` block.
+
+    Raises
+    ------
+    FaultError
+        When the text that it changes is not in the kernel, or not once.
+    """
+    with ExitStack() as stack:
+        for edit in fault.edits:
+            module = importlib.import_module(KERNELS + edit.kernel)
+            stack.enter_context(_attribute(module, edit.kernel, _edited(module, edit, fault.name)))
+        tile = importlib.import_module(TILE)
+        for name, make in fault.replace.items():
+            stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
+        yield
+
+
+def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -> list[str]:
+    """Ids of the cases that fail with a fault put in.
+
+    Parameters
+    ----------
+    fault : Fault
+    cases : iterable of Case
+        Those of other operations, and those that do not run on the python target, are passed over.
+    at_most : int, optional
+        Stop after so many.
+    """
+    caught: list[str] = []
+    with inject(fault):
+        for case in cases:
+            if case.operation.name not in fault.operations or case.skip_reason("python"):
+                continue
+            try:
+                run_case(case, "python")
+            except CaseFailure:
+                caught.append(case.id)
+            if at_most is not None and len(caught) >= at_most:
+                break
+    return caught
+
+
+@contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., Any]:
+    source = inspect.getsource(module)
+    if source.count(edit.old) != 1:
+        raise FaultError(f"fault {fault}: {edit.old!r} occurs {source.count(edit.old)} times in kernel {edit.kernel}")
+    text = source.replace(edit.old, edit.new)
+    copy = types.ModuleType(module.__name__)
+    copy.__file__ = f"<{edit.kernel} with the fault {fault}>"
+    # Tracebacks, and whoever else asks for the source, get the text that runs.
+    linecache.cache[copy.__file__] = (len(text), None, text.splitlines(keepends=True), copy.__file__)
+    registered = len(api.DEVICE_FUNCTIONS)
+    try:
+        exec(compile(text, copy.__file__, "exec"), copy.__dict__)
+    finally:
+        # The wrong device functions are reached through the wrong kernel only.
+        del api.DEVICE_FUNCTIONS[registered:]
+    return getattr(copy, edit.kernel)
+
+
+# The faults
+
+ATTENTION = ("flash_attention", "flash_attention_packed", "decode_attention")
+
+
+def _attention(name: str, description: str, old: str, new: str) -> Fault:
+    return Fault(name, description, ATTENTION, edits=(Edit("flash_attention", old, new),))
+
+
+def _mask_one_further(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda tile, col0, low, high: right(tile, col0, low, high + 1)
+
+
+def _mask_finite(right: Callable[..., Any]) -> Callable[..., Any]:
+    def mask_outside(tile: Any, col0: int, low: Any, high: Any) -> Any:
+        masked = right(tile, col0, low, high).data
+        return api.Tile(np.where(np.isneginf(masked), np.float32(-1e9), masked))
+
+    return mask_outside
+
+
+def _mask_by_adding(right: Callable[..., Any]) -> Callable[..., Any]:
+    def mask_outside(tile: Any, col0: int, low: Any, high: Any) -> Any:
+        scores = tile.data.copy()
+        with np.errstate(invalid="ignore"):
+            return api.Tile(scores + right(api.Tile(np.zeros_like(scores)), col0, low, high).data)
+
+    return mask_outside
+
+
+def _without_last_column(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda tile: right(api.Tile(tile.data[:, :-1]))
+
+
+def _last_weight_not_summed(right: Callable[..., Any]) -> Callable[..., Any]:
+    def softmax_step(s: Any, scale: float, m: Any, l: Any, acc: Any) -> Any:
+        p, m, l, acc = right(s, scale, m, l, acc)
+        return p, m, l - p.data[:, -1], acc
+
+    return softmax_step
+
+
+def _no_rescale(right: Callable[..., Any]) -> Callable[..., Any]:
+    def softmax_step(s: Any, scale: float, m: Any, l: Any, acc: Any) -> Any:
+        before = api.Tile(acc.data.copy())
+        p, new, l, rescaled = right(s, scale, m, l, acc)
+        return p, new, l, before if np.isfinite(m).all() else rescaled
+
+    return softmax_step
+
+
+def _truncated(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Rounding of half results towards zero instead of to nearest."""
+
+    def store_tile(x: Any, index: Any, col0: int, tile: Any, valid: Any) -> None:
+        values = tile.data
+        if x.dtype.itemsize == 2:
+            with np.errstate(over="ignore", invalid="ignore"):
+                rounded = values.astype(x.dtype)
+                away = np.abs(rounded.astype(np.float32)) > np.abs(values)
+            values = np.where(away, (rounded.view(np.uint16) - away).view(x.dtype).astype(np.float32), values)
+        right(x, index, col0, api.Tile(values.astype(np.float32)), valid)
+
+    return store_tile
+
+
+def _last_row_left(right: Callable[..., Any]) -> Callable[..., Any]:
+    def store_tile(x: Any, index: Any, col0: int, tile: Any, valid: Any) -> None:
+        last = np.flatnonzero(valid)[-1:]
+        written = valid.copy()
+        written[last] = last == 0
+        right(x, index, col0, tile, written)
+
+    return store_tile
+
+
+_FAULTS = (
+    _attention(
+        "last_partial_tile_dropped",
+        "keys behind the last whole tile are left out",
+        "tiles = (max(any_end - begin, 0) + block_n - 1) // block_n",
+        "tiles = max(1, max(any_end - begin, 0) // block_n)",
+    ),
+    Fault(
+        "last_weight_not_summed",
+        "the denominator leaves the last key of a tile out",
+        ATTENTION,
+        replace={"softmax_step": _last_weight_not_summed},
+    ),
+    Fault(
+        "accumulator_not_rescaled",
+        "the numerator keeps its old scale when the running maximum grows",
+        ATTENTION,
+        replace={"softmax_step": _no_rescale},
+    ),
+    Fault(
+        "mask_off_by_one",
+        "a row sees one key more than the mask allows",
+        (*ATTENTION, "causal_mask", "softmax"),
+        replace={"mask_outside": _mask_one_further},
+    ),
+    Fault(
+        "mask_is_finite",
+        "masked scores are -1e9, so a row that sees nothing gives the mean of the values",
+        (*ATTENTION, "causal_mask"),
+        replace={"mask_outside": _mask_finite},
+    ),
+    Fault(
+        "mask_by_adding",
+        "minus infinity is added to masked scores, so a NaN behind the mask stays NaN",
+        ATTENTION,
+        replace={"mask_outside": _mask_by_adding},
+    ),
+    Fault(
+        "masked_values_multiplied",
+        "values of weight 0 are multiplied, so a NaN behind the mask reaches the output",
+        ATTENTION,
+        edits=(
+            Edit(
+                "flash_attention", "acc = T.dot_nn_where(weights, values, acc)", "acc = T.dot_nn(weights, values, acc)"
+            ),
+        ),
+    ),
+    _attention(
+        "heads_by_modulo",
+        "query head h reads key-value head h % Hkv",
+        "kv_head = first_head // (q.shape[1] // k.shape[1])",
+        "kv_head = first_head % k.shape[1]",
+    ),
+    _attention("scale_missing", "scores are not scaled", "exponent_scale = scale * LOG2_E", "exponent_scale = LOG2_E"),
+    _attention(
+        "scale_twice",
+        "modified scores are scaled twice",
+        "        exponent_scale = LOG2_E\n",
+        "        exponent_scale = scale * LOG2_E\n",
+    ),
+    _attention(
+        "window_counts_diagonal",
+        "the left window counts the diagonal key, so a row sees one key too few",
+        "low = T.maximum(diagonal - left, 0)",
+        "low = T.maximum(diagonal - left + 1, 0)",
+    ),
+    _attention(
+        "alignment_swapped",
+        "bottom right and top left are exchanged",
+        "shift = (k_len - q_len) * bottom_right",
+        "shift = (k_len - q_len) * (1 - bottom_right)",
+    ),
+    _attention(
+        "sinks_in_numerator",
+        "a sink also adds to the numerator",
+        "acc = T.zeros(cfg, block_m, cfg.value_dim)",
+        "acc = T.zeros(cfg, block_m, cfg.value_dim) + l",
+    ),
+    _attention(
+        "sink_in_every_split",
+        "the sink is counted once a split instead of once",
+        "sinks.shape[0] > 0 and split == 0",
+        "sinks.shape[0] > 0",
+    ),
+    _attention(
+        "lse_in_base_two",
+        "the log-sum-exp is a base-2 logarithm",
+        "(m * exponent_scale + T.log2(l)) * LN_2",
+        "m * exponent_scale + T.log2(l)",
+    ),
+    _attention(
+        "lse_without_maximum",
+        "the log-sum-exp leaves the maximum out",
+        "(m * exponent_scale + T.log2(l))",
+        "(m * 0.0 + T.log2(l))",
+    ),
+    _attention(
+        "softcap_not_divided",
+        "scores are not divided by the cap, so only its height is right",
+        "T.tanh(s * (1.0 / softcap)) * softcap",
+        "T.tanh(s) * softcap",
+    ),
+    _attention("alibi_sign", "distant keys are favoured", "s = s - T.absolute", "s = s + T.absolute"),
+    _attention(
+        "alibi_from_top_left",
+        "ALiBi measures distances from the top-left diagonal",
+        "T.distance(cfg, diagonal, n0, cfg.block_n)",
+        "T.distance(cfg, query, n0, cfg.block_n)",
+    ),
+    _attention(
+        "bias_of_first_head",
+        "every head takes the bias of the first one",
+        "T.load_tile(cfg, bias, (head, query), n0",
+        "T.load_tile(cfg, bias, (head * 0, query), n0",
+    ),
+    _attention(
+        "mask_of_first_query",
+        "every query takes the mask of the first one",
+        "T.load_tile(cfg, mask, (head, query), n0",
+        "T.load_tile(cfg, mask, (head, query * 0), n0",
+    ),
+    _attention(
+        "packed_keys_from_query_offsets",
+        "keys of packed sequences start where the queries do",
+        "int(cu_q[sequence]), int(cu_k[sequence])",
+        "int(cu_q[sequence]), int(cu_q[sequence])",
+    ),
+    Fault(
+        "split_left_out",
+        "the last split of the keys is not merged",
+        ("decode_attention",),
+        edits=(Edit("combine_splits", "splits = parts.shape[0]", "splits = max(parts.shape[0] - 1, 1)"),),
+    ),
+    Fault(
+        "merge_without_weights",
+        "two partial results are averaged whatever their log-sum-exps are",
+        ("merge_attention",),
+        edits=(Edit("merge_attention", "w2 = T.exp2(x2 - base)", "w2 = w1"),),
+    ),
+    Fault(
+        "softmax_last_partial_sum",
+        "a row sum leaves out the last column of each tile",
+        ("softmax",),
+        replace={"rowsum": _without_last_column},
+    ),
+    Fault(
+        "softmax_without_maximum",
+        "the maximum is not subtracted",
+        ("softmax",),
+        edits=(
+            Edit("softmax", "m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)", "m = T.full_rows(cfg, cfg.block_m, 1.0e9)"),
+        ),
+    ),
+    Fault(
+        "repeat_in_turns",
+        "heads repeat in turns instead of one after another",
+        ("repeat_kv",),
+        edits=(Edit("repeat_kv", "head // n_rep", "head % x.shape[1]"),),
+    ),
+    Fault(
+        "scores_heads_by_modulo",
+        "query head h reads key head h % Hkv",
+        ("qk_scores",),
+        edits=(Edit("qk_scores", "kv_head = head // (q.shape[1] // k.shape[1])", "kv_head = head % k.shape[1]"),),
+    ),
+    Fault(
+        "weighted_values_last_tile",
+        "keys behind the last whole tile are left out",
+        ("weighted_values",),
+        edits=(
+            Edit(
+                "weighted_values",
+                "range(0, v.shape[2], cfg.block_n)",
+                "range(0, max(v.shape[2] // cfg.block_n, 1) * cfg.block_n, cfg.block_n)",
+            ),
+        ),
+    ),
+    Fault(
+        "mask_inverted",
+        "True hides instead of showing",
+        ("apply_mask",),
+        edits=(Edit("apply_mask", "t = T.mask_where(t, seen)", "t = T.mask_where(t, seen * -1.0 + 1.0)"),),
+    ),
+    Fault(
+        "halves_truncated",
+        "half results are rounded towards zero",
+        (*ATTENTION, "softmax", "scale"),
+        replace={"store_tile": _truncated},
+    ),
+    Fault(
+        "last_row_not_written",
+        "the last row of a block is not stored",
+        (*ATTENTION, "softmax", "repeat_kv", "causal_mask"),
+        replace={"store_tile": _last_row_left},
+    ),
+)
+
+FAULTS: dict[str, Fault] = {fault.name: fault for fault in _FAULTS}

@@ -1,0 +1,293 @@
+"""The arguments of a case, made from its id alone.
+
+Each array is seeded by a hash of the case id and its own name, so a case has the same inputs on every machine, in every
+order, alone or among others. Arrays then move into their memory layout: a view into a larger buffer that is NaN
+everywhere else, so a read beside an array shows in the result and a write beside it shows in the buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.expand import ALL_ARRAYS, Case
+from rocmkern.matrix.registry import Call
+from rocmkern.matrix.schema import (
+    Constant,
+    Denormal,
+    Generator,
+    Large,
+    Masked,
+    Normal,
+    Ramp,
+    Uniform,
+    Values,
+    Wave,
+)
+from rocmkern.matrix.spoilers import SPOILERS
+from rocmkern.runtime.errors import MatrixError
+
+# Elements on both sides of every array; 64 keep the first element on a 64-byte boundary for every dtype.
+GUARD = 64
+ALIGNMENT = 64
+# Bit patterns of NaN that no arithmetic produces: an output element that still holds one was never written.
+POISON = {2: {"f": 0x7E5A, "V": 0x7FDA}, 4: {"f": 0x7FC5A5A5}, 8: {"f": 0x7FF8A5A5A5A5A5A5}}
+# Mean row entropy below this share of ln n means that the softmax is close to one-hot.
+ONE_HOT_SHARE = 0.3
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """NumPy dtype of ``"f32"``, ``"f16"`` or ``"bf16"``."""
+    if name == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype({"f32": np.float32, "f16": np.float16, "f64": np.float64}[name])
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether an array holds floating-point numbers, bfloat16 included."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+class Draw:
+    """What a declaration's ``call(draw)`` makes a `Call` from.
+
+    Attributes
+    ----------
+    dims, features : dict
+        Dimensions and features of the case.
+    dtype : numpy.dtype
+        dtype of the row.
+    """
+
+    def __init__(self, case: Case):
+        self.case = case
+        self.dims: Mapping[str, Any] = case.dims
+        self.features: Mapping[str, Any] = case.features
+        self.dtype = numpy_dtype(case.dtype)
+
+    def rng(self, name: str) -> np.random.Generator:
+        """Random numbers that depend on the case id and `name` only."""
+        digest = hashlib.sha256(f"{self.case.id}:{name}".encode()).digest()
+        return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        """An array of the row's dtype (or `dtype`), filled by the generator that the row names for it."""
+        dtype = self.dtype if dtype is None else np.dtype(dtype)
+        inputs = self.case.facts.inputs
+        generator = inputs.get(name) or inputs.get(ALL_ARRAYS) or Normal(kind="normal")
+        with np.errstate(over="ignore"):
+            return generate(generator, shape, dtype, self.rng(name))
+
+
+def generate(generator: Generator, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+    """Values of one array.
+
+    Parameters
+    ----------
+    generator : Generator
+        One of the models of `rocmkern.matrix.schema`.
+    shape : tuple of int
+    dtype : numpy.dtype
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray
+        Contiguous, of `shape` and `dtype`.
+    """
+    if isinstance(generator, Normal):
+        return (generator.mean + generator.std * rng.standard_normal(shape)).astype(dtype)
+    if isinstance(generator, Uniform):
+        return rng.uniform(generator.low, generator.high, shape).astype(dtype)
+    if isinstance(generator, Large):
+        return rng.uniform(-generator.amplitude, generator.amplitude, shape).astype(dtype)
+    if isinstance(generator, Constant):
+        return np.full(shape, generator.value, dtype)
+    if isinstance(generator, Denormal):
+        import ml_dtypes
+
+        tiny = float(ml_dtypes.finfo(dtype).smallest_normal)
+        return (rng.uniform(-1.0, 1.0, shape) * tiny).astype(dtype)
+    flat = np.arange(int(np.prod(shape)), dtype=np.float64).reshape(shape)
+    if isinstance(generator, Ramp):
+        return (generator.a * flat + generator.b).astype(dtype)
+    if isinstance(generator, Wave):
+        wave = {"sin": np.sin, "cos": np.cos, "tan": np.tan}[generator.kind]
+        return (generator.factor * wave(generator.step * flat)).astype(dtype)
+    assert isinstance(generator, Values)
+    values = np.asarray(generator.values, np.float64)
+    return values[flat.astype(np.int64) % len(values)].astype(dtype)
+
+
+def make_call(case: Case) -> Call:
+    """The arguments of a case.
+
+    Raises
+    ------
+    MatrixError
+        When the inputs make a softmax one-hot and the row does not ask for that by name.
+    """
+    call = case.operation.call(Draw(case))
+    if case.facts.masked is not None:
+        _fill_masked(case, call, case.facts.masked)
+    call.arrays = {
+        name: None if array is None else place(array, case.memory_of(name)) for name, array in call.arrays.items()
+    }
+    if case.facts.expect_error is None:
+        _refuse_one_hot(case, call)
+    return call
+
+
+def make_bad_call(case: Case) -> dict[str, Any]:
+    """Keyword arguments of a row with `expect_error`: the good call with the row's changes."""
+    call = make_call(case)
+    arguments = call.arguments
+    for name, value in case.facts.arguments.items():
+        arguments[name] = tuple(value) if isinstance(value, list) else value
+    for name, spoiler in case.facts.spoil.items():
+        good = arguments.get(name)
+        if name == "out" and good is None:
+            good = poisoned(call.out_shapes[0], output_dtype(case, 0), case.memory_of("out"))
+        if good is None:
+            raise MatrixError(f"case {case.id} has no argument {name} to spoil", file=case.facts.file)
+        arguments[name] = SPOILERS[spoiler](good, call.arrays)
+    return arguments
+
+
+def output_dtype(case: Case, index: int) -> np.dtype:
+    """dtype of one output of a case."""
+    output = case.operation.outputs_of(case.features)[index]
+    return numpy_dtype(case.dtype if output.dtype == "input" else output.dtype)
+
+
+def _fill_masked(case: Case, call: Call, masked: Masked) -> None:
+    assert case.operation.hidden is not None
+    filled = 0
+    for name, mask in case.operation.hidden(call, masked.where).items():
+        array = call.arrays[name]
+        assert array is not None
+        mask = np.broadcast_to(mask, array.shape)
+        array[mask] = float(masked.value)
+        filled += int(mask.sum())
+    if not filled:
+        raise MatrixError(f"case {case.id} hides no element, so masked: proves nothing", file=case.facts.file)
+
+
+def entropy_share(probabilities: np.ndarray, visible: np.ndarray) -> float:
+    """Mean over rows with n > 1 visible keys of the row's entropy divided by ln n; 1.0 when there is no such row.
+
+    Parameters
+    ----------
+    probabilities : ndarray
+        ``[..., n]``, each row summing to 1 (or 0 for a row that sees nothing).
+    visible : ndarray
+        ``[...]``, number of visible keys of each row.
+    """
+    visible = np.broadcast_to(visible, probabilities.shape[:-1])
+    rows = (visible > 1) & np.isfinite(probabilities).all(axis=-1)
+    if not rows.any():
+        return 1.0
+    p = probabilities[rows]
+    entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
+    return float(np.mean(entropy / np.log(visible[rows])))
+
+
+def _refuse_one_hot(case: Case, call: Call) -> None:
+    if case.operation.probabilities is None or case.facts.one_hot is not None or case.category == "benchmark":
+        return
+    share = entropy_share(*case.operation.probabilities(call))
+    if share < ONE_HOT_SHARE:
+        raise MatrixError(
+            f"case {case.id}: the inputs make the softmax one-hot (mean row entropy {share:.2f} ln n, at least "
+            f"{ONE_HOT_SHARE} ln n is needed), which proves little; change the inputs or add one_hot: {{reason: ...}}",
+            file=case.facts.file,
+            line=case.facts.line,
+            column=1,
+        )
+
+
+def place(values: np.ndarray, variant: str) -> np.ndarray:
+    """The same values as a view into a guarded buffer, in a memory layout.
+
+    The broadcast variants repeat the first element of their axis, so there the values change.
+
+    Parameters
+    ----------
+    values : ndarray
+    variant : str
+        ``contiguous``; ``offset`` (starts one element after an aligned address); ``strided`` (every second element of
+        the first axis, rows padded); ``transposed`` (the last two axes swapped in memory); ``negative`` and
+        ``negative_last`` (first, last axis backwards); ``broadcast`` and ``broadcast_last`` (stride 0 on the first
+        axis longer than 1, on the last axis).
+    """
+    if values.ndim == 0:
+        return values
+    view = _blank(values.shape, values.dtype, variant)
+    if variant.startswith("broadcast"):
+        axis = _broadcast_axis(values.shape, variant)
+        single = values[tuple(slice(0, 1) if index == axis else slice(None) for index in range(values.ndim))]
+        view[...] = single
+        return np.broadcast_to(view, values.shape)
+    view[...] = values
+    return view
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype, variant: str = "contiguous") -> np.ndarray:
+    """An output array of which every byte, guards included, is poison."""
+    return _blank(shape, dtype, variant, poison=True)
+
+
+def is_poison(array: np.ndarray) -> np.ndarray:
+    """Boolean array: which elements still hold the poison bits."""
+    if array.dtype.kind not in POISON.get(array.itemsize, {}):
+        return np.zeros(array.shape, bool)
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return bits == POISON[array.itemsize][array.dtype.kind]
+
+
+def owner(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory of a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _broadcast_axis(shape: tuple[int, ...], variant: str) -> int:
+    if variant == "broadcast_last":
+        return len(shape) - 1
+    return next((axis for axis, size in enumerate(shape) if size > 1), 0)
+
+
+def _blank(shape: tuple[int, ...], dtype: np.dtype, variant: str, poison: bool = False) -> np.ndarray:
+    """A view of `shape` in the layout `variant` into a buffer of NaN (or of -1 for integers)."""
+    if variant == "transposed" and len(shape) > 1:
+        return _fresh((*shape[:-2], shape[-1], shape[-2]), dtype, poison).swapaxes(-1, -2)
+    if variant == "strided":
+        if len(shape) == 1:
+            return _fresh((2 * shape[0],), dtype, poison)[::2]
+        return _fresh((2 * shape[0], *shape[1:-1], shape[-1] + 3), dtype, poison)[::2, ..., : shape[-1]]
+    if variant == "negative":
+        return _fresh(shape, dtype, poison)[::-1]
+    if variant == "negative_last":
+        return _fresh(shape, dtype, poison)[..., ::-1]
+    if variant.startswith("broadcast"):
+        axis = _broadcast_axis(shape, variant)
+        return _fresh(tuple(min(size, 1) if i == axis else size for i, size in enumerate(shape)), dtype, poison)
+    return _fresh(shape, dtype, poison, shift=1 if variant == "offset" else 0)
+
+
+def _fresh(shape: tuple[int, ...], dtype: np.dtype, poison: bool, shift: int = 0) -> np.ndarray:
+    size = int(np.prod(shape))
+    raw = np.empty((size + 2 * GUARD + shift) * dtype.itemsize + ALIGNMENT, np.uint8)
+    aligned = -raw.__array_interface__["data"][0] % ALIGNMENT
+    count = size + 2 * GUARD + shift
+    elements = raw[aligned : aligned + count * dtype.itemsize].view(dtype)
+    raw[:] = 0xFF
+    if poison and dtype.kind in POISON.get(dtype.itemsize, {}):
+        elements.view(f"u{dtype.itemsize}")[:] = POISON[dtype.itemsize][dtype.kind]
+    return elements[GUARD + shift : GUARD + shift + size].reshape(shape)

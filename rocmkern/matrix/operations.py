@@ -1,0 +1,520 @@
+"""The declarations of this library's own operations: what `matrix.yaml` may name.
+
+How arrays are made from a row's dimensions and features, what is compared with what, and what a call costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rocmkern import reference
+from rocmkern.matrix import peers
+from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output, Registry
+
+# The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.
+MAX_KEYS_LOOKED_AT = 512
+
+BATCH = Dim("batch", "b")
+HEADS = Dim("heads", "h")
+KV_HEADS = Dim("kv_heads", "kv", default="heads")
+SEQ_Q = Dim("seq_q", "s")
+SEQ_K = Dim("seq_k", "k", default="seq_q")
+HEAD_DIM = Dim("head_dim", "d")
+HEAD_DIM_V = Dim("head_dim_v", "v", default="head_dim")
+
+LAYOUT = Feature("layout", ("bhsd", "bshd"), default="bhsd")
+SCALE = Feature("scale", (float,))
+VISIBILITY = (
+    Feature("causal", (True, "bottom_right", "top_left"), default=False),
+    Feature("window", (list,)),
+)
+SCORES = (
+    SCALE,
+    Feature("softcap", (float,)),
+    Feature("alibi", ("per_head", "per_batch")),
+    Feature("sinks", (True,), default=False),
+)
+DENSE_MASKS = (
+    Feature("bias", ("full", "shared", "per_head", "per_key", "minus_inf", "half_min")),
+    Feature("mask", ("random", "shared", "per_key", "empty_rows", "nothing_visible")),
+)
+RETURN_LSE = Feature("return_lse", (True,), default=False)
+LSE = Output("lse", "f32", feature="return_lse")
+
+
+# Arguments of attention
+
+
+def _attention_call(draw: Draw) -> Call:
+    dims, features = draw.dims, draw.features
+    batch, heads, seq_q, seq_k = dims["batch"], dims["heads"], dims["seq_q"], dims["seq_k"]
+    arrays: dict[str, np.ndarray | None] = {
+        "q": _with_heads(draw, "q", batch, heads, seq_q, dims["head_dim"]),
+        "k": _with_heads(draw, "k", batch, dims["kv_heads"], seq_k, dims["head_dim"]),
+        "v": _with_heads(draw, "v", batch, dims["kv_heads"], seq_k, dims["head_dim_v"]),
+        "alibi_slopes": _slopes(draw, batch),
+        "bias": _bias(draw, (batch, heads, seq_q, seq_k)),
+        "mask": _mask(draw, (batch, heads, seq_q, seq_k)),
+        "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
+    }
+    options = _options(features, "layout", "causal", "window", "scale", "softcap", "num_splits", "return_lse")
+    out = _in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
+    return Call(arrays, options, (out, (batch, heads, seq_q))[: 1 + features["return_lse"]])
+
+
+def _packed_call(draw: Draw) -> Call:
+    dims, features = draw.dims, draw.features
+    heads, lens_q, lens_k = dims["heads"], dims["lens_q"], dims["lens_k"]
+    total_q, total_k = sum(lens_q), sum(lens_k)
+    arrays: dict[str, np.ndarray | None] = {
+        "q": draw.array("q", (total_q, heads, dims["head_dim"])),
+        "k": draw.array("k", (total_k, dims["kv_heads"], dims["head_dim"])),
+        "v": draw.array("v", (total_k, dims["kv_heads"], dims["head_dim_v"])),
+        "cu_seqlens_q": _offsets(lens_q),
+        "cu_seqlens_k": _offsets(lens_k),
+        "alibi_slopes": _slopes(draw, len(lens_q)),
+        "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
+    }
+    options = _options(features, "causal", "window", "scale", "softcap", "return_lse")
+    if features["max_seqlens"]:
+        options |= {"max_seqlen_q": max(lens_q, default=0), "max_seqlen_k": max(lens_k, default=0)}
+    out = (total_q, heads, dims["head_dim_v"])
+    return Call(arrays, options, (out, (heads, total_q))[: 1 + features["return_lse"]])
+
+
+def _offsets(lens: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
+
+
+def _with_heads(draw: Draw, name: str, batch: int, heads: int, rows: int, columns: int) -> np.ndarray:
+    return draw.array(name, _in_layout((batch, heads, rows, columns), draw.features["layout"]))
+
+
+def _in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
+    batch, heads, rows, columns = shape
+    return shape if layout == "bhsd" else (batch, rows, heads, columns)
+
+
+def _options(features: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Keyword arguments of the features that are set; lists become the tuples that the functions take."""
+    chosen = {name: features[name] for name in names if name in features}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in chosen.items()
+        if value is not None and value is not False
+    }
+
+
+def _slopes(draw: Draw, batch: int) -> np.ndarray | None:
+    """Slopes between 0.25 and 1: small enough that distant keys still count."""
+    kind, heads = draw.features["alibi"], draw.dims["heads"]
+    if kind is None:
+        return None
+    shape = (heads,) if kind == "per_head" else (batch, heads)
+    return draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
+
+
+def _bias(draw: Draw, shape: tuple[int, int, int, int]) -> np.ndarray | None:
+    kind = draw.features["bias"]
+    if kind is None:
+        return None
+    bias = draw.array("bias", _mask_shape(kind, shape))
+    if kind in ("minus_inf", "half_min"):
+        # The smallest finite float16 is what many models write where they mean "hidden": it is data, not a mask.
+        value = -np.inf if kind == "minus_inf" else float(np.finfo(np.float16).min)
+        bias[draw.rng("bias hidden").random(bias.shape) < 0.3] = value
+    return bias
+
+
+def _mask(draw: Draw, shape: tuple[int, int, int, int]) -> np.ndarray | None:
+    kind = draw.features["mask"]
+    if kind is None:
+        return None
+    mask = draw.rng("mask").random(_mask_shape(kind, shape)) < 0.7
+    if kind == "empty_rows":
+        mask[:, :, ::3] = False
+    elif kind == "nothing_visible":
+        mask[...] = False
+    return mask
+
+
+def _mask_shape(kind: str, shape: tuple[int, int, int, int]) -> tuple[int, ...]:
+    batch, heads, seq_q, seq_k = shape
+    return {"shared": (seq_q, seq_k), "per_head": (heads, seq_q, seq_k), "per_key": (batch, 1, 1, seq_k)}.get(
+        kind, shape
+    )
+
+
+# What the mask shows
+
+
+def _weights(call: Call, scores: bool) -> np.ndarray:
+    """Softmax weights ``[..., Sk]`` by the reference with unit vectors as values; ``scores=False``: all scores equal.
+
+    With equal scores a weight is positive exactly where the key is visible.
+    """
+    arguments = call.arguments
+    arguments.pop("return_lse", None)
+    arguments.pop("num_splits", None)
+    k = arguments["k"]
+    packed, swapped = "cu_seqlens_q" in arguments, arguments.get("layout") == "bshd"
+    key_axis = 0 if packed else 1 if swapped else 2
+    unit = np.eye(k.shape[key_axis])
+    if packed:
+        arguments["v"] = np.broadcast_to(unit[:, None], (*k.shape[:2], len(unit)))
+    else:
+        arguments["v"] = np.broadcast_to(unit[:, None] if swapped else unit, (*k.shape[:3], len(unit)))
+    if not scores:
+        for name in ("alibi_slopes", "softcap", "sinks", "scale"):
+            arguments.pop(name, None)
+        arguments["q"], arguments["k"] = np.zeros(arguments["q"].shape), np.zeros(k.shape)
+        if "bias" in arguments:
+            arguments["bias"] = np.where(np.isneginf(arguments["bias"].astype(np.float64)), -np.inf, 0.0)
+    weights = reference.flash_attention(**arguments)
+    return np.swapaxes(weights, 1, 2) if swapped else weights
+
+
+def _attention_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    key_axis = 0 if "cu_seqlens_q" in call.arrays else 1 if call.options.get("layout") == "bshd" else 2
+    keys = call.arguments["k"].shape[key_axis]
+    if keys == 0 or keys > MAX_KEYS_LOOKED_AT:
+        return np.zeros((0, 1)), np.zeros(0)
+    return _weights(call, scores=True), (_weights(call, scores=False) > 0).sum(axis=-1)
+
+
+def _attention_hidden(call: Call, where: str) -> dict[str, np.ndarray]:
+    """Elements of k and v that no query sees (``hidden``), or those of the last key (``last_key``)."""
+    k = call.arguments["k"]
+    swapped, packed = call.options.get("layout") == "bshd", "cu_seqlens_q" in call.arrays
+    key_axis, head_axis = (0, 1) if packed else (1, 2) if swapped else (2, 1)
+    keys, kv_heads = k.shape[key_axis], k.shape[head_axis]
+    if where == "last_key":
+        last = np.zeros(keys, bool)
+        last[-1:] = True
+        shape = [1] * k.ndim
+        shape[key_axis] = keys
+        hidden = last.reshape(shape)
+    else:
+        visible: Any = _weights(call, scores=False) > 0
+        if packed:
+            seen = visible.any(axis=0).reshape(kv_heads, -1, keys).any(axis=1)
+            hidden = ~seen.T[..., None]
+        else:
+            batch = visible.shape[0]
+            seen = visible.any(axis=2).reshape(batch, kv_heads, -1, keys).any(axis=2)
+            hidden = ~(seen.swapaxes(1, 2) if swapped else seen)[..., None]
+    return {"k": hidden, "v": hidden}
+
+
+# Arguments of the steps
+
+
+def _merge_call(draw: Draw) -> Call:
+    dims = draw.dims
+    batch, heads, rows = dims["batch"], dims["heads"], dims["seq_q"]
+    arrays: dict[str, np.ndarray] = {}
+    for part in ("1", "2"):
+        arrays[f"o{part}"] = _with_heads(draw, f"o{part}", batch, heads, rows, dims["head_dim"])
+        arrays[f"lse{part}"] = draw.array(f"lse{part}", (batch, heads, rows), np.float32)
+    empty = draw.features["empty"]
+    for part, lse, o in (("first", "lse1", "o1"), ("second", "lse2", "o2")):
+        if empty in (part, "both"):
+            # A part that saw no key: its output is zero by definition.
+            arrays[lse][...] = -np.inf
+            arrays[o][...] = 0
+    out = _in_layout((batch, heads, rows, dims["head_dim"]), draw.features["layout"])
+    return Call(arrays, _options(draw.features, "layout"), (out, (batch, heads, rows)))
+
+
+def _qk_call(draw: Draw) -> Call:
+    dims = draw.dims
+    batch, heads = dims["batch"], dims["heads"]
+    arrays = {
+        "q": _with_heads(draw, "q", batch, heads, dims["seq_q"], dims["head_dim"]),
+        "k": _with_heads(draw, "k", batch, dims["kv_heads"], dims["seq_k"], dims["head_dim"]),
+    }
+    options = _options(draw.features, "layout", "scale")
+    return Call(arrays, options, ((batch, heads, dims["seq_q"], dims["seq_k"]),))
+
+
+def _causal_mask_call(draw: Draw) -> Call:
+    options = {"sq": draw.dims["seq_q"], "sk": draw.dims["seq_k"], "dtype": draw.dtype}
+    options |= _options(draw.features, "window")
+    options["causal"] = draw.features["causal"]
+    return Call({}, options, ((draw.dims["seq_q"], draw.dims["seq_k"]),))
+
+
+def _apply_mask_call(draw: Draw) -> Call:
+    dims, kind = draw.dims, draw.features["mask"]
+    shape = (dims["batch"], dims["heads"], dims["seq_q"], dims["seq_k"])
+    scores = draw.array("scores", shape)
+    if kind == "boolean":
+        mask = draw.rng("mask").random(shape) < 0.7
+    elif kind == "boolean_per_key":
+        mask = draw.rng("mask").random((shape[0], 1, 1, shape[3])) < 0.7
+    elif kind == "additive":
+        mask = draw.array("mask", shape)
+    else:
+        mask = np.where(np.tri(*shape[2:], dtype=bool), 0.0, -np.inf).astype(draw.dtype)
+    return Call({"scores": scores, "mask": mask}, {}, (shape,))
+
+
+def _softmax_call(draw: Draw) -> Call:
+    shape = tuple(draw.dims["size"])
+    x = draw.array("x", shape)
+    hidden = draw.features["hidden"]
+    if hidden == "rows":
+        x[::2] = -np.inf
+    elif hidden == "some":
+        x[draw.rng("hidden").random(shape) < 0.3] = -np.inf
+    elif hidden == "tail":
+        x[..., 1:] = -np.inf
+    return Call({"x": x}, {}, (shape,))
+
+
+def _softmax_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    x = call.arguments["x"]
+    return reference.softmax(x), (~np.isneginf(x.astype(np.float64))).sum(axis=-1)
+
+
+def _weighted_values_call(draw: Draw) -> Call:
+    dims = draw.dims
+    batch, heads = dims["batch"], dims["heads"]
+    scores = draw.array("p", (batch, heads, dims["seq_q"], dims["seq_k"]), np.float64)
+    weights = scores if draw.features["raw"] else reference.softmax(scores)
+    arrays = {
+        "p": weights.astype(draw.dtype),
+        "v": _with_heads(draw, "v", batch, dims["kv_heads"], dims["seq_k"], dims["head_dim"]),
+    }
+    out = _in_layout((batch, heads, dims["seq_q"], dims["head_dim"]), draw.features["layout"])
+    return Call(arrays, _options(draw.features, "layout"), (out,))
+
+
+def _scale_call(draw: Draw) -> Call:
+    shape = tuple(draw.dims["size"])
+    return Call({"x": draw.array("x", shape)}, {"factor": draw.features["factor"]}, (shape,))
+
+
+def _repeat_kv_call(draw: Draw) -> Call:
+    dims = draw.dims
+    batch, kv_heads, rows, columns = dims["batch"], dims["kv_heads"], dims["seq"], dims["head_dim"]
+    x = _with_heads(draw, "x", batch, kv_heads, rows, columns)
+    out = _in_layout((batch, kv_heads * dims["n_rep"], rows, columns), draw.features["layout"])
+    return Call({"x": x}, {"n_rep": dims["n_rep"], **_options(draw.features, "layout")}, (out,))
+
+
+# Cost
+
+
+def _pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
+    """Visible (query, key) pairs of one head, by alignment and window."""
+    sq, sk = dims["seq_q"], dims["seq_k"]
+    row = np.arange(sq)
+    diagonal = row if features.get("causal") == "top_left" else row + sk - sq
+    left, right = features.get("window") or (None, None)
+    if features.get("causal"):
+        right = 0 if right is None else min(right, 0)
+    first = np.zeros(sq, int) if left is None else np.clip(diagonal - left, 0, sk)
+    last = np.full(sq, sk) if right is None else np.clip(diagonal + right + 1, 0, sk)
+    return int(np.maximum(last - first, 0).sum())
+
+
+def _attention_flops(case: Any) -> float:
+    dims = case.dims
+    pairs = dims["batch"] * dims["heads"] * _pairs(dims, case.features)
+    return 2.0 * pairs * (dims["head_dim"] + dims["head_dim_v"])
+
+
+def _attention_bytes(case: Any) -> float:
+    dims, size = case.dims, _itemsize(case)
+    queries = dims["heads"] * dims["seq_q"] * (dims["head_dim"] + dims["head_dim_v"])
+    keys = dims["kv_heads"] * dims["seq_k"] * (dims["head_dim"] + dims["head_dim_v"])
+    return float(dims["batch"] * (queries + keys) * size)
+
+
+def _itemsize(case: Any) -> int:
+    return 4 if case.dtype == "f32" else 2
+
+
+def _product_flops(case: Any) -> float:
+    dims = case.dims
+    return 2.0 * dims["batch"] * dims["heads"] * dims["seq_q"] * dims["seq_k"] * dims["head_dim"]
+
+
+def _product_bytes(case: Any) -> float:
+    dims = case.dims
+    scores = dims["heads"] * dims["seq_q"] * dims["seq_k"]
+    rows = (dims["heads"] * dims["seq_q"] + dims["kv_heads"] * dims["seq_k"]) * dims["head_dim"]
+    return float(dims["batch"] * (scores + rows) * _itemsize(case))
+
+
+def _elements(case: Any) -> int:
+    if "size" in case.dims:
+        return int(np.prod(case.dims["size"]))
+    return int(np.prod([value for value in case.dims.values()]))
+
+
+def _elementwise(per_element: float) -> Callable[[Any], float]:
+    return lambda case: per_element * _elements(case)
+
+
+def _moved_bytes(arrays: float) -> Callable[[Any], float]:
+    return lambda case: arrays * _elements(case) * _itemsize(case)
+
+
+def _oracles(name: str) -> dict[str, Any]:
+    """The public function, its float64 reference and its baseline, which have the same name."""
+    return {
+        "function": f"rocmkern:{name}",
+        "reference": f"rocmkern.reference:{name}",
+        "baseline": f"rocmkern.reference:baseline.{name}",
+    }
+
+
+ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks")
+
+OPERATIONS = Registry(
+    Operation(
+        "flash_attention",
+        **_oracles("flash_attention"),
+        call=_attention_call,
+        dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM, HEAD_DIM_V),
+        arrays=ATTENTION_ARRAYS,
+        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LAYOUT, RETURN_LSE),
+        outputs=(Output("out"), LSE),
+        flops=_attention_flops,
+        nbytes=_attention_bytes,
+        probabilities=_attention_probabilities,
+        hidden=_attention_hidden,
+        peers=(peers.TORCH_SDPA,),
+    ),
+    Operation(
+        "flash_attention_packed",
+        **_oracles("flash_attention"),
+        call=_packed_call,
+        dims=(
+            HEADS,
+            KV_HEADS,
+            Dim("lens_q", "q", many=True),
+            Dim("lens_k", "k", default="lens_q", many=True),
+            HEAD_DIM,
+            HEAD_DIM_V,
+        ),
+        arrays=("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks"),
+        features=(*VISIBILITY, *SCORES, Feature("max_seqlens", (True,), default=False), RETURN_LSE),
+        outputs=(Output("out"), LSE),
+        probabilities=_attention_probabilities,
+        hidden=_attention_hidden,
+    ),
+    Operation(
+        "decode_attention",
+        **_oracles("decode_attention"),
+        call=_attention_call,
+        dims=(
+            BATCH,
+            HEADS,
+            KV_HEADS,
+            Dim("seq_q", "s", default=1),
+            Dim("seq_k", "k"),
+            HEAD_DIM,
+            HEAD_DIM_V,
+        ),
+        arrays=ATTENTION_ARRAYS,
+        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LAYOUT, Feature("num_splits", (int,)), RETURN_LSE),
+        outputs=(Output("out"), LSE),
+        flops=_attention_flops,
+        nbytes=_attention_bytes,
+        probabilities=_attention_probabilities,
+        hidden=_attention_hidden,
+        peers=(peers.TORCH_SDPA,),
+    ),
+    Operation(
+        "merge_attention",
+        **_oracles("merge_attention"),
+        call=_merge_call,
+        dims=(BATCH, HEADS, SEQ_Q, HEAD_DIM),
+        arrays=("o1", "lse1", "o2", "lse2"),
+        features=(LAYOUT, Feature("empty", ("first", "second", "both"))),
+        outputs=(Output("out"), Output("lse", "f32")),
+    ),
+    Operation(
+        "qk_scores",
+        **_oracles("qk_scores"),
+        call=_qk_call,
+        dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
+        arrays=("q", "k"),
+        features=(LAYOUT, SCALE),
+        flops=_product_flops,
+        nbytes=_product_bytes,
+    ),
+    Operation(
+        "causal_mask",
+        **_oracles("causal_mask"),
+        call=_causal_mask_call,
+        dims=(SEQ_Q, SEQ_K),
+        arrays=(),
+        features=(
+            Feature("causal", (False, True, "top_left"), default="bottom_right"),
+            Feature("window", (list,)),
+        ),
+        exact=True,
+    ),
+    Operation(
+        "apply_mask",
+        **_oracles("apply_mask"),
+        call=_apply_mask_call,
+        dims=(BATCH, HEADS, SEQ_Q, SEQ_K),
+        arrays=("scores", "mask"),
+        features=(Feature("mask", ("boolean", "boolean_per_key", "additive"), default="causal"),),
+        exact=lambda features: features["mask"] != "additive",
+        in_place="scores",
+        flops=_elementwise(1),
+        nbytes=_moved_bytes(2),
+    ),
+    Operation(
+        "softmax",
+        **_oracles("softmax"),
+        call=_softmax_call,
+        dims=(Dim("size", "n", many=True),),
+        arrays=("x",),
+        features=(Feature("hidden", ("rows", "some", "tail")),),
+        flops=_elementwise(5),
+        nbytes=_moved_bytes(2),
+        probabilities=_softmax_probabilities,
+        peers=(peers.TORCH_SOFTMAX,),
+    ),
+    Operation(
+        "weighted_values",
+        **_oracles("weighted_values"),
+        call=_weighted_values_call,
+        dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
+        arrays=("p", "v"),
+        features=(LAYOUT, Feature("raw", (True,), default=False)),
+        flops=_product_flops,
+        nbytes=_product_bytes,
+    ),
+    Operation(
+        "scale",
+        **_oracles("scale"),
+        call=_scale_call,
+        dims=(Dim("size", "n", many=True),),
+        arrays=("x",),
+        features=(Feature("factor", (float,), default=0.125),),
+        in_place="x",
+        flops=_elementwise(1),
+        nbytes=_moved_bytes(2),
+    ),
+    Operation(
+        "repeat_kv",
+        **_oracles("repeat_kv"),
+        call=_repeat_kv_call,
+        dims=(BATCH, Dim("kv_heads", "kv"), Dim("n_rep", "r"), Dim("seq", "s"), HEAD_DIM),
+        arrays=("x",),
+        features=(LAYOUT,),
+        exact=True,
+    ),
+)

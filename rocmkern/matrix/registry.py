@@ -1,0 +1,291 @@
+"""How a project declares its operations to the matrix.
+
+A declaration says what the matrix cannot know: the function, its float64 reference, how arguments are made from a
+row's dimensions, and what a call costs. Everything else (shapes, dtypes, inputs, tolerances) is data in the YAML file::
+
+    from rocmkern.matrix import Call, Dim, Operation, Registry
+
+    def double_call(draw):
+        shape = (draw.dims["rows"], draw.dims["columns"])
+        return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
+
+    OPERATIONS = Registry(
+        Operation("double", function="mine:double", reference=lambda x: 2 * x, call=double_call,
+                  dims=(Dim("rows", "r"), Dim("columns", "c")), arrays=("x",), exact=True)
+    )
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rocmkern.matrix.inputs import Draw
+
+# A callable, or "module:attribute", which is imported when it is first called.
+Function = Callable[..., Any] | str
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension that rows of an operation give.
+
+    Attributes
+    ----------
+    name : str
+        Key in the row's ``shape``.
+    label : str
+        Short form in case ids.
+    default : int, str or None
+        Value, or the name of the dimension whose value is taken, when the row does not give it; None: required.
+        A value that equals its default is left out of the case id.
+    many : bool
+        The value is a list of integers (an array's shape, or the lengths of packed sequences).
+    """
+
+    name: str
+    label: str
+    default: int | str | tuple[int, ...] | None = None
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Feature:
+    """An option that rows of an operation may set.
+
+    Attributes
+    ----------
+    name : str
+        Key in the row's ``features``.
+    allowed : tuple
+        Allowed values; a type stands for every value of that type, ``list`` for a list of numbers and nulls.
+    default : object
+        Value when the row does not set it; it is left out of the case id.
+    """
+
+    name: str
+    allowed: tuple[Any, ...]
+    default: Any = None
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value` is allowed."""
+        if type(value) is type(self.default) and value == self.default:
+            return True
+        for choice in self.allowed:
+            if choice is list:
+                if isinstance(value, list) and all(type(item) in (int, float, type(None)) for item in value):
+                    return True
+            elif isinstance(choice, type):
+                if type(value) is choice or (choice is float and type(value) is int):
+                    return True
+            elif type(choice) is type(value) and choice == value:
+                return True
+        return False
+
+    def describe(self) -> str:
+        """The allowed values in words."""
+        words = {list: "a list of numbers and nulls", float: "a number", int: "an integer", str: "a string"}
+        choices = (self.default, *self.allowed)
+        return ", ".join(words.get(choice) or _yaml_text(choice) for choice in choices)
+
+
+def _yaml_text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of an operation.
+
+    Attributes
+    ----------
+    name : str
+        Name in reports.
+    dtype : str
+        ``"input"`` (the row's dtype) or the name of a dtype such as ``"f32"``.
+    feature : str, optional
+        The output exists only when this feature is true.
+    """
+
+    name: str
+    dtype: str = "input"
+    feature: str | None = None
+
+
+@dataclass
+class Call:
+    """Arguments of one call.
+
+    Attributes
+    ----------
+    arrays : dict
+        Array arguments by name; None for one that is left out.
+    options : dict
+        The other keyword arguments.
+    out_shapes : tuple
+        Shape of each output.
+    """
+
+    arrays: Mapping[str, np.ndarray | None]
+    options: dict[str, Any] = field(default_factory=dict)
+    out_shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All keyword arguments."""
+        return {**{name: array for name, array in self.arrays.items() if array is not None}, **self.options}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another implementation, to compare speed with.
+
+    Attributes
+    ----------
+    name : str
+        Name in rows and tables.
+    prepare : callable
+        ``prepare(call, case)`` returns a function of no arguments that does the same work once and returns the first
+        output, or raises `PeerUnavailable` with the reason.
+    """
+
+    name: str
+    prepare: Callable[..., Callable[[], Any]]
+
+
+class PeerUnavailable(Exception):
+    """A peer is not installed or has no such feature; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The declaration of one operation.
+
+    Attributes
+    ----------
+    name : str
+        Name in the YAML file and in case ids.
+    function : callable or str
+        The public function, ``function(**arrays, **options)``.
+    reference : callable or str
+        The same in float64 NumPy: arrays of floats arrive as float64.
+    call : callable
+        ``call(draw)`` makes the `Call` of a case; see `rocmkern.matrix.inputs.Draw`.
+    dims, features : tuple
+        What a row may give.
+    arrays : tuple of str
+        Names of the arrays that ``inputs`` and ``memory`` of a row may name.
+    outputs : tuple of Output
+        Outputs in the order in which the function returns them.
+    baseline : callable or str, optional
+        The straightforward algorithm in the compute dtype, with the same arguments, rounded to the output dtypes; its
+        error is the e of the tolerance rule. Without one, e is the rounding of the reference to the output dtype.
+    exact : bool or callable
+        Tolerance 0; a callable says so from the features of a case.
+    out : bool
+        The function takes ``out=`` (a tuple where it has several outputs).
+    in_place : str, optional
+        The array argument that ``out=`` may be.
+    flops, nbytes : callable, optional
+        Cost of a call from the case: ``flops(case)`` and ``nbytes(case)``.
+    probabilities : callable, optional
+        ``probabilities(call)`` returns float64 softmax weights of which the last axis is summed over, and the number
+        of visible keys of each row; used to refuse one-hot inputs.
+    hidden : callable, optional
+        ``hidden(call, where)`` returns, by array name, a boolean array of elements that the mask hides (broadcast
+        against the array).
+    peers : tuple of Peer
+        Other implementations for benchmark rows.
+    """
+
+    name: str
+    function: Function
+    reference: Function
+    call: Callable[[Draw], Call]
+    dims: tuple[Dim, ...]
+    arrays: tuple[str, ...]
+    features: tuple[Feature, ...] = ()
+    outputs: tuple[Output, ...] = (Output("out"),)
+    baseline: Function | None = None
+    exact: bool | Callable[[Mapping[str, Any]], bool] = False
+    out: bool = True
+    in_place: str | None = None
+    flops: Callable[..., float] | None = None
+    nbytes: Callable[..., float] | None = None
+    probabilities: Callable[[Call], tuple[np.ndarray, np.ndarray]] | None = None
+    hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
+    peers: tuple[Peer, ...] = ()
+
+    @cached_property
+    def dim_table(self) -> dict[str, Dim]:
+        """Dimensions by name."""
+        return {dim.name: dim for dim in self.dims}
+
+    @cached_property
+    def feature_table(self) -> dict[str, Feature]:
+        """Features by name."""
+        return {feature.name: feature for feature in self.features}
+
+    @cached_property
+    def peer_table(self) -> dict[str, Peer]:
+        """Peers by name."""
+        return {peer.name: peer for peer in self.peers}
+
+    def is_exact(self, features: Mapping[str, Any]) -> bool:
+        """Whether a call with these features has tolerance 0."""
+        return self.exact(features) if callable(self.exact) else self.exact
+
+    def outputs_of(self, features: Mapping[str, Any]) -> tuple[Output, ...]:
+        """The outputs that a call with these features has."""
+        return tuple(output for output in self.outputs if output.feature is None or features.get(output.feature))
+
+
+class Registry:
+    """The operations of a project.
+
+    Parameters
+    ----------
+    *operations : Operation
+        Declarations; names must be unique.
+    """
+
+    def __init__(self, *operations: Operation):
+        self._operations: dict[str, Operation] = {}
+        for operation in operations:
+            if operation.name in self._operations:
+                raise ValueError(f"operation {operation.name!r} is declared twice")
+            self._operations[operation.name] = operation
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._operations
+
+    def __getitem__(self, name: str) -> Operation:
+        return self._operations[name]
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._operations.values())
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the operations."""
+        return tuple(self._operations)
+
+
+def resolve(function: Function) -> Callable[..., Any]:
+    """The callable behind a declaration's function, imported now if it was given as ``"module:attribute"``."""
+    if callable(function):
+        return function
+    module_name, _, attribute = function.partition(":")
+    target: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        target = getattr(target, part)
+    return target

@@ -1,0 +1,323 @@
+"""Runs one case on one target and checks everything that must hold of a call.
+
+* every output against its float64 reference, under the tolerance rule;
+* outputs given with ``out=`` hold the same bits, are written everywhere and nowhere else;
+* the same call twice gives the same bits;
+* inputs, and the buffers around them, are unchanged to the byte;
+* nothing is left in the ledger of buffers.
+
+A row with ``expect_error`` must raise that error, name that argument, and write nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix import inputs as _inputs
+from rocmkern.matrix.expand import Case, error_type
+from rocmkern.matrix.registry import Call, resolve
+from rocmkern.matrix.tolerance import Comparison, compare
+
+
+class CaseFailure(AssertionError):
+    """A case does not hold; the message says what was measured and how to reproduce it.
+
+    Attributes
+    ----------
+    check : str
+        Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
+        ``inputs``, ``ledger``, ``error`` or ``speed``.
+    comparisons : tuple of Comparison
+        What was measured, as far as it was.
+    """
+
+    def __init__(self, check: str, message: str, comparisons: tuple[Comparison, ...] = ()):
+        super().__init__(message)
+        self.check, self.comparisons = check, comparisons
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What was measured in a case that holds.
+
+    Attributes
+    ----------
+    case, target : str
+        Which case, where.
+    comparisons : tuple of Comparison
+        One per output.
+    """
+
+    case: str
+    target: str
+    comparisons: tuple[Comparison, ...] = field(default=())
+
+    def record(self) -> dict[str, Any]:
+        """Plain data for reports: the measured error, bound and share of each output."""
+        names = ("output", "error", "bound", "share", "parts")
+        outputs = [{name: asdict(comparison)[name] for name in names} for comparison in self.comparisons]
+        return {"case": self.case, "target": self.target, "outputs": outputs}
+
+
+def reproduce(case: Case, target: str) -> str:
+    """Five lines of Python that run a case again."""
+    return "\n".join(
+        (
+            "import rocmkern",
+            "from rocmkern.matrix import find_case, make_call, run_case",
+            f"case = find_case({case.facts.file!r}, {case.id!r})",
+            "arguments = make_call(case).arguments  # q=..., k=...: what the function is called with",
+            f"print(run_case(case, {target!r}))",
+        )
+    )
+
+
+def run_case(case: Case, target: str) -> CaseResult:
+    """Run a case and check everything that must hold.
+
+    Parameters
+    ----------
+    case : Case
+    target : str
+        ``"python"``, ``"cpu"``, ``"hip"`` or ``"cuda"``.
+
+    Raises
+    ------
+    CaseFailure
+        Something does not hold.
+    """
+    with on_target(target):
+        if case.facts.expect_error is not None:
+            _check_error(case)
+            return CaseResult(case.id, target)
+        return CaseResult(case.id, target, _check_call(case))
+
+
+@contextmanager
+def on_target(target: str) -> Iterator[None]:
+    """Choose the target and have new results filled with NaN before a kernel writes them."""
+    import rocmkern
+    from rocmkern.ops import _arrays
+
+    with rocmkern.use(target), _arrays.poison_outputs():
+        yield
+
+
+def live_buffers() -> int:
+    """Number of device buffers that are alive in this process, by the exact ledger of the runtime."""
+    from rocmkern.runtime.memory import DeviceMemory
+
+    memories = list(DeviceMemory._all)
+    for memory in memories:
+        memory.settle()
+    return sum(len(memory.ledger.entries()) for memory in memories)
+
+
+def expected_outputs(case: Case, call: Call) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...] | None]:
+    """float64 reference of every output, and the outputs of the baseline where there is one."""
+    widened = {
+        name: array.astype(np.float64) if _inputs.is_float(array) else array
+        for name, array in call.arrays.items()
+        if array is not None
+    }
+    with np.errstate(all="ignore"):
+        reference = _as_tuple(resolve(case.operation.reference)(**widened, **call.options))
+        if case.operation.baseline is None:
+            return reference, None
+        return reference, _as_tuple(resolve(case.operation.baseline)(**call.arguments))
+
+
+def compare_outputs(case: Case, call: Call, outputs: tuple[np.ndarray, ...]) -> tuple[Comparison, ...]:
+    """Every output of a call against its reference, under the case's tolerance."""
+    references, baselines = expected_outputs(case, call)
+    declared = case.operation.outputs_of(case.features)
+    return tuple(
+        compare(
+            out,
+            np.asarray(reference, np.float64),
+            None if baselines is None else baselines[index],
+            tolerance=case.facts.tolerance,
+            exact=case.operation.is_exact(case.features),
+            name=declared[index].name,
+        )
+        for index, (out, reference) in enumerate(zip(outputs, references, strict=True))
+    )
+
+
+def _check_call(case: Case) -> tuple[Comparison, ...]:
+    call = _inputs.make_call(case)
+    function = resolve(case.operation.function)
+    before, live = _snapshot(call.arguments), live_buffers()
+
+    outputs = _as_tuple(function(**call.arguments))
+    _check_types(case, call, outputs)
+    _check_inputs(case, before, "the call")
+    comparisons = compare_outputs(case, call, outputs)
+    if not all(comparison.ok for comparison in comparisons):
+        text = "\n".join(comparison.describe() for comparison in comparisons if not comparison.ok)
+        raise CaseFailure("parity", text, comparisons)
+
+    again = _check_out(case, call, function) if case.operation.out else _as_tuple(function(**call.arguments))
+    _check_same(case, call, function, outputs, again)
+    if case.operation.in_place is not None:
+        _check_in_place(case, call, function, outputs)
+    _check_inputs(case, before, "the call with out=")
+
+    del again
+    if live_buffers() > live:
+        raise CaseFailure("ledger", f"{live_buffers() - live} buffers are alive after the call", comparisons)
+    return comparisons
+
+
+def _check_types(case: Case, call: Call, outputs: tuple[Any, ...]) -> None:
+    declared = case.operation.outputs_of(case.features)
+    if len(outputs) != len(declared):
+        raise CaseFailure("type", f"returned {len(outputs)} outputs, declared are {len(declared)}")
+    for index, (output, out) in enumerate(zip(declared, outputs, strict=True)):
+        dtype, shape = _inputs.output_dtype(case, index), tuple(call.out_shapes[index])
+        if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
+            given = f"{getattr(out, 'dtype', type(out).__name__)}{list(getattr(out, 'shape', ()))}"
+            raise CaseFailure("type", f"output {output.name} is {given}, expected {dtype}{list(shape)}")
+        _check_written(output.name, out)
+
+
+def _check_written(name: str, out: np.ndarray) -> None:
+    untouched = _inputs.is_poison(out)
+    if untouched.any():
+        first = tuple(int(part) for part in np.argwhere(untouched)[0])
+        raise CaseFailure("unwritten", f"output {name}: {untouched.sum()} elements were not written, first {first}")
+
+
+def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np.ndarray, ...]:
+    """The call with poisoned outputs given to it; returns them after checking what was written."""
+    out_argument = _poisoned_outputs(case, call)
+    given = _as_tuple(out_argument)
+    around = [_Surroundings(out) for out in given]
+    returned = _as_tuple(function(**call.arguments, out=out_argument))
+    if len(returned) != len(given) or any(a is not b for a, b in zip(returned, given, strict=True)):
+        raise CaseFailure("out", "a call with out= must return the arrays that it was given")
+    for output, out, surroundings in zip(case.operation.outputs_of(case.features), given, around, strict=True):
+        _check_written(output.name, out)
+        if not surroundings.unchanged():
+            raise CaseFailure("outside", f"output {output.name}: memory beside the array given with out= was written")
+    return given
+
+
+def _poisoned_outputs(case: Case, call: Call) -> Any:
+    """What ``out=`` is given: one array, or a tuple where the operation has several outputs."""
+    given = tuple(
+        _inputs.poisoned(tuple(shape), _inputs.output_dtype(case, index), case.memory_of("out"))
+        for index, shape in enumerate(call.out_shapes)
+    )
+    return given if len(given) > 1 else given[0]
+
+
+class _Surroundings:
+    """The bytes of a buffer that do not belong to a view of it."""
+
+    def __init__(self, view: np.ndarray):
+        self.buffer = _inputs.owner(view)
+        # Marking the elements in a copy of the buffer tells which bytes are the view's.
+        offset = view.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
+        marks = np.zeros(self.buffer.shape, np.uint8)
+        np.ndarray(view.shape, f"u{view.itemsize}", marks, offset, view.strides)[...] = np.iinfo(
+            f"u{view.itemsize}"
+        ).max
+        self.mask = marks == 0
+        self.before = self.buffer[self.mask].copy()
+
+    def unchanged(self) -> bool:
+        return bool((self.buffer[self.mask] == self.before).all())
+
+
+def _check_same(
+    case: Case,
+    call: Call,
+    function: Callable[..., Any],
+    outputs: tuple[np.ndarray, ...],
+    again: tuple[np.ndarray, ...],
+) -> None:
+    """Both calls must give the same bits; if not, a third tells chance from a difference of the two ways."""
+    for index, output in enumerate(case.operation.outputs_of(case.features)):
+        if _same_bits(outputs[index], again[index]):
+            continue
+        third = _as_tuple(function(**call.arguments))[index]
+        differing = int((_bits(outputs[index]) != _bits(again[index])).sum())
+        if case.operation.out and _same_bits(outputs[index], third):
+            message = f"output {output.name}: a call with out= differs from one without in {differing} bytes"
+            raise CaseFailure("out", message)
+        raise CaseFailure("determinism", f"output {output.name}: two calls differ in {differing} bytes")
+
+
+def _check_in_place(case: Case, call: Call, function: Callable[..., Any], outputs: tuple[np.ndarray, ...]) -> None:
+    name = case.operation.in_place
+    assert name is not None
+    arguments = dict(call.arguments)
+    arguments[name] = np.array(arguments[name])
+    returned = _as_tuple(function(**arguments, out=arguments[name]))
+    if returned[0] is not arguments[name] or not _same_bits(arguments[name], outputs[0]):
+        raise CaseFailure("in_place", f"a call with out={name} differs from one with an output of its own")
+
+
+def _check_error(case: Case) -> None:
+    expected = case.facts.expect_error
+    assert expected is not None
+    arguments = _inputs.make_bad_call(case)
+    if "out" not in arguments and case.operation.out:
+        arguments["out"] = _poisoned_outputs(case, _inputs.make_call(case))
+    before, live = _snapshot(arguments), live_buffers()
+    wanted = error_type(expected.type)
+    try:
+        resolve(case.operation.function)(**arguments)
+    except wanted as error:
+        named = getattr(error, "argument", None)
+        if named != expected.argument:
+            raise CaseFailure(
+                "error", f"the error names the argument {named!r}, expected {expected.argument!r}: {error}"
+            ) from error
+        if str(error) == "" or expected.argument not in str(error):
+            raise CaseFailure("error", f"the message does not name {expected.argument!r}: {error}") from error
+    except Exception as error:
+        raise CaseFailure(
+            "error", f"expected {expected.type} for {expected.argument!r}, got {type(error).__name__}: {error}"
+        ) from error
+    else:
+        raise CaseFailure("error", f"nothing was raised; expected {expected.type} for {expected.argument!r}")
+    _check_inputs(case, before, "the refused call")
+    if live_buffers() > live:
+        raise CaseFailure("ledger", f"the refused call left {live_buffers() - live} buffers")
+
+
+def _snapshot(arguments: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The buffers behind the array arguments, and copies of their bytes."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in arguments.items():
+        for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(item, np.ndarray) and item.dtype != object:
+                arrays[f"{name}[{index}]" if isinstance(value, tuple) else name] = _inputs.owner(item)
+    return {name: (array, _bits(array)) for name, array in arrays.items()}
+
+
+def _check_inputs(case: Case, before: Mapping[str, tuple[np.ndarray, np.ndarray]], what: str) -> None:
+    for name, (array, bits) in before.items():
+        now = _bits(array)
+        if not np.array_equal(now, bits):
+            raise CaseFailure("inputs", f"{what} changed {int((now != bits).sum())} bytes of the buffer of {name}")
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """A copy of the bytes of an array, in logical order."""
+    return np.frombuffer(array.tobytes(), np.uint8)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def _as_tuple(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)

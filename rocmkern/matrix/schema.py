@@ -1,0 +1,213 @@
+"""The models of a matrix file.
+
+Only the *shape* of the file is described here: which keys exist, and of which type their values are. What depends on
+the declared operations (which dimensions, features and arrays an operation has) is checked by `rocmkern.matrix.expand`,
+with the same kind of error.
+
+The JSON schema that editors use is made from these models by `rocmkern.matrix.json_schema`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Text = Annotated[str, StringConstraints(min_length=3, strip_whitespace=True)]
+Dtype = Literal["f32", "f16", "bf16"]
+Category = Literal["quick", "full", "benchmark"]
+Target = Literal["python", "cpu", "hip", "cuda"]
+Scalar = bool | int | float | str | None
+Value = Scalar | list[Scalar]
+Extent = Annotated[int, Field(ge=0)]
+Size = Extent | list[Extent]
+Shape = Annotated[dict[str, Size], Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Model(BaseModel):
+    """Base of all models: unknown keys are errors, nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Normal(Model):
+    """Normal deviates, ``mean + std * N(0, 1)``."""
+
+    kind: Literal["normal"]
+    std: Positive = 1.0
+    mean: Finite = 0.0
+
+
+class Uniform(Model):
+    """Uniform deviates in ``[low, high)``."""
+
+    kind: Literal["uniform"]
+    low: Finite = 0.0
+    high: Finite = 1.0
+
+
+class Large(Model):
+    """Uniform deviates in ``[-amplitude, amplitude)``, for large logits."""
+
+    kind: Literal["large"]
+    amplitude: Positive
+
+
+class Constant(Model):
+    """The same value everywhere."""
+
+    kind: Literal["constant"]
+    value: Finite
+
+
+class Ramp(Model):
+    """``a * i + b`` over the flat index i."""
+
+    kind: Literal["ramp"]
+    a: Finite
+    b: Finite = 0.0
+
+
+class Wave(Model):
+    """``factor * sin(step * i)`` (or cos, tan) over the flat index i."""
+
+    kind: Literal["sin", "cos", "tan"]
+    factor: Finite = 1.0
+    step: Positive = 0.1
+
+
+class Denormal(Model):
+    """Subnormal numbers of the dtype, of both signs."""
+
+    kind: Literal["denormal"]
+
+
+class Values(Model):
+    """A list of values, repeated over the flat index."""
+
+    kind: Literal["values"]
+    values: Annotated[list[float], Field(min_length=1)]
+
+
+Generator = Annotated[
+    Normal | Uniform | Large | Constant | Ramp | Wave | Denormal | Values,
+    Field(discriminator="kind"),
+]
+# Generators by the name of the array; "all" stands for every array that is not named.
+Inputs = Annotated[dict[Name, Generator], Field(min_length=1)]
+MemoryVariant = Literal[
+    "contiguous", "strided", "offset", "broadcast", "broadcast_last", "negative", "negative_last", "transposed"
+]
+Memory = MemoryVariant | dict[Name, MemoryVariant]
+
+
+class Masked(Model):
+    """Values put where the mask hides them: they must not reach the output."""
+
+    value: Literal["nan", "inf", "-inf"]
+    where: Literal["hidden", "last_key"] = "hidden"
+
+
+class Tolerance(Model):
+    """``max|out - ref64| <= max(c * e, u * ulp(max|ref64|))`` for each output row, or a fixed absolute bound.
+
+    With `dtypes` it holds for outputs of these dtypes only; the others keep c = u = 2.
+    """
+
+    c: Positive | None = None
+    u: Positive | None = None
+    absolute: Positive | None = None
+    dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
+    reason: Text
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Tolerance:
+        if self.absolute is not None and (self.c is not None or self.u is not None):
+            raise ValueError("give either absolute, or c and u")
+        if self.absolute is None and self.c is None and self.u is None:
+            raise ValueError("give at least one of c, u, absolute")
+        return self
+
+
+class Targets(Model):
+    """On which targets a row runs; elsewhere it is skipped with the reason."""
+
+    only: Annotated[list[Target], Field(min_length=1)] | None = None
+    skip: Annotated[list[Target], Field(min_length=1)] | None = None
+    reason: Text
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Targets:
+        if (self.only is None) == (self.skip is None):
+            raise ValueError("give exactly one of only, skip")
+        return self
+
+    def allows(self, target: str) -> bool:
+        """Whether a row with this condition runs on `target`."""
+        return target in self.only if self.only is not None else target not in (self.skip or ())
+
+
+class OneHot(Model):
+    """Permission for inputs that make a softmax one-hot: they prove little, so the row says why it wants them."""
+
+    reason: Text
+
+
+class ExpectError(Model):
+    """The error that a row with bad arguments must raise."""
+
+    type: Text
+    argument: Name
+
+
+class Settings(Model):
+    """What may be set for the whole file, an operation, a group or a row; the most specific one counts."""
+
+    category: Category | None = None
+    dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
+    inputs: Inputs | None = None
+    memory: Annotated[list[Memory], Field(min_length=1)] | None = None
+    tolerance: Tolerance | None = None
+    targets: Targets | None = None
+
+
+class Row(Settings):
+    """One row: the cartesian product of its shapes, axes, variants, dtypes and memory layouts."""
+
+    name: Name | None = None
+    why: Text | None = None
+    shape: Shape | None = None
+    shapes: Annotated[list[Shape], Field(min_length=1)] | None = None
+    axes: Annotated[dict[str, Annotated[list[Value], Field(min_length=1)]], Field(min_length=1)] | None = None
+    features: dict[str, Value] | None = None
+    variants: Annotated[list[dict[str, Value]], Field(min_length=1)] | None = None
+    masked: Masked | None = None
+    one_hot: OneHot | None = None
+    arguments: dict[Name, Value] | None = None
+    spoil: dict[Name, Name] | None = None
+    expect_error: ExpectError | None = None
+    peers: Annotated[list[Name], Field(min_length=1)] | None = None
+    bars: Annotated[dict[Name, Positive], Field(min_length=1)] | None = None
+
+
+class Group(Settings):
+    """Rows of one operation that belong together, and why they exist."""
+
+    why: Text
+    operation: str
+    shape: Shape | None = None
+    features: dict[str, Value] | None = None
+    rows: Annotated[list[Row], Field(min_length=1)]
+
+
+class Matrix(Model):
+    """A whole matrix file."""
+
+    version: Literal[1]
+    registry: Text
+    defaults: Settings | None = None
+    operations: dict[str, Settings] | None = None
+    groups: Annotated[dict[Name, Group], Field(min_length=1)]

@@ -1,0 +1,22 @@
+"""Numba's report of a kernel that does not compile, in one sentence."""
+
+from __future__ import annotations
+
+import re
+
+
+def first_message(error: Exception) -> str:
+    """What is wrong and where: the tile language's own words where it spoke, else the first thing that numba says."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    mark = "TypingError: "
+    spoken = [line.split(mark, 1)[1] for line in lines if mark in line]
+    ours = [
+        line.split(mark, 1)[1]
+        for line, source in zip(lines, lines[1:], strict=False)
+        if mark in line and re.match(r"raised from .*rocmkern.tile\b", source)
+    ]
+    rest = [line for line in lines if not line.startswith("Failed in nopython mode")]
+    message = (ours or spoken or rest or [repr(error)])[0]
+    place = re.search(r" at (.+) \((\d+)\)", text)
+    return f"{message} (line {place[2]} of {place[1]})" if place else message

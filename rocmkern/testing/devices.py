@@ -1,0 +1,98 @@
+"""Targets and devices of a test run: which are usable, the lock around a GPU, the lines of the header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+
+from rocmkern.runtime.errors import RocmkernError
+
+TARGETS = ("hip", "cuda", "cpu", "python")
+GPU_TARGETS = ("hip", "cuda")
+# Under test the shared manager may hold this share more or less of the driver's free memory at the end than before.
+LEAK_PERCENT = 5
+GIB = 1 << 30
+
+
+def usable_targets() -> tuple[str, ...]:
+    """The targets that work on this machine, best first."""
+    return tuple(target for target in TARGETS if target_reason(target) is None)
+
+
+@cache
+def target_reason(target: str) -> str | None:
+    """Why a target cannot be used here, or None."""
+    import rocmkern
+
+    try:
+        with rocmkern.using(target):
+            return None
+    except RocmkernError as error:
+        return str(error)
+
+
+def chosen_targets(config: pytest.Config) -> tuple[str, ...]:
+    """The targets of ``--rocmkern-target``, or every usable one."""
+    option = config.getoption("rocmkern_target")
+    if option is None:
+        return usable_targets()
+    names = tuple(name.strip() for name in option.split(",") if name.strip())
+    for name in names or ("",):
+        if name not in TARGETS:
+            from rocmkern.matrix.loader import unknown_name
+
+            raise pytest.UsageError(f"--rocmkern-target: {unknown_name('target', name, TARGETS)}")
+    return names
+
+
+def gpu_reason() -> str | None:
+    """Why there is no GPU for tests, or None."""
+    from rocmkern.runtime.probe import gpu_status
+
+    status = gpu_status()
+    if status.chosen is None:
+        return f"no GPU: {status.reason}"
+    return None
+
+
+def device_lines() -> list[str]:
+    """Lines of the header: the GPU with its memory, or why there is none and what to check."""
+    from rocmkern.runtime.manager import default_manager
+    from rocmkern.runtime.probe import gpu_status
+
+    status = gpu_status()
+    if status.chosen is None:
+        checks = [f"  check {number}: {check}" for number, check in enumerate(status.checks, 1)]
+        return [f"rocmkern device: no GPU: {status.reason}", *checks]
+    manager = default_manager(status.chosen.kind)
+    stats = manager.memory_stats()
+    return [
+        f"rocmkern device: {status.chosen}; total {stats.total / GIB:.1f} GiB, free {stats.free / GIB:.1f} GiB, "
+        f"safe limit {manager.safe_alloc_size() / GIB:.1f} GiB"
+    ]
+
+
+@contextmanager
+def device_lock() -> Iterator[None]:
+    """Hold the lock of the chosen GPU, so that tests of other processes and users wait."""
+    from rocmkern.runtime import lock
+    from rocmkern.runtime.probe import require_gpu
+
+    with lock.device_lock(require_gpu()):
+        yield
+
+
+@contextmanager
+def locked_manager() -> Iterator[Any]:
+    """The shared manager of the chosen GPU, under its lock; a buffer that is alive afterwards is an error."""
+    from rocmkern.runtime.manager import default_manager
+    from rocmkern.runtime.probe import require_gpu
+
+    with device_lock():
+        manager = default_manager(require_gpu().kind)
+        yield manager
+        manager.assert_no_leak(tolerance_percent=LEAK_PERCENT)

@@ -1,0 +1,122 @@
+"""pytest items of a matrix file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from rocmkern.matrix import Case, CaseFailure, MatrixError, expand, load, reproduce, run_case
+from rocmkern.testing import bench
+from rocmkern.testing.devices import GPU_TARGETS, chosen_targets, device_lock, target_reason
+from rocmkern.testing.plugin import PROPERTY
+
+MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
+
+
+class MatrixFile(pytest.File):
+    """A matrix file; its items are the cases on the chosen targets."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Expand the file; a mistake in it is a collection error with its position."""
+        try:
+            cases = expand(load(self.path))
+        except MatrixError as error:
+            raise self.CollectError(str(error)) from None
+        targets = chosen_targets(self.config)
+        for case in cases:
+            for target in targets:
+                yield _item(self, case, target)
+
+
+def category_of(item: pytest.Item) -> str | None:
+    """Category of an item of a matrix, None for any other."""
+    case = getattr(item, "case", None)
+    return case.category if isinstance(case, Case) else None
+
+
+def _item(parent: MatrixFile, case: Case, target: str) -> pytest.Item:
+    name = f"{case.id}[{target}]"
+    item: pytest.Item
+    if case.category == "benchmark":
+        item = BenchmarkItem.from_parent(parent, name=name, callobj=_benchmark_function(case, target))
+        if parent.config.pluginmanager.has_plugin("benchmark"):
+            item.add_marker(pytest.mark.benchmark(group=case.operation.name))
+    else:
+        item = CaseItem.from_parent(parent, name=name)
+    item.case, item.target = case, target
+    item.add_marker(MARKER_OF_CATEGORY[case.category])
+    if target in GPU_TARGETS and parent.config.pluginmanager.has_plugin("xdist"):
+        # With --dist loadgroup one worker runs all cases of a device; the lock holds with any distribution.
+        item.add_marker(pytest.mark.xdist_group(f"rocmkern-{target}"))
+    return item
+
+
+class _Common(pytest.Item):
+    """What both kinds of items share: where they stand, when they are skipped, how they fail."""
+
+    case: Case
+    target: str
+
+    def skip_unless_usable(self) -> None:
+        """Skip with the row's reason, or with the target's."""
+        reason = self.case.skip_reason(self.target) or target_reason(self.target)
+        if reason:
+            pytest.skip(f"{self.target}: {reason}")
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """Line of the row in the matrix file."""
+        return self.path, self.case.facts.line - 1, self.name
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What was measured and how to reproduce it; other errors keep their traceback."""
+        recipe = f"reproduce with\n\n{reproduce(self.case, self.target)}\n"
+        facts = self.case.facts
+        head = f"{self.case.id} on {self.target} ({facts.file}:{facts.line}): {facts.why}"
+        if isinstance(excinfo.value, CaseFailure):
+            return f"{head}\ncheck {excinfo.value.check} failed:\n{excinfo.value}\n\n{recipe}"
+        if isinstance(excinfo.value, MatrixError):
+            return f"{head}\n{excinfo.value}"
+        self.add_report_section("call", "case", f"{head}\n{recipe}")
+        return super().repr_failure(excinfo)
+
+
+class CaseItem(_Common):
+    """One case on one target: everything that must hold of a call."""
+
+    def runtest(self) -> None:
+        """Run the case; a case on a GPU holds the lock of its device."""
+        self.skip_unless_usable()
+        with device_lock() if self.target in GPU_TARGETS else nullcontext():
+            result = run_case(self.case, self.target)
+        self.user_properties.append((PROPERTY, result.record()))
+
+
+class BenchmarkItem(_Common, pytest.Function):
+    """One benchmark row on one target."""
+
+    def setup(self) -> None:
+        """Skip before anything is prepared."""
+        self.skip_unless_usable()
+        super().setup()
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """Line of the row in the matrix file."""
+        return _Common.reportinfo(self)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """As for the other cases."""
+        return _Common.repr_failure(self, excinfo, style)
+
+
+def _benchmark_function(case: Case, target: str) -> Any:
+    def run(benchmark: Any, request: pytest.FixtureRequest) -> None:
+        with device_lock() if target in GPU_TARGETS else nullcontext():
+            speed = bench.measure(benchmark, case, target)
+        request.node.user_properties.append((PROPERTY, {"case": case.id, "target": target, "speed": speed}))
+        if request.config.getoption("rocmkern_bars"):
+            bench.check_bars(case, speed)
+
+    return run

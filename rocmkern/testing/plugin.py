@@ -1,0 +1,204 @@
+"""The pytest plugin: matrix files become tests and benchmarks; the `gpu` fixture for tests written by hand.
+
+Configuration of a project, in ``pyproject.toml``::
+
+    [tool.pytest.ini_options]
+    rocmkern_matrix = ["matrix.yaml"]
+
+* ``pytest`` runs the quick rows of the matrix on every usable target, beside the project's other tests;
+* ``pytest -m full`` runs the rows that take longer, ``--rocmkern-all`` both;
+* ``pytest --benchmark-only`` times the benchmark rows (with pytest-benchmark);
+* ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
+* ``--require-gpu`` makes the lack of a GPU an error instead of skips.
+
+In a project without a matrix file this module does nothing and imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MATRIX_INI = "rocmkern_matrix"
+PROPERTY = "rocmkern"
+MARKERS = {
+    "quick": "rows of the matrix that run in a bare pytest",
+    "full": "rows of the matrix that take longer; run with -m full or --rocmkern-all",
+    "benchmark_row": "rows of the matrix that are timed; run with --benchmark-only",
+}
+# Shown in the summary: the cases that come nearest to their bound.
+CLOSEST_SHOWN = 3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options and the ini value of a project's matrix files."""
+    group = parser.getgroup("rocmkern", "kernel tests from a matrix")
+    group.addoption(
+        "--matrix", action="append", default=[], metavar="FILE", help="matrix file to run (may be repeated)"
+    )
+    group.addoption(
+        "--rocmkern-target",
+        default=None,
+        metavar="TARGETS",
+        help="targets, separated by commas: hip, cuda, cpu, python (default: every usable one)",
+    )
+    group.addoption("--rocmkern-all", action="store_true", help="also run the full rows of the matrix")
+    group.addoption("--require-gpu", action="store_true", help="no usable GPU is an error instead of skips")
+    group.addoption(
+        "--rocmkern-bars", action="store_true", help="a benchmark row that is slower than its bar against a peer fails"
+    )
+    parser.addini(
+        MATRIX_INI, "matrix files of this project, relative to the root directory", type="linelist", default=[]
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and add the matrix files to a run that names no paths."""
+    for name, text in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {text}")
+    files = matrix_files(config)
+    if not files:
+        return
+    invocation = config.invocation_params.dir
+    given = {(invocation / argument.partition("::")[0]).resolve() for argument in config.args}
+    named = config.getoption("matrix")
+    if named or config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args.extend(str(path) for path in files if path not in given)
+
+
+def matrix_files(config: pytest.Config) -> list[Path]:
+    """The matrix files of a run: those of ``--matrix``, or else the project's."""
+    named = config.getoption("matrix")
+    if named:
+        return [(config.invocation_params.dir / name).resolve() for name in named]
+    return [(config.rootpath / name).resolve() for name in config.getini(MATRIX_INI)]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse to start without a GPU if one is required."""
+    if not session.config.getoption("require_gpu"):
+        return
+    from rocmkern.testing.devices import gpu_reason
+
+    reason = gpu_reason()
+    if reason is not None:
+        raise pytest.UsageError(f"--require-gpu: {reason}")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Targets and device of a run with a matrix, and what runs."""
+    files = matrix_files(config)
+    if not files:
+        return []
+    from rocmkern.testing.devices import chosen_targets, device_lines
+
+    lines = [f"rocmkern matrix: {', '.join(str(path) for path in files)}; targets: {', '.join(chosen_targets(config))}"]
+    if not _wants_full(config):
+        lines.append("rocmkern rows: quick (full rows: -m full or --rocmkern-all; benchmark rows: --benchmark-only)")
+    return lines + device_lines()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect the matrix files."""
+    if file_path.suffix not in (".yaml", ".yml") or file_path.resolve() not in matrix_files(parent.config):
+        return None
+    from rocmkern.testing.items import MatrixFile
+
+    return MatrixFile.from_parent(parent, path=file_path)
+
+
+def _wants_full(config: pytest.Config) -> bool:
+    return config.getoption("rocmkern_all") or "full" in config.getoption("markexpr", "")
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether single cases were asked for by their ids."""
+    return any("::" in argument and argument.partition("::")[0].endswith((".yaml", ".yml")) for argument in config.args)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the rows that this run is not about."""
+    if not matrix_files(config) or _named(config):
+        return
+    from rocmkern.testing.items import category_of
+
+    benchmarks = config.getoption("benchmark_only", False)
+    wanted = {"benchmark"} if benchmarks else {"quick", "full"} if _wants_full(config) else {"quick"}
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        category = category_of(item)
+        (kept if category is None or category in wanted else left_out).append(item)
+    if left_out:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Skips by reason, the cases nearest to their bounds, and the benchmark table."""
+    if not matrix_files(config):
+        return
+    _summarise_skips(terminalreporter)
+    _summarise_accuracy(terminalreporter)
+    _summarise_benchmarks(terminalreporter)
+
+
+def _properties(reports: list[Any]) -> list[dict[str, Any]]:
+    return [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == PROPERTY]
+
+
+def _summarise_skips(terminalreporter: Any) -> None:
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple):
+            reasons[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:6d}  {reason}")
+
+
+def _summarise_accuracy(terminalreporter: Any) -> None:
+    records = _properties(terminalreporter.stats.get("passed", []))
+    measured = [(output, record) for record in records for output in record.get("outputs", ())]
+    if not measured:
+        return
+    measured.sort(key=lambda pair: pair[0]["share"], reverse=True)
+    terminalreporter.section("accuracy")
+    terminalreporter.line(f"{len(measured)} outputs within their bounds; nearest to its bound:")
+    for output, record in measured[:CLOSEST_SHOWN]:
+        terminalreporter.line(
+            f"{output['share']:6.0%}  {record['case']}[{record['target']}] {output['output']}: "
+            f"error {output['error']:.3g}, bound {output['bound']:.3g}"
+        )
+
+
+def _summarise_benchmarks(terminalreporter: Any) -> None:
+    records = [record for record in _properties(terminalreporter.stats.get("passed", [])) if "speed" in record]
+    records += [record for record in _properties(terminalreporter.stats.get("failed", [])) if "speed" in record]
+    if not records:
+        return
+    from rocmkern.testing.bench import table
+
+    terminalreporter.section("speed against peers")
+    for line in table(records):
+        terminalreporter.line(line)
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Any:
+    """The shared `ResourceManager` of the best GPU, under the lock of its device, with a leak check at the end.
+
+    Without a usable GPU the test is skipped with the reason; ``--require-gpu`` makes that an error of the run.
+    """
+    from rocmkern.testing.devices import gpu_reason, locked_manager
+
+    reason = gpu_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    with locked_manager() as manager:
+        yield manager

@@ -1,0 +1,1493 @@
+"""The tile language on AMD GPUs: a block is `waves` waves, and a tile lies in the registers of its lanes.
+
+Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the lane
+groups ``l // 16`` share its columns as `atoms.Atom` says. This is the layout of a *transposed* product (``S^T = K Q^T``),
+in which a query row belongs to a lane: row statistics are almost local to the lane, and weights become the operand of the
+next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
+
+=========  =====================================================================================================
+Rows       one value per row block; lane groups hold copies
+Tile       float32, a vector of ``atom.registers`` for every (row block, 16 columns)
+Operand    float16 and bfloat16: a run of ``atom.run`` elements for every (row block, 16 elements of the reduced axis);
+           float32, and everything where there are no matrix instructions: stored as a Tile
+Stage      a window in local memory, and the next window in registers on its way there
+=========  =====================================================================================================
+
+float32 products are exact float32 FMAs. In a float32 stage the 16 columns of a tile are permuted so that the columns of a
+lane group are consecutive (this changes nothing but on gfx11).
+
+A matrix instruction wants the reduced axis contiguous, so `dot_nt` reads a stage row by row and `dot_nn` and `dot_tn` read
+it column by column. A float16 or bfloat16 stage therefore has two copies, and LLVM deletes the one that no product reads,
+with everything that fills it (a local variable that is only written to is dead: its GlobalOpt pass).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.errors import TypingError
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, make_overload_template
+from numba.extending import typeof_impl
+from numba.hip.typing_lowering.models import register_model
+from numba.hip.typing_lowering.registries import impl_registry, typing_registry
+
+from rocmkern.tile import api, entry
+from rocmkern.tile.architectures import architecture
+from rocmkern.tile.atoms import ATOMS, Atom
+from rocmkern.tile.binding import bind
+from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, TensorLowering, call, const, register_tensor_model
+from rocmkern.tile.tensors import to_int
+from rocmkern.tile.types import DTYPES, make_types
+
+NUMBA = SimpleNamespace(
+    types=types,
+    signature=signature,
+    AbstractTemplate=AbstractTemplate,
+    AttributeTemplate=AttributeTemplate,
+    make_overload_template=make_overload_template,
+    typing_registry=typing_registry,
+    lowering_registry=impl_registry,
+    register_model=register_model,
+    models=models,
+    cgutils=cgutils,
+    TypingError=TypingError,
+)
+TILE = make_types(types, TypingError, "hip")
+
+LOG2_E = 1.4426950408889634
+NEG_INF = float("-inf")
+#: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
+LAZY_EXPONENT = 8.0
+#: Up to this base-2 exponent a maximum times the scale may be rounded before it is subtracted: an error of 2^-20.
+FUSED_EXPONENT = 32.0
+#: tanh(x) = x + x^3 * P(x^2) for |x| < 0.6: minimax fit of P in relative error (3e-9).
+TANH_SMALL = 0.6
+TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.00589515)
+#: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
+ROW_PADDING = 16
+CHUNK_BYTES = 16
+
+#: Registers of one group of loads from local memory in a product; two groups are alive at a time.
+LOAD_AHEAD = 16
+
+GLOBAL, LOCAL = 1, 3  # LLVM address spaces
+POINTER = ir.PointerType(I8)
+#: Bit patterns of two-byte floats: infinity, one, and a number larger than any count of keys in a window.
+SPECIAL = {"float16": (0x7C00, 0x3C00, 0x6C00), "bfloat16": (0x7F80, 0x3F80, 0x4580)}
+SPECIAL_MANY = 4096.0
+
+
+def atom_of(arch: str) -> Atom:
+    """Layout of tiles on an architecture."""
+    return ATOMS[architecture(arch).matrix or "fma"]
+
+
+def bound_config(cfg: api.Config) -> entry.BoundConfig:
+    """The configuration as a constant of a generated module."""
+    return entry.BoundConfig(TILE.Config(cfg))
+
+
+@typeof_impl.register(entry.BoundConfig)
+def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
+    return value.numba_type
+
+
+# --------------------------------------------------------------------------------------------------- shapes and layouts
+
+
+class Layout:
+    """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers."""
+
+    def __init__(self, ty: Any):
+        self.arch, self.waves = ty.hw
+        self.atom = atom_of(self.arch)
+        self.m = ty.m
+        self.row_blocks = ty.m // (16 * self.waves)
+
+    def tile(self, columns: int) -> ir.ArrayType:
+        """LLVM type of a float32 tile."""
+        return ir.ArrayType(ir.VectorType(F32, self.atom.registers), self.row_blocks * columns // 16)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a stage's window in local memory, and how the lanes of the block bring it there.
+
+    A lane moves blocks of ``block_rows`` x ``block_columns`` elements.
+
+    Attributes
+    ----------
+    transposed : bool
+        Whether local memory holds the window column by column.
+    ld : int
+        Elements between rows (columns, if transposed) in local memory.
+    local_bytes : int
+        Bytes of an element there: 4 if it holds float32, whatever the dtype of the source.
+    per_lane : int
+        Blocks of a lane; the last ones may not exist.
+    """
+
+    transposed: bool
+    lines: int
+    ld: int
+    local_bytes: int
+    block_rows: int
+    block_columns: int
+    blocks: int
+    per_lane: int
+    chunk: ir.VectorType
+
+    @property
+    def bytes(self) -> int:
+        return self.lines * self.ld * self.local_bytes
+
+
+class Window:
+    """Geometry of a stage: `n` rows of `k` elements.
+
+    Attributes
+    ----------
+    matrix : bool
+        Whether products with this stage use a matrix instruction; then local memory holds the elements as they are.
+        Otherwise it holds float32.
+    copies : list of Copy
+        By rows; for matrix instructions also by columns.
+    """
+
+    def __init__(self, ty: Any):
+        self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
+        arch, self.waves = ty.hw
+        self.atom = atom_of(arch)
+        self.matrix = ty.dtype in self.atom.intrinsics
+        self.item_bytes = DTYPES[ty.dtype]
+        self.threads = self.waves * self.atom.wave
+        self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
+        if self.matrix:
+            # Eight rows at a time fill 16 bytes of a column; as wide as leaves work for every lane.
+            width = next((w for w in (8, 4) if self.n // 8 * self.k // w >= self.threads), 2)
+            self.copies.append(self.copy(8, width))
+
+    def copy(self, rows: int, columns: int) -> Copy:
+        transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
+        lines, length = (self.k, self.n) if transposed else (self.n, self.k)
+        blocks = self.n * self.k // (rows * columns)
+        return Copy(
+            transposed=transposed,
+            lines=lines,
+            ld=length + ROW_PADDING // local_bytes,
+            local_bytes=local_bytes,
+            block_rows=rows,
+            block_columns=columns,
+            blocks=blocks,
+            per_lane=-(-blocks // self.threads),
+            chunk=ir.VectorType(I32, columns * self.item_bytes // 4),
+        )
+
+    def value_type(self) -> ir.Type:
+        """Source pointer, rows, columns, row stride, column stride; then for each copy where it lies, and chunks in flight."""
+        members = [POINTER, I64, I64, I64, I64]
+        for copy in self.copies:
+            members += [POINTER, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
+        return ir.LiteralStructType(members)
+
+
+def operand_element(dtype: str) -> ir.Type:
+    return F16 if dtype == "float16" else I16
+
+
+def _check(ty: Any) -> None:
+    """Raise where a type cannot be laid out on its architecture."""
+    if isinstance(ty, types.BaseTuple):
+        for t in ty:
+            _check(t)
+        return
+    if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
+        arch, waves = ty.hw
+        if ty.m % (16 * waves):
+            raise TypingError(f"{waves} waves take tile rows in multiples of 16 a wave, {16 * waves} a block; got {ty.m}")
+    if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
+        raise TypingError(f"products take float32, float16 and bfloat16, got {ty.dtype}")
+    for axis in ("n", "k"):
+        if isinstance(ty, TILE.Tile | TILE.Operand | TILE.Stage) and getattr(ty, axis, 16) % 16:
+            raise TypingError(f"tiles on {ty.hw[0]} have a multiple of 16 columns, got {getattr(ty, axis)}")
+
+
+def _checked(rule: Callable) -> Callable:
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        result = rule(*args)
+        _check(result)
+        return result
+
+    return typed
+
+
+# --------------------------------------------------------------------------------------------------------- data models
+
+
+@register_model(TILE.Config)
+class _ConfigModel(models.PrimitiveModel):
+    """Nothing: all of a configuration is in its type."""
+
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, I8)
+
+
+@register_model(TILE.Rows)
+class _RowsModel(models.PrimitiveModel):
+    """Booleans are bytes: LLVM does not take arrays of bits out of memory."""
+
+    def __init__(self, manager: Any, ty: Any):
+        element = {"f32": F32, "i32": I32, "i1": I8}[ty.kind]
+        super().__init__(manager, ty, ir.ArrayType(element, Layout(ty).row_blocks))
+
+
+@register_model(TILE.Tile)
+class _TileModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, Layout(ty).tile(ty.n))
+
+
+@register_model(TILE.Operand)
+class _OperandModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        layout = Layout(ty)
+        if ty.dtype in layout.atom.intrinsics:
+            run = ir.VectorType(operand_element(ty.dtype), layout.atom.run)
+            super().__init__(manager, ty, ir.ArrayType(run, layout.row_blocks * ty.k // 16))
+        else:
+            super().__init__(manager, ty, layout.tile(ty.k))
+
+
+@register_model(TILE.Stage)
+class _StageModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, Window(ty).value_type())
+
+
+register_tensor_model(NUMBA, TILE)
+
+
+# ------------------------------------------------------------------------------------------------------ small helpers
+
+
+def _items(b: ir.IRBuilder, aggregate: ir.Value) -> list:
+    return [b.extract_value(aggregate, i) for i in range(len(aggregate.type.elements))]
+
+
+def _aggregate(b: ir.IRBuilder, ty: ir.Type, items: list) -> ir.Value:
+    value = ir.Constant(ty, ir.Undefined)
+    for i, item in enumerate(items):
+        value = b.insert_value(value, item, i)
+    return value
+
+
+def _array(b: ir.IRBuilder, items: list) -> ir.Value:
+    return _aggregate(b, ir.ArrayType(items[0].type, len(items)), items)
+
+
+def _flags(b: ir.IRBuilder, rows: ir.Value) -> list:
+    """Boolean rows as bits."""
+    return [b.trunc(x, I1) for x in _items(b, rows)]
+
+
+def _flag_rows(b: ir.IRBuilder, flags: list) -> ir.Value:
+    return _array(b, [b.zext(x, I8) for x in flags])
+
+
+def _elements(b: ir.IRBuilder, vector: ir.Value) -> list:
+    return [b.extract_element(vector, const(I32, i)) for i in range(vector.type.count)]
+
+
+def _vector(b: ir.IRBuilder, items: list) -> ir.Value:
+    value = ir.Constant(ir.VectorType(items[0].type, len(items)), ir.Undefined)
+    for i, item in enumerate(items):
+        value = b.insert_element(value, item, const(I32, i))
+    return value
+
+
+def _splat(b: ir.IRBuilder, x: ir.Value, n: int) -> ir.Value:
+    v = b.insert_element(ir.Constant(ir.VectorType(x.type, n), ir.Undefined), x, const(I32, 0))
+    return b.shuffle_vector(v, v, const(ir.VectorType(I32, n), 0))
+
+
+def _shuffle(b: ir.IRBuilder, v: ir.Value, w: ir.Value, order: Any) -> ir.Value:
+    order = list(order)
+    return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+
+def _type_suffix(ty: ir.Type) -> str:
+    if isinstance(ty, ir.VectorType):
+        return f"v{ty.count}{_type_suffix(ty.element)}"
+    return f"i{ty.width}" if isinstance(ty, ir.IntType) else {F16: "f16", F32: "f32"}[ty]
+
+
+def _math(b: ir.IRBuilder, name: str, *args: ir.Value) -> ir.Value:
+    """Call ``llvm.<name>`` overloaded on the type of its arguments."""
+    return call(b, f"llvm.{name}.{_type_suffix(args[0].type)}", args[0].type, list(args))
+
+
+def _each(b: ir.IRBuilder, vector: ir.Value, body: Callable) -> ir.Value:
+    return _vector(b, [body(x) for x in _elements(b, vector)])
+
+
+def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _math(b, "amdgcn.exp2", x)
+
+
+def _tree(b: ir.IRBuilder, join: Callable, xs: list) -> ir.Value:
+    """Join vectors pairwise, then their elements."""
+    while len(xs) > 1:
+        xs = [join(x, y) for x, y in itertools.zip_longest(xs[::2], xs[1::2]) if y is not None] + xs[len(xs) & ~1 :]
+    elements = _elements(b, xs[0])
+    while len(elements) > 1:
+        elements = [join(x, y) for x, y in zip(elements[::2], elements[1::2], strict=True)]
+    return elements[0]
+
+
+def _branch(b: ir.IRBuilder, condition: ir.Value, yes: Callable, no: Callable) -> list:
+    """``yes()`` or ``no()``, which emit code and return equally many values."""
+    with b.if_else(condition) as (then, otherwise):
+        with then:
+            left, left_block = yes(), b.block
+        with otherwise:
+            right, right_block = no(), b.block
+            left_end, right_end = left_block, right_block
+    joined = []
+    for x, y in zip(left, right, strict=True):
+        phi = b.phi(x.type)
+        phi.add_incoming(x, left_end)
+        phi.add_incoming(y, right_end)
+        joined.append(phi)
+    return joined
+
+
+def _thread(b: ir.IRBuilder) -> ir.Value:
+    return call(b, "llvm.amdgcn.workitem.id.x", I32, [])
+
+
+class _Lane:
+    """Where this lane stands in its wave, as i32 values."""
+
+    def __init__(self, b: ir.IRBuilder, atom: Atom):
+        self.atom = atom
+        self.index = b.and_(_thread(b), const(I32, atom.wave - 1))
+        self.row = b.and_(self.index, const(I32, 15))
+        self.group = b.lshr(self.index, const(I32, 4))
+
+
+def _wave_index(b: ir.IRBuilder, atom: Atom) -> ir.Value:
+    return b.lshr(_thread(b), const(I32, atom.wave.bit_length() - 1))
+
+
+def _from_group(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> ir.Value:
+    """A 32-bit value of the lane with the same row in the group ``distance`` away (exclusive or)."""
+    if distance == 0:
+        return value
+    bits = b.bitcast(value, I32)
+    if atom.wave == 32:
+        identity = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
+        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [bits, bits, *identity, const(I1, 0), const(I1, 0)])
+    else:
+        lane = b.xor(_Lane(b, atom).index, const(I32, 16 * distance))
+        bits = call(b, "llvm.amdgcn.ds.bpermute", I32, [b.shl(lane, const(I32, 2)), bits])
+    return b.bitcast(bits, value.type)
+
+
+def _over_groups(b: ir.IRBuilder, atom: Atom, join: Callable, value: ir.Value) -> ir.Value:
+    distance = 1
+    while distance < atom.groups:
+        value = join(value, _from_group(b, atom, value, distance))
+        distance *= 2
+    return value
+
+
+def _any_lane(b: ir.IRBuilder, atom: Atom, condition: ir.Value) -> ir.Value:
+    """Whether a condition holds in any lane of the wave (uniform)."""
+    mask = ir.IntType(atom.wave)
+    votes = call(b, f"llvm.amdgcn.ballot.i{atom.wave}", mask, [condition])
+    return b.icmp_unsigned("!=", votes, const(mask, 0))
+
+
+class _LocalFence(ir.instructions.Fence):
+    """A workgroup fence; metadata restricts it to local memory, so that global loads stay in flight."""
+
+    def descr(self, buf: list) -> None:
+        buf.append(f'fence syncscope("workgroup") {self.ordering}{self._stringify_metadata(leading_comma=True)}\n')
+
+
+def _local_barrier(b: ir.IRBuilder) -> None:
+    def fence(ordering: str) -> None:
+        instruction = _LocalFence(b.block, ordering)
+        names = [ir.MetaDataString(b.module, s) for s in ("amdgpu-synchronize-as", "local")]
+        instruction.set_metadata("mmra", b.module.add_metadata(names))
+        b._insert(instruction)
+
+    fence("release")
+    call(b, "llvm.amdgcn.s.barrier", ir.VoidType(), [])
+    fence("acquire")
+
+
+def _keep_order(b: ir.IRBuilder) -> None:
+    """Keep loads above this point: LLVM would sink a prefetch to its use."""
+    b.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True), [])
+
+
+def _opaque(b: ir.IRBuilder, value: ir.Value, register: str) -> ir.Value:
+    """The same value, of unknown origin: what is computed from it stays where it is, instead of moving out of a loop.
+
+    ``register`` is "s" for a value that is the same in all lanes, else "v".
+    """
+    ty = ir.FunctionType(value.type, [value.type])
+    return b.call(ir.InlineAsm(ty, "", f"={register},0", side_effect=True), [value])
+
+
+def _pipelined(b: ir.IRBuilder, steps: list, load: Callable, use: Callable, registers: int) -> None:
+    """``use(step, load(step))`` for each step, with the loads one group of steps ahead and no further.
+
+    Left alone, LLVM loads everything first, more than there are registers. A load takes ``registers`` of them.
+    """
+    size = max(1, LOAD_AHEAD // registers)
+    groups = [steps[i : i + size] for i in range(0, len(steps), size)]
+    ahead = [load(step) for step in groups[0]]
+    for i, group in enumerate(groups):
+        loaded, ahead = ahead, [load(step) for step in groups[i + 1]] if i + 1 < len(groups) else []
+        for step, value in zip(group, loaded, strict=True):
+            use(step, value)
+        _schedule_no_further(b)
+
+
+def _schedule_no_further(b: ir.IRBuilder) -> None:
+    """No instruction is moved across this point."""
+    call(b, "llvm.amdgcn.sched.barrier", ir.VoidType(), [const(I32, 0)])
+
+
+def _remaining(b: ir.IRBuilder, first: ir.Value, columns: ir.Value, most: int) -> tuple:
+    """How many of the ``most`` columns from ``first`` exist (i32), twice.
+
+    The copies look different to LLVM: one for addresses, one for the values that were loaded. Otherwise the outcome of
+    every comparison would wait in a register from before the load until after it.
+    """
+    left = _math(b, "smax", _math(b, "smin", b.sub(columns, first), const(I64, most)), const(I64, 0))
+    left = b.trunc(left, I32)
+    return _opaque(b, left, "v"), _opaque(b, left, "v")
+
+
+def _below(b: ir.IRBuilder, column: int, left: ir.Value) -> ir.Value:
+    return b.icmp_unsigned(">", left, const(I32, column))
+
+
+def _in_space(b: ir.IRBuilder, pointer: ir.Value, space: int) -> ir.Value:
+    return b.addrspacecast(pointer, ir.PointerType(I8, space))
+
+
+def _load(b: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type, align: int) -> ir.Value:
+    """Load a ``ty`` at a byte offset."""
+    address = b.gep(base, [offset], source_etype=I8)
+    return b.load(b.bitcast(address, ir.PointerType(ty, base.type.addrspace)), align=align)
+
+
+def _store(b: ir.IRBuilder, value: ir.Value, base: ir.Value, offset: ir.Value, align: int) -> None:
+    address = b.gep(base, [offset], source_etype=I8)
+    b.store(value, b.bitcast(address, ir.PointerType(value.type, base.type.addrspace)), align=align)
+
+
+def _bfloat16_bits(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Round float32 (scalar or vector) to bfloat16, to nearest even; NaN stays NaN."""
+    ty = I32 if x.type == F32 else ir.VectorType(I32, x.type.count)
+    short = I16 if x.type == F32 else ir.VectorType(I16, x.type.count)
+    bits = b.bitcast(x, ty)
+    odd = b.and_(b.lshr(bits, const(ty, 16)), const(ty, 1))
+    rounded = b.add(b.add(bits, odd), const(ty, 0x7FFF))
+    quiet = b.or_(bits, const(ty, 0x400000))
+    chosen = b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
+    return b.trunc(b.lshr(chosen, const(ty, 16)), short)
+
+
+def _widen(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
+    """Elements as they lie in memory (integers; scalar or vector) as float32."""
+
+    def like(element: ir.Type) -> ir.Type:
+        return ir.VectorType(element, bits.type.count) if isinstance(bits.type, ir.VectorType) else element
+
+    if dtype == "float32":
+        return b.bitcast(bits, like(F32))
+    if dtype == "float16":
+        return b.fpext(b.bitcast(bits, like(F16)), like(F32))
+    if dtype == "bfloat16":
+        return b.bitcast(b.shl(b.zext(bits, like(I32)), const(like(I32), 16)), like(F32))
+    if dtype == "bool":
+        return b.uitofp(b.icmp_unsigned("!=", bits, const(bits.type, 0)), like(F32))
+    return b.sitofp(bits, like(F32))
+
+
+def _narrow(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    """A float32 as it lies in memory."""
+    if dtype == "float16":
+        return b.fptrunc(x, F16)
+    if dtype == "bfloat16":
+        return _bfloat16_bits(b, x)
+    if dtype == "float32":
+        return x
+    raise TypingError(f"float32 values can be stored as float32, float16 and bfloat16, not as {dtype}")
+
+
+def _memory_int(dtype: str) -> ir.IntType:
+    return ir.IntType(8 * DTYPES[dtype])
+
+
+# ------------------------------------------------------------------------------------------------------------ lowering
+
+
+class HipLowering(TensorLowering):
+    """One method per operation: see `binding.bind`."""
+
+    # ------------------------------------------------------------------------------------------------ launch, grid
+    def config(self, context: Any, b: ir.IRBuilder, sig: Any, bound: ir.Value, *_: Any) -> ir.Value:
+        return bound
+
+    def tensor(self, context: Any, b: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
+        n = sig.return_type.ndim
+        # A generic pointer that was cast from global memory: LLVM sees through it and never emits a flat access.
+        data = b.addrspacecast(b.inttoptr(words[0], ir.PointerType(I8, GLOBAL)), POINTER)
+        return self.pack_tensor(context, b, sig.return_type, data, list(words[1 : n + 1]), list(words[n + 1 :]))
+
+    def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: ir.Value) -> ir.Value:
+        ids = [call(b, f"llvm.amdgcn.workgroup.id.{x}", I32, []) for x in "xyz"]
+        axis = self.scalar(context, b, sig.args[1], axis, "i64")
+        chosen = ids[0]
+        for i in (1, 2):
+            chosen = b.select(b.icmp_signed("==", axis, const(I64, i)), ids[i], chosen)
+        return b.zext(chosen, I64)
+
+    # -------------------------------------------------------------------------------------------------------- rows
+    def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        layout = Layout(sig.return_type)
+        lane, blocks = _Lane(b, layout.atom), layout.row_blocks
+        first = b.add(b.mul(_wave_index(b, layout.atom), const(I32, 16 * blocks)), lane.row)
+        return _array(b, [b.add(first, const(I32, 16 * i)) for i in range(blocks)])
+
+    def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
+        return self.row_values(context, b, sig.return_type, sig.args[2], value, "f32")
+
+    def row_values(self, context: Any, b: ir.IRBuilder, like: Any, ty: Any, value: ir.Value, kind: str) -> ir.Value:
+        """Rows as they are, or a scalar as rows."""
+        if isinstance(ty, TILE.Rows):
+            return value
+        scalar = self.scalar(context, b, ty, value, kind)
+        return _array(b, [scalar] * Layout(like).row_blocks)
+
+    def on_rows(
+        self, context: Any, b: ir.IRBuilder, sig: Any, args: tuple, body: Callable, join: Callable = _array
+    ) -> ir.Value:
+        """Apply ``body(kind, *values)`` per row to rows and scalars."""
+        like = next(t for t in sig.args if isinstance(t, TILE.Rows))
+        values = [
+            _items(b, self.row_values(context, b, like, t, v, like.kind)) for t, v in zip(sig.args, args, strict=True)
+        ]
+        return join(b, [body(like.kind, *xs) for xs in zip(*values, strict=True)])
+
+    def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: Any, x: Any, y: Any) -> ir.Value:
+        out = sig.return_type
+        sides = [
+            _items(b, self.row_values(context, b, out, t, v, out.kind))
+            for t, v in zip(sig.args[1:], (x, y), strict=True)
+        ]
+        return _array(b, [b.select(c, *xy) for c, *xy in zip(_flags(b, condition), *sides, strict=True)])
+
+    def minimum(self, context: Any, b: ir.IRBuilder, sig: Any, *args: Any) -> ir.Value:
+        return self.on_rows(
+            context, b, sig, args, lambda kind, x, y: _math(b, "minnum" if kind == "f32" else "smin", x, y)
+        )
+
+    def maximum(self, context: Any, b: ir.IRBuilder, sig: Any, *args: Any) -> ir.Value:
+        return self.on_rows(
+            context, b, sig, args, lambda kind, x, y: _math(b, "maxnum" if kind == "f32" else "smax", x, y)
+        )
+
+    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        def one(_: str, v: ir.Value) -> ir.Value:
+            return b.select(b.fcmp_ordered("==", v, const(F32, 0.0)), const(F32, 0.0), b.fdiv(const(F32, 1.0), v))
+
+        return self.on_rows(context, b, sig, (x,), one)
+
+    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x,), lambda _, v: _math(b, "amdgcn.log", v))
+
+    def row_offsets(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any, strides: list, blocks: int) -> list:
+        """Byte offset of every row (per row block) that an index of rows and scalars selects."""
+        offsets = [const(I64, 0)] * blocks
+        for (t, v), stride in zip(self.index_entries(context, b, ty, value), strides, strict=False):
+            if isinstance(t, TILE.Rows):
+                parts = [b.mul(b.sext(i, I64), stride) for i in _items(b, v)]
+            else:
+                parts = [b.mul(self.scalar(context, b, t, v, "i64"), stride)] * blocks
+            offsets = [b.add(x, y) for x, y in zip(offsets, parts, strict=True)]
+        return offsets
+
+    def load_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, valid: Any) -> ir.Value:
+        ty = sig.args[0]
+        data, _, strides = self.unpack_tensor(context, b, ty, x)
+        base, blocks = _in_space(b, data, GLOBAL), Layout(sig.return_type).row_blocks
+        offsets = self.row_offsets(context, b, sig.args[1], index, strides, blocks)
+
+        def one(offset: ir.Value) -> list:
+            return [_widen(b, _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype]), ty.dtype)]
+
+        return _array(
+            b,
+            [
+                _branch(b, ok, lambda offset=offset: one(offset), lambda: [const(F32, 0.0)])[0]
+                for ok, offset in zip(_flags(b, valid), offsets, strict=True)
+            ],
+        )
+
+    def store_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, values: Any, valid: Any) -> Any:
+        ty, layout = sig.args[0], Layout(sig.args[2])
+        data, _, strides = self.unpack_tensor(context, b, ty, x)
+        base = _in_space(b, data, GLOBAL)
+        offsets = self.row_offsets(context, b, sig.args[1], index, strides, layout.row_blocks)
+        first = b.icmp_unsigned("==", _Lane(b, layout.atom).group, const(I32, 0))
+        for ok, offset, value in zip(_flags(b, valid), offsets, _items(b, values), strict=True):
+            with b.if_then(b.and_(ok, first)):
+                _store(b, _narrow(b, value, ty.dtype), base, offset, DTYPES[ty.dtype])
+        return context.get_dummy_value()
+
+    # ------------------------------------------------------------------------------------------------------- tiles
+    def tile_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value, columns: int | None = None) -> list:
+        """The vectors of a tile, one list per row block."""
+        vectors, per_block = _items(b, value), (columns or ty.n) // 16
+        return [vectors[i : i + per_block] for i in range(0, len(vectors), per_block)]
+
+    @staticmethod
+    def join_blocks(b: ir.IRBuilder, blocks: list) -> ir.Value:
+        return _array(b, [v for block in blocks for v in block])
+
+    def on_tile(self, b: ir.IRBuilder, ty: Any, value: ir.Value, body: Callable, *rows: ir.Value) -> ir.Value:
+        """Apply ``body(vector, tile column index, *row values)`` to every vector."""
+        parts = list(zip(*(_items(b, r) for r in rows), strict=True)) or [()] * Layout(ty).row_blocks
+        blocks = self.tile_blocks(b, ty, value)
+        return self.join_blocks(
+            b, [[body(v, c, *row) for c, v in enumerate(block)] for block, row in zip(blocks, parts, strict=True)]
+        )
+
+    @staticmethod
+    def column_numbers(atom: Atom, c: int) -> ir.Constant:
+        """Columns of the registers of tile column ``c`` in lane group 0; group g adds ``group_step * g``."""
+        return ir.Constant(
+            ir.VectorType(I32, atom.registers), [16 * c + atom.register_step * i for i in range(atom.registers)]
+        )
+
+    @staticmethod
+    def group_column(b: ir.IRBuilder, atom: Atom, group: ir.Value | None = None) -> ir.Value:
+        return b.mul(_Lane(b, atom).group if group is None else group, const(I32, atom.group_step))
+
+    def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        return ir.Constant(Layout(sig.return_type).tile(sig.return_type.n), None)
+
+    @staticmethod
+    def walk(b: ir.IRBuilder, atom: Atom, start: ir.Value, stride: ir.Value, n: int) -> Any:
+        """For each 16 columns of a tile: (column of the register, its byte offset), found by adding up.
+
+        A product for every column would be cheaper in instructions, but LLVM computes them all first and spills them.
+        """
+        step = b.mul(stride, const(I64, atom.register_step))
+        for c in range(n // 16):
+            places = [(16 * c, start if c == 0 else b.add(places[0][1], b.mul(stride, const(I64, 16))))]
+            for i in range(1, atom.registers):
+                places.append((16 * c + atom.register_step * i, b.add(places[-1][1], step)))
+            yield places
+
+    def gather(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any, n: int
+    ) -> list:
+        """Blocks of float32 vectors in tile layout: ``x[index, col0 + column]``."""
+        ty, layout = sig.args[1], Layout(sig.return_type)
+        atom, size = layout.atom, DTYPES[ty.dtype]
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
+        offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
+
+        def block(offset: ir.Value) -> list:
+            vectors, (left, left_again) = [], _remaining(b, first, columns, n)
+            for group in self.walk(b, atom, b.add(offset, b.mul(first, stride)), stride, n):
+                items = []
+                for column, place in group:
+                    place = b.select(_below(b, column, left), place, offset)
+                    value = _widen(b, _load(b, base, place, _memory_int(ty.dtype), size), ty.dtype)
+                    items.append(b.select(_below(b, column, left_again), value, const(F32, 0.0)))
+                vectors.append(_vector(b, items))
+                _schedule_no_further(b)
+            return vectors
+
+        nothing = [const(ir.VectorType(F32, atom.registers), 0.0)] * (n // 16)
+        some = b.icmp_signed(">", columns, const(I64, 0))
+        return [
+            _branch(b, b.and_(ok, some), lambda offset=offset: block(offset), lambda: nothing)
+            for ok, offset in zip(_flags(b, valid), offsets, strict=True)
+        ]
+
+    def load_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
+    ) -> ir.Value:
+        return self.join_blocks(b, self.gather(context, b, sig, x, index, col0, valid, sig.return_type.n))
+
+    def store_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> Any:
+        ty, tile_ty = sig.args[0], sig.args[3]
+        layout, size = Layout(tile_ty), DTYPES[ty.dtype]
+        atom = layout.atom
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
+        origin = self.scalar(context, b, sig.args[2], col0, "i64")
+        first = b.add(origin, b.zext(self.group_column(b, atom), I64))
+        offsets = self.row_offsets(context, b, sig.args[1], index, strides[:-1], layout.row_blocks)
+        whole = b.icmp_signed("<=", b.add(origin, const(I64, tile_ty.n)), columns)
+
+        def write(block: list, offset: ir.Value, guarded: bool) -> None:
+            start, (left, _) = b.add(offset, b.mul(first, stride)), _remaining(b, first, columns, tile_ty.n)
+            for vector, group in zip(block, self.walk(b, atom, start, stride, tile_ty.n), strict=True):
+                for value, (column, place) in zip(_elements(b, vector), group, strict=True):
+                    with b.if_then(_below(b, column, left)) if guarded else contextlib.nullcontext():
+                        _store(b, _narrow(b, value, ty.dtype), base, place, size)
+
+        for ok, offset, block in zip(_flags(b, valid), offsets, self.tile_blocks(b, tile_ty, tile), strict=True):
+            with b.if_then(ok), b.if_else(whole) as (then, otherwise):
+                with then:
+                    write(block, offset, False)
+                with otherwise:
+                    write(block, offset, True)
+        return context.get_dummy_value()
+
+    def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, join: Callable) -> list:
+        atom = Layout(ty).atom
+        return [_over_groups(b, atom, join, _tree(b, join, block)) for block in self.tile_blocks(b, ty, tile)]
+
+    def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        return _array(b, self.reduce_rows(b, sig.args[0], tile, lambda x, y: _math(b, "maxnum", x, y)))
+
+    def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        return _array(b, self.reduce_rows(b, sig.args[0], tile, b.fadd))
+
+    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        if isinstance(sig.args[0], TILE.Rows):
+            return self.on_rows(context, b, sig, (x,), lambda _, v: _exp2(b, v))
+        return self.on_tile(b, sig.args[0], x, lambda v, c: _each(b, v, lambda e: _exp2(b, e)))
+
+    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        def one(x: ir.Value) -> ir.Value:
+            size, square = _math(b, "fabs", x), b.fmul(x, x)
+            series = const(F32, TANH_COEFFICIENTS[-1])
+            for coefficient in TANH_COEFFICIENTS[-2::-1]:
+                series = _math(b, "fma", series, square, const(F32, coefficient))
+            small = _math(b, "fma", b.fmul(x, square), series, x)
+            power = b.fadd(_exp2(b, b.fmul(size, const(F32, 2 * LOG2_E))), const(F32, 1.0))
+            large = _math(b, "fma", _math(b, "amdgcn.rcp", power), const(F32, -2.0), const(F32, 1.0))
+            is_small = b.fcmp_ordered("<", size, const(F32, TANH_SMALL))
+            return b.select(is_small, small, _math(b, "copysign", large, x))
+
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _math(b, "fabs", v))
+
+    def distance(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, col0: Any, n: Any) -> ir.Value:
+        ty = sig.return_type
+        atom = Layout(ty).atom
+        start = b.add(self.scalar(context, b, sig.args[2], col0, "i32"), self.group_column(b, atom))
+
+        def block(p: ir.Value) -> list:
+            relative = _splat(b, b.sub(p, start), atom.registers)
+            floats = ir.VectorType(F32, atom.registers)
+            return [b.sitofp(b.sub(relative, self.column_numbers(atom, c)), floats) for c in range(ty.n // 16)]
+
+        return self.join_blocks(b, [block(p) for p in _items(b, position)])
+
+    def mask_outside(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, low: Any, high: Any) -> Any:
+        ty = sig.args[0]
+        atom = Layout(ty).atom
+        start = b.add(self.scalar(context, b, sig.args[1], col0, "i32"), self.group_column(b, atom))
+        nothing = const(ir.VectorType(F32, atom.registers), NEG_INF)
+
+        def body(v: ir.Value, c: int, lo: ir.Value, hi: ir.Value) -> ir.Value:
+            numbers = self.column_numbers(atom, c)
+            above = b.icmp_signed(">=", numbers, _splat(b, b.sub(lo, start), atom.registers))
+            below = b.icmp_signed("<=", numbers, _splat(b, b.sub(hi, start), atom.registers))
+            return b.select(b.and_(above, below), v, nothing)
+
+        return self.on_tile(b, ty, tile, body, low, high)
+
+    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, visible: Any) -> ir.Value:
+        floats = ir.VectorType(F32, Layout(sig.args[0]).atom.registers)
+        return _array(
+            b,
+            [
+                b.select(b.fcmp_unordered("!=", seen, const(floats, 0.0)), v, const(floats, NEG_INF))
+                for v, seen in zip(_items(b, tile), _items(b, visible), strict=True)
+            ],
+        )
+
+    def softmax_step(
+        self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
+    ) -> ir.Value:
+        s_ty, acc_ty = sig.args[0], sig.args[4]
+        layout = Layout(s_ty)
+        atom, blocks = layout.atom, layout.row_blocks
+        scale = self.scalar(context, b, sig.args[1], scale, "f32")
+        top = [
+            _math(b, "maxnum", old, new)
+            for old, new in zip(_items(b, m), _items(b, self.rowmax(context, b, signature(None, s_ty), s)), strict=True)
+        ]
+
+        # Rescale only when some row of this wave grew by more than the lag that float32 can bear.
+        grown = const(I1, 0)
+        for old, new in zip(_items(b, m), top, strict=True):
+            growth = b.fmul(b.fsub(new, old), scale)
+            grown = b.or_(grown, b.fcmp_ordered(">", growth, const(F32, LAZY_EXPONENT)))
+
+        def base_of(maximum: ir.Value) -> ir.Value:
+            return b.select(b.fcmp_ordered("==", maximum, const(F32, NEG_INF)), const(F32, 0.0), maximum)
+
+        def rescale() -> list:
+            tiles, sums = [], []
+            for old, new, total, block in zip(
+                _items(b, m), top, _items(b, l), self.tile_blocks(b, acc_ty, acc), strict=True
+            ):
+                shrink = _exp2(b, b.fmul(b.fsub(old, base_of(new)), scale))
+                factor = _splat(b, shrink, atom.registers)
+                tiles += [b.fmul(v, factor) for v in block]
+                sums.append(b.fmul(total, shrink))
+            return [*top, *sums, *tiles]
+
+        joined = _branch(
+            b, _any_lane(b, atom, grown), rescale, lambda: [*_items(b, m), *_items(b, l), *_items(b, acc)]
+        )
+        maxima, sums, tiles = joined[:blocks], joined[blocks : 2 * blocks], joined[2 * blocks :]
+
+        # (s - base) * scale is one instruction where the rounding of base * scale does not matter.
+        bases = [base_of(maximum) for maximum in maxima]
+        offsets = [b.fmul(base, scale) for base in bases]
+        far = const(I1, 0)
+        for offset in offsets:
+            far = b.or_(far, b.fcmp_unordered(">", _math(b, "fabs", offset), const(F32, FUSED_EXPONENT)))
+
+        def exponents(fused: bool) -> list:
+            factor, out = _splat(b, scale, atom.registers), []
+            for base, offset, block in zip(bases, offsets, self.tile_blocks(b, s_ty, s), strict=True):
+                if fused:
+                    negative = _splat(b, b.fneg(offset), atom.registers)
+                    out += [_math(b, "fma", v, factor, negative) for v in block]
+                else:
+                    out += [b.fmul(b.fsub(v, _splat(b, base, atom.registers)), factor) for v in block]
+            return out
+
+        powers = _branch(b, _any_lane(b, atom, far), lambda: exponents(False), lambda: exponents(True))
+        p = _array(b, [_each(b, v, lambda e: _exp2(b, e)) for v in powers])
+        totals = [b.fadd(total, new) for total, new in zip(sums, self.reduce_rows(b, s_ty, p, b.fadd), strict=True)]
+        values = [p, _array(b, maxima), _array(b, totals), _array(b, tiles)]
+        return context.make_tuple(b, sig.return_type, values)
+
+    # ------------------------------------------------------------------------------------------------------ stages
+    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: Any, n: Any, k: Any) -> ir.Value:
+        window = Window(sig.return_type)
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
+        members = [data, *shape, *strides]
+        for copy in window.copies:
+            # One variable per call site: it is made here, where the call is expanded.
+            name = b.module.get_unique_name("rocmkern_stage")
+            room = ir.GlobalVariable(b.module, ir.ArrayType(I8, copy.bytes), name, LOCAL)
+            room.linkage, room.align = "internal", CHUNK_BYTES
+            room.initializer = ir.Constant(room.value_type, ir.Undefined)
+            pointer = b.addrspacecast(b.bitcast(room, ir.PointerType(I8, LOCAL)), POINTER)
+            members += [pointer, ir.Constant(ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows), ir.Undefined)]
+        return _aggregate(b, window.value_type(), members)
+
+    @staticmethod
+    def block(b: ir.IRBuilder, window: Window, copy: Copy, i: int, thread: ir.Value) -> tuple:
+        """First row and column (i32) of this lane's i-th block, and whether there is such a block (None: always)."""
+        number = b.add(thread, const(I32, i * window.threads))
+        across = const(I32, window.k // copy.block_columns)
+        exists = None
+        if (i + 1) * window.threads > copy.blocks:
+            exists = b.icmp_unsigned("<", number, const(I32, copy.blocks))
+            number = b.select(exists, number, const(I32, 0))
+        row = b.mul(b.udiv(number, across), const(I32, copy.block_rows))
+        return row, b.mul(b.urem(number, across), const(I32, copy.block_columns)), exists
+
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value, row0: ir.Value) -> ir.Value:
+        window = Window(sig.args[0])
+        row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        for number, copy in enumerate(window.copies):
+            chunks = self.fetch_copy(b, window, copy, _items(b, st)[:5], row0)
+            st = b.insert_value(st, _array(b, chunks), 6 + 2 * number)
+        _keep_order(b)
+        return st
+
+    def fetch_copy(self, b: ir.IRBuilder, window: Window, copy: Copy, source: list, row0: ir.Value) -> list:
+        """Load this lane's part of a window: a chunk for every row of every block."""
+        source, rows, columns, row_stride, column_stride = source
+        base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
+        chunk_bytes = size * width
+
+        def places(thread: ir.Value, row_stride: ir.Value) -> Any:
+            """Offset of each chunk's row, its first column, and whether the row exists."""
+            for i in range(copy.per_lane):
+                row, column, _ = self.block(b, window, copy, i, thread)
+                for r in range(copy.block_rows):
+                    number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
+                    ok = b.icmp_signed("<", number, rows)
+                    yield b.mul(b.select(ok, number, row0), row_stride), b.zext(column, I64), ok
+
+        def whole() -> list:
+            """A window that lies inside the source: a uniform address and a 32-bit offset for each lane."""
+            out, thread = [], _thread(b)
+            top = b.gep(base, [b.mul(row0, row_stride)], source_etype=I8)
+            across = window.k // copy.block_columns
+            even = window.threads % across == 0 and copy.blocks % window.threads == 0
+            for i in range(copy.per_lane):
+                # Where all blocks of a lane lie below each other, only the uniform part of the address differs.
+                row, column, _ = self.block(b, window, copy, 0 if even else i, thread)
+                lane = b.add(b.mul(row, b.trunc(row_stride, I32)), b.mul(column, const(I32, size)))
+                down = i * copy.block_rows * (window.threads // across) if even else 0
+                for r in range(copy.block_rows):
+                    line = b.gep(top, [b.mul(row_stride, const(I64, down + r))], source_etype=I8)
+                    out.append(_load(b, line, b.zext(lane, I64), copy.chunk, chunk_bytes))
+            return out
+
+        def vectors() -> list:
+            out = []
+            for offset, column, ok in places(_opaque(b, _thread(b), "v"), _opaque(b, row_stride, "s")):
+                ok = b.and_(ok, b.icmp_signed("<", column, columns))
+                address = b.select(ok, b.add(offset, b.mul(column, const(I64, size))), offset)
+                value = _load(b, base, address, copy.chunk, chunk_bytes)
+                out.append(b.select(ok, value, const(copy.chunk, 0)))
+            return out
+
+        def singles() -> list:
+            out, item = [], _memory_int(window.dtype)
+            for offset, column, ok in places(_opaque(b, _thread(b), "v"), _opaque(b, row_stride, "s")):
+                place, items = b.add(offset, b.mul(column, column_stride)), []
+                left, left_again = _remaining(b, column, b.select(ok, columns, const(I64, 0)), width)
+                for e in range(width):
+                    value = _load(b, base, b.select(_below(b, e, left), place, offset), item, size)
+                    items.append(b.select(_below(b, e, left_again), value, const(item, 0)))
+                    place = b.add(place, column_stride)
+                out.append(b.bitcast(_vector(b, items), copy.chunk))
+                _schedule_no_further(b)
+            return out
+
+        def unlike(x: ir.Value, y: ir.Value) -> ir.Value:
+            return b.icmp_signed("!=", x, y)
+
+        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
+        bits = b.and_(b.or_(b.ptrtoint(source, I64), row_stride), const(I64, chunk_bytes - 1))
+        bits = b.or_(bits, b.and_(columns, const(I64, width - 1)))
+        slow = b.or_(unlike(column_stride, const(I64, size)), unlike(bits, const(I64, 0)))
+        # A window's rows must lie within 2 GiB for 32-bit offsets.
+        near = b.icmp_unsigned("<", row_stride, const(I64, (1 << 31) // window.n))
+        inside = b.and_(
+            b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows),
+            b.icmp_signed(">=", columns, const(I64, window.k)),
+        )
+        best = b.and_(b.and_(inside, near), b.not_(slow))
+        nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
+
+        def otherwise() -> list:
+            return _branch(b, some, lambda: _branch(b, slow, singles, vectors), lambda: nothing)
+
+        return _branch(b, best, whole, otherwise)
+
+    def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
+        window, thread = Window(sig.args[0]), _thread(b)
+        _local_barrier(b)
+        for number, copy in enumerate(window.copies):
+            local, chunks = self.local(b, st, number), _items(b, b.extract_value(st, 6 + 2 * number))
+            commit = self.commit_transposed if copy.transposed else self.commit
+            for i in range(copy.per_lane):
+                row, column, exists = self.block(b, window, copy, i, thread)
+                some = chunks[i * copy.block_rows : (i + 1) * copy.block_rows]
+                with contextlib.nullcontext() if exists is None else b.if_then(exists):
+                    commit(b, window, copy, local, row, column, some)
+        _local_barrier(b)
+        return st
+
+    @staticmethod
+    def commit(
+        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, row: ir.Value, column: ir.Value, chunks: list
+    ) -> None:
+        """Write one block, which is one chunk of a row, to local memory."""
+        start = b.mul(row, const(I32, copy.ld * copy.local_bytes))
+        if window.matrix:
+            _store(b, chunks[0], local, b.add(start, b.mul(column, const(I32, copy.local_bytes))), CHUNK_BYTES)
+            return
+        items = ir.VectorType(_memory_int(window.dtype), copy.block_columns)
+        floats = _widen(b, b.bitcast(chunks[0], items), window.dtype)
+        if window.atom.register_step == 1:
+            for part in range(0, copy.block_columns, 4):
+                offset = b.add(start, b.mul(b.add(column, const(I32, part)), const(I32, 4)))
+                _store(b, _shuffle(b, floats, floats, range(part, part + 4)), local, offset, 16)
+            return
+        # Even columns of a tile first, then odd ones: see `position`.
+        tile, inner = b.and_(column, const(I32, ~15)), b.lshr(b.and_(column, const(I32, 15)), const(I32, 1))
+        for odd in (0, 1):
+            offset = b.add(start, b.mul(b.add(b.add(tile, inner), const(I32, 8 * odd)), const(I32, 4)))
+            _store(b, _shuffle(b, floats, floats, range(odd, copy.block_columns, 2)), local, offset, 8)
+
+    @staticmethod
+    def commit_transposed(
+        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, row: ir.Value, column: ir.Value, chunks: list
+    ) -> None:
+        """Write one block of eight rows of two-byte elements, each column in one piece."""
+        lines = [_elements(b, chunk) for chunk in chunks]
+        start = b.add(b.mul(column, const(I32, 2 * copy.ld)), b.mul(row, const(I32, 2)))
+        for c in range(copy.block_columns):
+            # v_perm takes the low or the high halves of two rows.
+            halves = const(I32, 0x07060302 if c % 2 else 0x05040100)
+            words = [
+                call(b, "llvm.amdgcn.perm", I32, [lines[r + 1][c // 2], lines[r][c // 2], halves])
+                for r in range(0, copy.block_rows, 2)
+            ]
+            _store(b, _vector(b, words), local, b.add(start, const(I32, 2 * copy.ld * c)), CHUNK_BYTES)
+
+    @staticmethod
+    def local(b: ir.IRBuilder, st: ir.Value, copy: int = 0) -> ir.Value:
+        return _in_space(b, b.extract_value(st, 5 + 2 * copy), LOCAL)
+
+    def release(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
+        # The barrier that protects the window stands at the next acquire.
+        return st
+
+    # ---------------------------------------------------------------------------------------------------- operands
+    def load_operand(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any
+    ) -> ir.Value:
+        ty, out = sig.args[1], sig.return_type
+        layout = Layout(out)
+        atom = layout.atom
+        if out.dtype not in atom.intrinsics:
+            return self.join_blocks(b, self.gather(context, b, sig, x, index, col0, valid, out.k))
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
+        origin = self.scalar(context, b, sig.args[3], col0, "i64")
+        lane = _Lane(b, atom)
+        first = b.add(origin, b.zext(b.mul(lane.group, const(I32, atom.run_step)), I64))
+        offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
+        part = min(atom.run, 8)
+        element, run = operand_element(out.dtype), ir.VectorType(operand_element(out.dtype), atom.run)
+        starts = [16 * t + e for t in range(out.k // 16) for e in range(0, atom.run, part)]
+
+        def runs(parts: list) -> list:
+            if part == atom.run:
+                return parts
+            return [_shuffle(b, x, y, range(16)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+
+        def vectors(offset: ir.Value) -> list:
+            parts, ty_part = [], ir.VectorType(element, part)
+            start, (left, left_again) = b.add(offset, b.shl(first, const(I64, 1))), _remaining(b, first, columns, out.k)
+            for column in starts:
+                place = b.select(_below(b, column, left), b.add(start, const(I64, 2 * column)), offset)
+                value = _load(b, base, place, ty_part, 2 * part)
+                parts.append(b.select(_below(b, column, left_again), value, ir.Constant(ty_part, None)))
+            return runs(parts)
+
+        def singles(offset: ir.Value) -> list:
+            parts, (left, left_again) = [], _remaining(b, first, columns, out.k)
+            for column in starts:
+                items, place = [], b.add(offset, b.mul(b.add(first, const(I64, column)), stride))
+                for e in range(part):
+                    value = _load(b, base, b.select(_below(b, column + e, left), place, offset), element, 2)
+                    items.append(b.select(_below(b, column + e, left_again), value, ir.Constant(element, None)))
+                    place = b.add(place, stride)
+                parts.append(_vector(b, items))
+                _schedule_no_further(b)
+            return runs(parts)
+
+        bits = functools.reduce(b.or_, strides[:-1], b.ptrtoint(data, I64))
+        unaligned = b.and_(bits, const(I64, 2 * part - 1))
+        ragged = b.and_(b.or_(columns, origin), const(I64, part - 1))
+        fast = b.and_(
+            b.icmp_signed("==", stride, const(I64, 2)),
+            b.icmp_signed("==", b.or_(unaligned, ragged), const(I64, 0)),
+        )
+        some = b.icmp_signed(">", columns, const(I64, 0))
+        blocks = []
+        for ok, offset in zip(_flags(b, valid), offsets, strict=True):
+            blocks += _branch(
+                b,
+                b.and_(ok, some),
+                lambda offset=offset: _branch(b, fast, lambda: vectors(offset), lambda: singles(offset)),
+                lambda: [ir.Constant(run, None)] * (out.k // 16),
+            )
+        return _array(b, blocks)
+
+    def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
+        out = sig.return_type
+        atom = Layout(out).atom
+        if out.dtype not in atom.intrinsics:
+            return tile
+        runs = []
+        for v in _items(b, tile):
+            if out.dtype == "float16":
+                short = b.fptrunc(v, ir.VectorType(F16, atom.registers))
+            else:
+                short = _bfloat16_bits(b, v)
+            runs.append(self.exchange_halves(b, atom, short) if atom.run == 16 else short)
+        return _array(b, runs)
+
+    @staticmethod
+    def exchange_halves(b: ir.IRBuilder, atom: Atom, short: ir.Value) -> ir.Value:
+        """gfx11: a lane holds every other column; bring in the rest from the other half of the wave, in order."""
+        upper = b.icmp_unsigned("!=", _Lane(b, atom).group, const(I32, 0))
+        # Byte selectors of v_perm over (other, own): low halves, then high halves, with group 0's element first.
+        low = b.select(upper, const(I32, 0x01000504), const(I32, 0x05040100))
+        high = b.select(upper, const(I32, 0x03020706), const(I32, 0x07060302))
+        words = []
+        for own in _elements(b, b.bitcast(short, ir.VectorType(I32, 4))):
+            other = _from_group(b, atom, own, 1)
+            words += [call(b, "llvm.amdgcn.perm", I32, [other, own, selector]) for selector in (low, high)]
+        return b.bitcast(_vector(b, words), ir.VectorType(short.type.element, 16))
+
+    # ---------------------------------------------------------------------------------------------------- products
+    def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any = None) -> ir.Value:
+        return self.product(b, sig, left, st, acc, 0, self.fma_nt)
+
+    def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any = None) -> ir.Value:
+        return self.product(b, sig, left, st, acc, 1, self.fma_nn)
+
+    def operand_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list:
+        return self.tile_blocks(b, ty, value, ty.k)
+
+    def product(
+        self, b: ir.IRBuilder, sig: Any, left: ir.Value, st: ir.Value, acc: Any, copy: int, fma: Callable
+    ) -> ir.Value:
+        """``acc + left @ right``; ``copy`` is the copy of the stage that matrix instructions read."""
+        window, sums = Window(sig.args[1]), self.start_of(b, sig.return_type, acc)
+        left = self.operand_blocks(b, sig.args[0], left)
+        if window.matrix:
+            fragment = self.fragments(b, window, st, copy)
+            return self.join_blocks(b, self.multiply(b, window, left, fragment, sums))
+        return self.join_blocks(b, fma(b, window, left, self.local(b, st), sums))
+
+    def start_of(self, b: ir.IRBuilder, out: Any, acc: Any) -> list:
+        if acc is None:
+            acc = ir.Constant(Layout(out).tile(out.n), None)
+        return self.tile_blocks(b, out, acc)
+
+    @staticmethod
+    def multiply(b: ir.IRBuilder, window: Window, left: list, fragment: Callable, sums: list) -> list:
+        """``sums + left @ right`` by matrix instructions; ``fragment(c, t)`` is tile (t, c) of right, transposed."""
+        atom, name = window.atom, window.atom.intrinsics[window.dtype]
+        out = [list(block) for block in sums]
+
+        def use(step: tuple, right: ir.Value) -> None:
+            c, t = step
+            for r, block in enumerate(left):
+                args = [right, block[t], out[r][c], *[const(I32, 0)] * atom.trailing]
+                out[r][c] = call(b, name, out[r][c].type, args)
+
+        steps = list(itertools.product(range(len(sums[0])), range(len(left[0]))))
+        _pipelined(b, steps, lambda step: fragment(*step), use, atom.run // 2)
+        return out
+
+    def fragments(
+        self, b: ir.IRBuilder, window: Window, st: ir.Value, copy: int, first: ir.Value | None = None
+    ) -> Callable:
+        """``fragment(c, t)``: lanes are lines ``16 c + (0 .. 15)`` of a copy, from line ``first``; runs start at ``16 t``."""
+        atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[copy].ld
+        local, ty = self.local(b, st, copy), ir.VectorType(operand_element(window.dtype), atom.run)
+        line = lane.row if first is None else b.add(lane.row, first)
+        start = b.add(b.mul(line, const(I32, 2 * ld)), b.mul(lane.group, const(I32, 2 * atom.run_step)))
+
+        def fragment(c: int, t: int) -> ir.Value:
+            return _load(b, local, b.add(start, const(I32, 2 * (16 * c * ld + 16 * t))), ty, min(2 * atom.run, 16))
+
+        return fragment
+
+    # float32: a lane multiplies its own elements of the reduced axis, then those of the other groups.
+    @staticmethod
+    def spread(b: ir.IRBuilder, atom: Atom, left: list) -> Callable:
+        """``spread(d, t)[row block][i]``: elements of left that the group at distance ``d`` holds."""
+
+        @functools.cache
+        def elements(d: int, t: int) -> list:
+            return [[_from_group(b, atom, x, d) for x in _elements(b, block[t])] for block in left]
+
+        return elements
+
+    @staticmethod
+    def first_row(b: ir.IRBuilder, window: Window, group: ir.Value) -> ir.Value:
+        return b.mul(group, const(I32, window.atom.group_step * window.copies[0].ld * 4))
+
+    @staticmethod
+    def position(b: ir.IRBuilder, window: Window, group: ir.Value) -> ir.Value:
+        """Byte offset, in a tile's 16 columns in local memory, of the columns of a group."""
+        return b.mul(group, const(I32, window.atom.registers * 4))
+
+    def fma_nt(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
+        atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[0].ld
+        lefts, run = self.spread(b, atom, left), ir.VectorType(F32, atom.registers)
+        out = [[_elements(b, v) for v in block] for block in sums]
+        starts = [
+            b.add(self.first_row(b, window, lane.group), self.position(b, window, b.xor(lane.group, const(I32, d))))
+            for d in range(atom.groups)
+        ]
+
+        def load(step: tuple) -> ir.Value:
+            d, t, c, i = step
+            row = 16 * c + atom.register_step * i
+            return _load(b, local, b.add(starts[d], const(I32, 4 * (row * ld + 16 * t))), run, 16)
+
+        def use(step: tuple, rights: ir.Value) -> None:
+            d, t, c, i = step
+            for xs, block in zip(lefts(d, t), out, strict=True):
+                for x, y in zip(xs, _elements(b, rights), strict=True):
+                    block[c][i] = _math(b, "fma", x, y, block[c][i])
+
+        axes = atom.groups, len(left[0]), len(sums[0]), atom.registers
+        _pipelined(b, list(itertools.product(*map(range, axes))), load, use, atom.registers)
+        return [[_vector(b, v) for v in block] for block in out]
+
+    def fma_nn(
+        self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list, exact: bool = False
+    ) -> list:
+        """``exact``: where left is 0 the product is 0, whatever right is."""
+        atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[0].ld
+        lefts, run = self.spread(b, atom, left), ir.VectorType(F32, atom.registers)
+        out = [list(block) for block in sums]
+        starts = [
+            b.add(self.first_row(b, window, b.xor(lane.group, const(I32, d))), self.position(b, window, lane.group))
+            for d in range(atom.groups)
+        ]
+
+        def load(step: tuple) -> ir.Value:
+            d, t, i, c = step
+            row = 16 * t + atom.register_step * i
+            return _load(b, local, b.add(starts[d], const(I32, 4 * (row * ld + 16 * c))), run, 16)
+
+        def use(step: tuple, right: ir.Value) -> None:
+            d, t, i, c = step
+            for xs, block in zip(lefts(d, t), out, strict=True):
+                y = right
+                if exact:
+                    y = b.select(b.fcmp_ordered("==", xs[i], const(F32, 0.0)), const(run, 0.0), y)
+                block[c] = _math(b, "fma", _splat(b, xs[i], atom.registers), y, block[c])
+
+        axes = atom.groups, len(left[0]), atom.registers, len(sums[0])
+        _pipelined(b, list(itertools.product(*map(range, axes))), load, use, atom.registers)
+        return out
+
+    def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any = None) -> ir.Value:
+        out, layout = sig.return_type, Layout(sig.return_type)
+        a, window = Window(sig.args[0]), Window(sig.args[1])
+        sums, atom = self.start_of(b, out, acc), layout.atom
+        a_local, local = self.local(b, left), self.local(b, right)
+        row0 = b.mul(_wave_index(b, atom), const(I32, 16 * layout.row_blocks))
+        if window.matrix:
+            lefts = self.fragments(b, a, left, 1, row0)
+            blocks = [[lefts(r, t) for t in range(window.n // 16)] for r in range(layout.row_blocks)]
+            return self.join_blocks(b, self.multiply(b, window, blocks, self.fragments(b, window, right, 1), sums))
+        lane, registers = _Lane(b, atom), atom.registers
+        # Where column `lane.row` of a tile lies: see `commit`.
+        column = lane.row
+        if atom.register_step == 2:
+            odd = b.shl(b.and_(lane.row, const(I32, 1)), const(I32, 3))
+            column = b.add(odd, b.lshr(lane.row, const(I32, 1)))
+        a_start = b.mul(b.add(row0, column), const(I32, 4))
+        start, run = self.position(b, window, lane.group), ir.VectorType(F32, registers)
+
+        def load(k: int) -> tuple:
+            a_row, row = const(I32, 4 * k * a.copies[0].ld), const(I32, 4 * k * window.copies[0].ld)
+            xs = [b.add(a_start, b.add(a_row, const(I32, 64 * r))) for r in range(layout.row_blocks)]
+            ys = [b.add(start, b.add(row, const(I32, 64 * c))) for c in range(out.n // 16)]
+            return [_load(b, a_local, x, F32, 4) for x in xs], [_load(b, local, y, run, 16) for y in ys]
+
+        def use(k: int, loaded: tuple) -> None:
+            for x, block in zip(loaded[0], sums, strict=True):
+                for c, y in enumerate(loaded[1]):
+                    block[c] = _math(b, "fma", _splat(b, x, registers), y, block[c])
+
+        _pipelined(b, list(range(window.n)), load, use, registers * out.n // 16)
+        return self.join_blocks(b, sums)
+
+    def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any) -> ir.Value:
+        out, window = sig.return_type, Window(sig.args[1])
+        lefts = self.operand_blocks(b, sig.args[0], left)
+        sums = self.start_of(b, out, acc)
+        per_block = out.n // 16
+
+        def flat(blocks: list) -> list:
+            return [v for block in blocks for v in block]
+
+        def plain() -> list:
+            return _items(b, self.dot_nn(context, b, sig, left, st, acc))
+
+        def careful() -> list:
+            if window.matrix:
+                return flat(self.multiply_where(b, window, lefts, st, sums))
+            return flat(self.fma_nn(b, window, lefts, self.local(b, st), sums, exact=True))
+
+        values = _branch(b, self.any_special(b, window, st), careful, plain)
+        return self.join_blocks(b, [values[i : i + per_block] for i in range(0, len(values), per_block)])
+
+    def any_special(self, b: ir.IRBuilder, window: Window, st: ir.Value) -> ir.Value:
+        """Whether the window holds a NaN or an infinity: each wave looks at all of it (at the copy that dot_nn reads)."""
+        copy, local = window.copies[-1], self.local(b, st, len(window.copies) - 1)
+        wave, lane = window.atom.wave, _Lane(b, window.atom)
+        item = ir.IntType(8 * copy.local_bytes)
+        vector = ir.VectorType(item, CHUNK_BYTES // copy.local_bytes)
+        per_line = window.n * window.k // copy.lines // vector.count
+        chunks = copy.lines * per_line
+        infinity = SPECIAL[window.dtype][0] if window.matrix else 0x7F800000
+        largest = const(vector, 0)
+        for i in range(-(-chunks // wave)):
+            number = b.add(lane.index, const(I32, i * wave))
+            if (i + 1) * wave > chunks:
+                number = _math(b, "umin", number, const(I32, chunks - 1))
+            line = b.mul(b.udiv(number, const(I32, per_line)), const(I32, copy.ld * copy.local_bytes))
+            offset = b.add(line, b.mul(b.urem(number, const(I32, per_line)), const(I32, CHUNK_BYTES)))
+            bits = _load(b, local, offset, vector, CHUNK_BYTES)
+            largest = _math(b, "umax", largest, b.and_(bits, const(vector, (1 << (item.width - 1)) - 1)))
+        worst = _tree(b, lambda x, y: _math(b, "umax", x, y), [largest])
+        return _any_lane(b, window.atom, b.icmp_unsigned(">=", worst, const(item, infinity)))
+
+    def multiply_where(self, b: ir.IRBuilder, window: Window, left: list, st: ir.Value, sums: list) -> list:
+        """The product where right may hold NaN and infinities, which count only where left is not 0.
+
+        The finite part is an ordinary product. What the others contribute follows from two more products of -1, 0, 1:
+        ``signed`` counts positive minus negative infinities, ``count`` counts infinities and, much larger, NaN.
+        """
+        atom = window.atom
+        bits, element = ir.VectorType(I16, atom.run), operand_element(window.dtype)
+        run = ir.VectorType(element, atom.run)
+        infinity, one, many = (const(bits, x) for x in SPECIAL[window.dtype])
+        zero, sign, magnitude = const(bits, 0), const(bits, 0x8000 - 0x10000), const(bits, 0x7FFF)
+        fragment = self.fragments(b, window, st, 1)
+
+        def changed(v: ir.Value, body: Callable) -> ir.Value:
+            v = b.bitcast(v, bits)
+            return b.bitcast(body(v, b.and_(v, magnitude)), run)
+
+        def with_sign(v: ir.Value, x: ir.Value) -> ir.Value:
+            return b.or_(x, b.and_(v, sign))
+
+        def finite(v: ir.Value, size: ir.Value) -> ir.Value:
+            return b.select(b.icmp_unsigned(">=", size, infinity), zero, v)
+
+        def infinities(v: ir.Value, size: ir.Value) -> ir.Value:
+            return b.select(b.icmp_unsigned("==", size, infinity), with_sign(v, one), zero)
+
+        def specials(v: ir.Value, size: ir.Value) -> ir.Value:
+            nan = b.select(b.icmp_unsigned(">", size, infinity), many, zero)
+            return b.select(b.icmp_unsigned("==", size, infinity), one, nan)
+
+        def signs(v: ir.Value, size: ir.Value) -> ir.Value:
+            return b.select(b.icmp_unsigned("==", size, zero), zero, with_sign(v, one))
+
+        def seen(v: ir.Value, size: ir.Value) -> ir.Value:
+            return b.select(b.icmp_unsigned("==", size, zero), zero, one)
+
+        floats = ir.VectorType(F32, atom.registers)
+
+        def add_specials(total: ir.Value, balance: ir.Value, n: ir.Value) -> ir.Value:
+            def constant(x: float) -> ir.Constant:
+                return const(floats, x)
+
+            extra = constant(float("nan"))
+            extra = b.select(b.fcmp_ordered("==", b.fneg(balance), n), constant(NEG_INF), extra)
+            extra = b.select(b.fcmp_ordered("==", balance, n), constant(float("inf")), extra)
+            extra = b.select(b.fcmp_ordered(">=", n, constant(SPECIAL_MANY)), constant(float("nan")), extra)
+            return b.fadd(total, b.select(b.fcmp_ordered("==", n, constant(0.0)), constant(0.0), extra))
+
+        out = [[] for _ in left]
+        # One tile at a time, from the start each time, so that few registers are alive.
+        for c in range(len(sums[0])):
+            totals = [[[block[c]] for block in sums], *([[const(floats, 0.0)]] * len(left) for _ in range(2))]
+            for t in range(len(left[0])):
+                right = fragment(c, t)
+                changes = (None, finite), (signs, infinities), (seen, specials)
+                for i, (on_left, on_right) in enumerate(changes):
+                    ours = [_opaque(b, block[t], "v") for block in left]
+                    ours = [[changed(v, on_left) if on_left else v] for v in ours]
+                    theirs = changed(right, on_right)
+                    totals[i] = self.multiply(b, window, ours, lambda *_, x=theirs: x, totals[i])
+            for r, values in enumerate(zip(*totals, strict=True)):
+                out[r].append(add_specials(*(v[0] for v in values)))
+        return out
+
+    # --------------------------------------------------------------------------------------------------- operators
+    def arithmetic(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, on_float: Any, on_int: Any) -> Any:
+        ty = sig.args[0]
+        if not isinstance(ty, TILE.Tile):
+            return self.on_rows(
+                context, b, sig, (x, y), lambda kind, u, v: (on_float if kind == "f32" else on_int)(u, v)
+            )
+        registers = Layout(ty).atom.registers
+        if isinstance(sig.args[1], TILE.Tile):
+            return _array(b, [on_float(u, v) for u, v in zip(_items(b, x), _items(b, y), strict=True)])
+        rows = self.row_values(context, b, ty, sig.args[1], y, "f32")
+        return self.on_tile(b, ty, x, lambda v, c, row: on_float(v, _splat(b, row, registers)), rows)
+
+    def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)
+
+    def operator_sub(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fsub, b.sub)
+
+    def operator_mul(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.arithmetic(context, b, sig, x, y, b.fmul, b.mul)
+
+    def operator_floordiv(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x, y), lambda _, u, v: self.floor_divide(b, u, v)[0])
+
+    def operator_mod(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x, y), lambda _, u, v: self.floor_divide(b, u, v)[1])
+
+    @staticmethod
+    def floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple:
+        """Quotient and remainder of Python's integer division."""
+        quotient = b.sdiv(x, y)
+        rest = b.sub(x, b.mul(quotient, y))
+        inexact = b.icmp_signed("!=", rest, const(I32, 0))
+        adjust = b.and_(inexact, b.icmp_signed("<", b.xor(rest, y), const(I32, 0)))
+        return b.sub(quotient, b.zext(adjust, I32)), b.select(adjust, b.add(rest, y), rest)
+
+    def compare(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, relation: str) -> ir.Value:
+        def one(kind: str, u: ir.Value, v: ir.Value) -> ir.Value:
+            if kind != "f32":
+                return b.icmp_signed(relation, u, v)
+            # A comparison with NaN is false, except !=.
+            return (b.fcmp_unordered if relation == "!=" else b.fcmp_ordered)(relation, u, v)
+
+        return self.on_rows(context, b, sig, (x, y), one, _flag_rows)
+
+    operator_lt = functools.partialmethod(compare, relation="<")
+    operator_le = functools.partialmethod(compare, relation="<=")
+    operator_gt = functools.partialmethod(compare, relation=">")
+    operator_ge = functools.partialmethod(compare, relation=">=")
+    operator_eq = functools.partialmethod(compare, relation="==")
+    operator_ne = functools.partialmethod(compare, relation="!=")
+
+    def operator_and(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return _array(b, [b.and_(u, v) for u, v in zip(_items(b, x), _items(b, y), strict=True)])
+
+
+@functools.cache
+def install() -> None:
+    """Make the tile language known to numba-hip (once per process)."""
+    # numba-hip rewrites llvmlite's typed pointers (``i8*``) to opaque ones, but not pointers to vectors and arrays.
+    ir.types.ir_layer_typed_pointers_enabled = False
+    rules = {op: _checked(rule) for op, rule in TILE.rules.items()}
+    tile = SimpleNamespace(**{**vars(TILE), "rules": rules})
+    bind(NUMBA, tile, HipLowering(NUMBA, tile))

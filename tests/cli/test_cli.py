@@ -1,0 +1,78 @@
+"""The command line: finding commands, exit statuses, errors without tracebacks."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from rocmkern import cli
+from rocmkern.runtime.errors import ArgumentError
+
+
+class _Command:
+    """A module of a command, as far as the command line looks at it."""
+
+    SUMMARY = "fails or succeeds"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--fail", action="store_true")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        if arguments.fail:
+            raise ArgumentError("color", "green", "red or blue")
+        return 7
+
+
+@pytest.fixture
+def one_command(monkeypatch):
+    monkeypatch.setattr(cli, "commands", lambda: {"paint": _Command()})
+
+
+def test_doctor_is_a_command_and_private_modules_are_none():
+    found = cli.commands()
+    assert "doctor" in found
+    assert not any(name.startswith("_") for name in found)
+
+
+def test_every_command_has_a_summary_and_can_print_its_help(capsys):
+    for name, module in cli.commands().items():
+        assert module.SUMMARY
+        with pytest.raises(SystemExit) as stop:
+            cli.main([name, "--help"])
+        assert stop.value.code == 0
+        assert f"rocmkern {name}" in capsys.readouterr().out
+
+
+def test_the_exit_status_is_the_commands(one_command):
+    assert cli.main(["paint"]) == 7
+
+
+def test_an_error_of_the_library_is_one_message_and_status_1(one_command, capsys):
+    assert cli.main(["paint", "--fail"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "rocmkern: color: got green; allowed: red or blue\n"
+
+
+@pytest.mark.parametrize("words", [[], ["paint", "--colour"], ["dance"]])
+def test_words_that_make_no_sense_are_a_usage_error(one_command, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    assert "usage: rocmkern" in capsys.readouterr().err
+
+
+def test_python_m_rocmkern_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "rocmkern", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("rocmkern ")
+
+
+def test_the_list_of_commands_needs_no_compiler():
+    code = (
+        "import sys; from rocmkern.cli import build_parser; build_parser(); "
+        "print([m for m in ('numba', 'torch', 'pydantic', 'yaml') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

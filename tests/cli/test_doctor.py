@@ -1,0 +1,100 @@
+"""``rocmkern doctor``: what it reports, and that whatever is broken is reported instead of raised."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rocmkern
+from rocmkern.cli import doctor, main
+
+
+@pytest.fixture
+def report():
+    return doctor.examine()
+
+
+def test_doctor_prints_the_facts_and_succeeds(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"numpy {np.__version__}" in out
+    assert f"target    {rocmkern.target().name} (" in out
+    assert "cpu       works: cpu-" in out
+
+
+def test_json_is_one_object_with_the_same_facts(capsys):
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"]["numpy"] == np.__version__
+    assert [each["name"] for each in facts["targets"]] == ["hip", "cuda", "cpu", "python"]
+    assert facts["memory"]["allowed"] < facts["memory"]["free"] <= facts["memory"]["total"]
+    assert facts["cpu"]["works"] is True
+    assert facts["cpu"]["error"] < 1e-5
+
+
+def test_a_missing_extra_comes_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda distribution: None)
+    for name in ("hip", "cuda"):
+        found = doctor.examine_target(name)
+        assert found.install == f'pip install "rocmkern[{name}]"'
+    assert doctor.examine_target("python").install == ""
+
+
+def test_both_gpu_extras_at_once_are_reported_as_a_conflict(monkeypatch, report):
+    assert report.conflict == ""
+    monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")
+    conflict = doctor._conflict()
+    assert "exclude each other" in conflict
+    assert f"conflict  {conflict}" in doctor.describe(replace(report, conflict=conflict))
+
+
+def test_a_wrong_result_of_the_cpu_target_is_a_failure(monkeypatch, capsys):
+    monkeypatch.setattr(rocmkern, "flash_attention", lambda q, k, v, causal: np.zeros_like(q))
+    assert main(["doctor"]) == 1
+    assert "cpu       DOES NOT WORK: the result is wrong" in capsys.readouterr().out
+
+
+def test_a_cpu_target_that_raises_is_a_failure_with_the_reason(monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise OSError("libllvm is gone")
+
+    monkeypatch.setattr(rocmkern, "flash_attention", broken)
+    assert main(["doctor"]) == 1
+    assert "cpu       DOES NOT WORK: OSError: libllvm is gone" in capsys.readouterr().out
+
+
+def test_a_target_that_does_not_exist_is_reported(monkeypatch, capsys):
+    monkeypatch.setenv("ROCMKERN_TARGET", "abacus")
+    main(["doctor"])
+    out = capsys.readouterr().out
+    assert "target    none (target: got 'abacus'; allowed: hip, cuda, cpu, python)" in out
+    assert "variable  ROCMKERN_TARGET=abacus" in out
+
+
+def test_the_cache_is_counted_and_not_created(monkeypatch, tmp_path):
+    directory = tmp_path / "kernels"
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(directory))
+    before = doctor.examine_cache()
+    assert (before.exists, before.writable, before.kernels, before.nbytes) == (False, True, 0, 0)
+    assert not directory.exists()
+
+    directory.mkdir()
+    (directory / "rocmkern_scale_0123.py").write_text("x = 1\n")
+    (directory / "rocmkern_scale_0123.nbi").write_bytes(bytes(100))
+    after = doctor.examine_cache()
+    assert (after.exists, after.kernels, after.nbytes) == (True, 1, 106)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_cannot_be_written_is_said_to_be_so(monkeypatch, tmp_path):
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path / "kernels"))
+    assert not doctor.examine_cache().writable
+
+
+def test_a_cache_below_a_file_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    assert not doctor.examine_cache().writable

@@ -1,0 +1,50 @@
+"""Every seeded fault makes at least one quick row of the committed matrix fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocmkern import tile
+from rocmkern.kernels import flash_attention
+from rocmkern.matrix import expand, load, run_case
+from rocmkern.matrix.faults import FAULTS, Edit, Fault, FaultError, caught_by, inject
+from rocmkern.tile import api
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return [case for case in expand(load(Path(__file__).parents[2] / "matrix.yaml")) if case.category == "quick"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught(name, quick):
+    caught = caught_by(FAULTS[name], quick, at_most=1)
+    assert caught, f"no quick row notices: {FAULTS[name].description}"
+    case = next(case for case in quick if case.id == caught[0])
+    assert run_case(case, "python").case == case.id, "the same row passes without the fault"
+
+
+def test_faults_leave_nothing_behind():
+    kernel, functions = flash_attention.flash_attention, list(api.DEVICE_FUNCTIONS)
+    operations = {name: getattr(tile, name) for name in api.OPERATIONS if hasattr(tile, name)}
+    for fault in FAULTS.values():
+        with pytest.raises(ZeroDivisionError), inject(fault):
+            raise ZeroDivisionError
+    assert flash_attention.flash_attention is kernel and functions == api.DEVICE_FUNCTIONS
+    assert all(getattr(tile, name) is operation for name, operation in operations.items())
+
+
+def test_a_fault_that_does_not_fit_the_kernel_any_more_is_an_error():
+    fault = Fault("old", "text that is gone", ("softmax",), edits=(Edit("softmax", "no such line", ""),))
+    with pytest.raises(FaultError, match="'no such line' occurs 0 times in kernel softmax"), inject(fault):
+        raise AssertionError("unreachable")
+
+
+def test_faults_say_what_they_are():
+    from rocmkern.matrix.operations import OPERATIONS
+
+    assert len(FAULTS) >= 10
+    for fault in FAULTS.values():
+        assert fault.description and set(fault.operations) <= set(OPERATIONS.names)

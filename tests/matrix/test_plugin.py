@@ -1,0 +1,278 @@
+"""The pytest plugin, run in projects of its own in fresh processes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = """
+import numpy as np
+from rocmkern.matrix import Call, Dim, Operation, Peer, PeerUnavailable, Registry
+
+def double(x, *, out=None):
+    if x.shape[0] == 7:
+        raise RuntimeError("seven is broken")
+    out = np.empty(x.shape, x.dtype) if out is None else out
+    np.multiply(x, x.dtype.type(2 if x.shape[0] != 13 else 3), out=out)
+    return out
+
+def call(draw):
+    shape = (draw.dims["rows"], 4)
+    return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
+
+def unavailable(call, case):
+    raise PeerUnavailable("other is not installed")
+
+OPERATIONS = Registry(Operation(
+    "double", function=double, reference=lambda x: 2 * x, call=call, dims=(Dim("rows", "r"),), arrays=("x",),
+    flops=lambda case: 4.0 * case.dims["rows"], nbytes=lambda case: 32.0 * case.dims["rows"],
+    peers=(Peer("numpy", lambda call, case: lambda: call.arguments["x"] * 2), Peer("other", unavailable),
+           Peer("wrong", lambda call, case: lambda: call.arguments["x"] * 3)),
+))
+"""
+MATRIX = """
+version: 1
+registry: my_operations
+groups:
+  a:
+    why: a group of the example
+    operation: double
+    rows:
+      - {axes: {rows: [1, 2]}}
+      - {shape: {rows: 3}, targets: {only: [cpu], reason: not for the interpreter}}
+      - {shape: {rows: 50}, category: full}
+      - {shape: {rows: 200}, category: benchmark, peers: [numpy, other], bars: {numpy: 0.001}}
+"""
+INI = "[pytest]\nrocmkern_matrix = matrix.yaml\ntestpaths = tests\n"
+# An installed rocmkern brings its plugin by itself; from a source tree it is named.
+PLUGIN = [] if importlib.metadata.entry_points(group="pytest11", name="rocmkern") else ["-p", "rocmkern.testing.plugin"]
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a matrix and one test; returns a function that runs pytest in it."""
+    (tmp_path / "my_operations.py").write_text(OPERATIONS)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    (tmp_path / "pytest.ini").write_text(INI)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_own.py").write_text("def test_own():\n    assert True\n")
+    return Project(tmp_path)
+
+
+class Project:
+    def __init__(self, path):
+        self.path = path
+
+    def write(self, name, text):
+        (self.path / name).write_text(text)
+
+    def pytest(self, *arguments, **environ):
+        command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments]
+        # What an outer run under pytest-xdist left in the environment would disable benchmarks in the inner one.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment = {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.path}", "ROCMKERN_NO_GPU": "1", **environ}
+        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=120)
+        return Run(done.returncode, done.stdout + done.stderr)
+
+
+class Run:
+    def __init__(self, status, output):
+        self.status, self.output = status, output
+        self.counts = {
+            word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|deselected)", output)
+        }
+
+    def __contains__(self, words):
+        return words in self.output
+
+
+def test_a_bare_pytest_runs_the_quick_rows_on_every_usable_target_and_the_own_tests(project):
+    run = project.pytest()
+    assert run.status == 0
+    assert run.counts == {"passed": 1 + 2 * 2 + 1, "skipped": 1, "deselected": 2 * 2}
+    assert "targets: cpu, python" in run
+    assert "rows: quick (full rows: -m full or --rocmkern-all; benchmark rows: --benchmark-only)" in run
+    assert "rocmkern device: no GPU: ROCMKERN_NO_GPU=1 is set" in run
+    assert all(f"check {number}: " in run for number in (1, 2, 3))
+    assert "1  python: not for the interpreter" in run
+    assert "outputs within their bounds" in run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed", "deselected"),
+    [
+        (["-m", "quick"], 2, 3),
+        (["-m", "full"], 1, 5),
+        (["--rocmkern-all"], 4, 1),
+        (["matrix.yaml"], 2, 2),
+        (["tests"], 1, 0),
+        (["matrix.yaml::double-a-r2-f32"], 1, 0),
+        (["matrix.yaml::double-a-r50-f32[python]"], 1, 0),
+        (["-k", "r1-", "--rocmkern-all"], 1, 5),
+    ],
+)
+def test_selection(project, arguments, passed, deselected):
+    run = project.pytest("--rocmkern-target", "python", *arguments)
+    assert run.status == 0
+    assert (run.counts.get("passed", 0), run.counts.get("deselected", 0)) == (passed, deselected)
+
+
+def test_ids_are_case_and_target(project):
+    run = project.pytest("--collect-only", "-q", "--rocmkern-target", "python,cpu")
+    assert "matrix.yaml::double-a-r1-f32[python]\nmatrix.yaml::double-a-r1-f32[cpu]\n" in run
+
+
+def test_another_matrix_may_be_named(project):
+    project.write("other.yaml", MATRIX.replace("[1, 2]", "[4, 5, 6]"))
+    run = project.pytest("--matrix", "other.yaml", "--collect-only", "-q", "--rocmkern-target", "python")
+    assert "other.yaml::double-a-r6-f32[python]" in run and "\nmatrix.yaml" not in run
+
+
+def test_a_failure_says_what_was_measured_and_how_to_reproduce_it(project):
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[13]"))
+    run = project.pytest("--rocmkern-target", "python")
+    assert run.status == 1 and run.counts["failed"] == 1
+    for words in (
+        "double-a-r13-f32 on python",
+        "matrix.yaml:9): a group of the example",
+        "check parity failed",
+        "worst at (",
+        "got      min",
+        "expected first 10: [",
+        "case = find_case(",
+        "print(run_case(case, 'python'))",
+    ):
+        assert words in run
+    assert "Traceback" not in run
+    recipe = re.search(r"reproduce with\n\n(import rocmkern\n(?:.*\n){4})", run.output).group(1)
+    done = subprocess.run(
+        [sys.executable, "-c", recipe],
+        cwd=project.path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{project.path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "CaseFailure" in done.stderr and "output out: WRONG" in done.stderr
+
+
+def test_an_error_in_a_kernel_fails_and_is_never_a_skip(project):
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[7]"))
+    run = project.pytest("--rocmkern-target", "python")
+    assert run.status == 1 and run.counts["failed"] == 1
+    assert "RuntimeError: seven is broken" in run and "case = find_case(" in run
+
+
+def test_a_mistake_in_the_matrix_is_a_collection_error_with_its_position(project):
+    project.write("matrix.yaml", MATRIX.replace("axes:", "axis:"))
+    run = project.pytest()
+    assert run.status == 2
+    assert "matrix.yaml:9:10: groups.a.rows[0].axis: unknown key 'axis'; did you mean 'axes'?" in run
+    assert "Traceback" not in run
+
+
+def test_an_unknown_target_is_named(project):
+    run = project.pytest("--rocmkern-target", "cpy")
+    assert run.status != 0 and "unknown target 'cpy'; did you mean 'cpu'? known: cpu, cuda, hip, python" in run
+
+
+def test_a_target_that_cannot_be_used_is_a_counted_skip(project):
+    run = project.pytest("--rocmkern-target", "hip", "matrix.yaml")
+    assert run.status == 0 and run.counts["skipped"] == 3
+    assert re.search(r"2  hip: ", run.output) and "1  hip: not for the interpreter" in run
+
+
+def test_a_required_gpu_that_is_not_there_fails_the_run(project):
+    run = project.pytest("--require-gpu")
+    assert run.status == 4 and "--require-gpu: no GPU: ROCMKERN_NO_GPU=1 is set" in run
+
+
+def test_the_gpu_fixture_skips_with_the_reason(project):
+    project.write("tests/test_own.py", "def test_gpu(gpu):\n    gpu.zeros((2,))\n")
+    run = project.pytest("tests")
+    assert run.counts == {"skipped": 1} and "1  no GPU: ROCMKERN_NO_GPU=1 is set" in run
+
+
+def test_the_gpu_fixture_gives_the_shared_manager_under_the_lock_and_finds_leaks(project):
+    # The host's memory stands for a card: the fixture, the lock and the leak check are the same.
+    project.write(
+        "conftest.py",
+        "import pytest\n"
+        "from rocmkern.runtime import probe\n"
+        "from rocmkern.runtime.devices import host_device\n"
+        "info = host_device().info\n"
+        "status = probe.GpuStatus(True, 'the host stands for a card', (), (info,), info)\n"
+        "probe._found = type('Always', (dict,), {'__contains__': lambda self, key: True,\n"
+        "                                        '__getitem__': lambda self, key: status})()\n",
+    )
+    project.write(
+        "tests/test_own.py",
+        "from rocmkern import default_manager\n"
+        "kept = []\n"
+        "def test_sound(gpu):\n"
+        "    assert gpu is default_manager('host')\n"
+        "    gpu.zeros((2,)).close()\n"
+        "def test_leaking(gpu):\n"
+        "    kept.append(gpu.zeros((3,)))\n",
+    )
+    run = project.pytest("tests")
+    assert run.counts["passed"] == 2 and "1 error" in run.output
+    assert "LeakError: 1 buffers with 12 bytes are alive" in run and "test_own.py:7" in run
+    assert re.search(r"rocmkern device: host.*total .* GiB, free .* GiB, safe limit .* GiB", run.output)
+
+
+def test_benchmarks_are_timed_with_their_peers(project):
+    run = project.pytest(
+        "--benchmark-only", "--rocmkern-target", "python", "--benchmark-json", "out.json", "--rocmkern-bars"
+    )
+    assert run.status == 0 and run.counts["passed"] == 1
+    assert "speed against peers" in run
+    assert re.search(r"double-a-r200-f32 +python .*numpy \d+\.\d+ \(wall .*\), bar 0\.001 met", run.output)
+    assert "other: other is not installed" in run
+    import json
+
+    (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
+    info = entry["extra_info"]
+    assert info["flop_per_s"] == pytest.approx(800 / info["wall_s"])
+    assert info["byte_per_s"] == pytest.approx(6400 / info["wall_s"])
+    assert info["peers"]["numpy"]["cpu_ratio"] > 0 and entry["group"] == "double"
+
+
+def test_a_missed_bar_fails_where_bars_count(project):
+    project.write("matrix.yaml", MATRIX.replace("numpy: 0.001", "numpy: 1.0e+9"))
+    run = project.pytest("--benchmark-only", "--rocmkern-target", "python")
+    assert run.status == 0 and "bar 1e+09 MISSED" in run
+    run = project.pytest("--benchmark-only", "--rocmkern-target", "python", "--rocmkern-bars")
+    assert run.status == 1 and "times the speed of numpy, the bar is 1e+09" in run
+
+
+def test_a_benchmark_of_a_wrong_result_fails(project):
+    project.write("matrix.yaml", MATRIX.replace("[numpy, other], bars: {numpy: 0.001}", "[wrong]"))
+    run = project.pytest("--benchmark-only", "--rocmkern-target", "python")
+    assert run.status == 1 and "differs from wrong by" in run
+
+
+def test_several_workers_run_the_same_cases(project):
+    run = project.pytest("-n", "2", "--rocmkern-all", "--rocmkern-target", "python")
+    assert run.status == 0 and run.counts["passed"] == 4
+    assert "1  python: not for the interpreter" in run and "outputs within their bounds" in run
+
+
+def test_a_project_without_a_matrix_pays_nothing(project):
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests\n")
+    project.write(
+        "tests/test_own.py",
+        "import sys\n"
+        "def test_own():\n"
+        "    heavy = {'numba', 'torch', 'pydantic', 'yaml', 'numpy', 'rocmkern.matrix'}\n"
+        "    assert not heavy & set(sys.modules)\n",
+    )
+    run = project.pytest("-p", "no:hypothesispytest", "-p", "no:benchmark")
+    assert run.status == 0 and run.counts == {"passed": 1} and "rocmkern matrix" not in run

@@ -1,0 +1,46 @@
+"""What the tests of the tile language share: architectures to run on, and a launch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from rocmkern.targets import current_target, using
+from rocmkern.targets.cpu import ARCHITECTURES, host_architecture
+
+#: What this host can run. The widest comes first and runs every test, the others a share of them.
+CPU_ARCHITECTURES = ARCHITECTURES[ARCHITECTURES.index(host_architecture()) :]
+
+
+def variants(widest, others):
+    """(architecture, m) pairs: the python target and the host's own for ``widest``, the narrower ones for ``others``."""
+    pairs = [("python", m) for m in widest]
+    for i, arch in enumerate(CPU_ARCHITECTURES):
+        pairs += itertools.product([arch], others if i else widest)
+    return pairs
+
+
+def pytest_generate_tests(metafunc):
+    """``@pytest.mark.tiles(widest=..., others=...)`` gives a test its architectures and row counts."""
+    marker = metafunc.definition.get_closest_marker("tiles")
+    if marker:
+        pairs = variants(**marker.kwargs)
+        metafunc.parametrize(("arch", "m"), pairs, ids=[f"{arch}-m{m}" for arch, m in pairs])
+    elif "arch" in metafunc.fixturenames:
+        metafunc.parametrize("arch", ["python", CPU_ARCHITECTURES[0]])
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "tiles(widest, others): row counts of the tiles, per architecture")
+
+
+@pytest.fixture
+def launch():
+    """``launch(kernel, cfg, grid, *arguments)`` on the target that ``cfg.arch`` belongs to."""
+
+    def run(kernel, cfg, grid, *arguments):
+        with using("python" if cfg.arch == "python" else "cpu"):
+            current_target().launch(kernel, cfg, grid, arguments)
+
+    return run

@@ -1,0 +1,331 @@
+"""A misuse of the tile language is a `TileError` that names the operation and what was given, on every target."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from tile_kernels import Config
+
+from rocmkern import TileError
+from rocmkern import tile as T
+from rocmkern.tile import api
+
+
+@T.kernel
+def tiles_of_two_shapes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """add|[+]: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rowmax(T.zeros(cfg, 4, 8) + T.zeros(cfg, 4, 16))
+
+
+@T.kernel
+def tile_and_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """mul|[*]: a tile [4, 8] and 8 rows of f32 do not match"""
+    T.rowmax(T.zeros(cfg, 4, 8) * T.full_rows(cfg, 8, 1.0))
+
+
+@T.kernel
+def scalar_on_the_left(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """write the tile on the left"""
+    T.rowmax(2.0 * T.zeros(cfg, 4, 8))
+
+
+@T.kernel
+def rows_on_the_left(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """write the tile on the left"""
+    T.rowmax(T.full_rows(cfg, 4, 1.0) - T.zeros(cfg, 4, 8))
+
+
+@T.kernel
+def mask_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """mask_where: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rowmax(T.mask_where(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
+
+
+@T.kernel
+def softmax_of_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """softmax_step: a tile [4, 8] and 8 rows of f32 do not match"""
+    m = T.full_rows(cfg, 8, 0.0)
+    p, m, l, acc = T.softmax_step(T.zeros(cfg, 4, 8), 1.0, m, m, T.zeros(cfg, 4, 8))
+    T.rowmax(p)
+
+
+@T.kernel
+def softmax_into_another_accumulator(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """softmax_step: a tile [4, 8] and a tile [16, 8] do not match"""
+    m = T.full_rows(cfg, 4, 0.0)
+    p, m, l, acc = T.softmax_step(T.zeros(cfg, 4, 8), 1.0, m, m, T.zeros(cfg, 16, 8))
+    T.rowmax(p)
+
+
+@T.kernel
+def inner_dimensions(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """dot_nt: the inner dimensions 8 and 16 do not match"""
+    row = T.row_index(cfg, 4)
+    st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
+    T.rowmax(T.dot_nt(T.load_operand(cfg, x, (row,), 0, 8, row < 4), st))
+
+
+@T.kernel
+def accumulator_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """dot_nn: a tile [4, 8] cannot take a product of shape [4, 16]"""
+    row = T.row_index(cfg, 4)
+    st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
+    T.rowmax(T.dot_nn(T.load_operand(cfg, x, (row,), 0, 8, row < 4), st, T.zeros(cfg, 4, 8)))
+
+
+@T.kernel
+def tile_in_place_of_an_operand(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """dot_nt: the left side must be .*left operand of a product.*, got a tile [4, 16]"""
+    st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
+    T.rowmax(T.dot_nt(T.zeros(cfg, 4, 16), st))
+
+
+@T.kernel
+def too_few_index_entries(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: .*2 axes needs 1 index entries, got 2"""
+    row = T.row_index(cfg, 4)
+    T.rowmax(T.load_tile(cfg, x, (row, 0), 0, 8, row < 4))
+
+
+@T.kernel
+def index_of_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: .*8 rows of i32"""
+    row = T.row_index(cfg, 4)
+    T.rowmax(T.load_tile(cfg, x, (T.row_index(cfg, 8),), 0, 8, row < 4))
+
+
+@T.kernel
+def storing_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """store_tile: a tile [8, 8] and 4 rows of i1 do not match"""
+    row = T.row_index(cfg, 4)
+    T.store_tile(x, (row,), 0, T.zeros(cfg, 8, 8), row < 4)
+
+
+@T.kernel
+def storing_integers(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """store_tile: values can be stored as float32, float16 or bfloat16, not as int32"""
+    row = T.row_index(cfg, 4)
+    T.store_tile(i, (row,), 0, T.zeros(cfg, 4, 8), row < 4)
+
+
+@T.kernel
+def storing_rows_of_another_length(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """store_rows: (8 rows of f32 and 4 rows of i1|4 rows of i1 and 8 rows of f32) do not match"""
+    row = T.row_index(cfg, 4)
+    T.store_rows(x, (row, 0), T.full_rows(cfg, 8, 1.0), row < 4)
+
+
+@T.kernel
+def maximum_of_two_lengths(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """maximum: 4 rows of f32 and 8 rows of f32 do not match"""
+    T.maximum(T.full_rows(cfg, 4, 1.0), T.full_rows(cfg, 8, 1.0))
+
+
+@T.kernel
+def stage_of_a_vector(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: the source must have 2 axes, got"""
+    T.stage(cfg, x[0], 8, 8)
+
+
+@T.kernel
+def stage_larger_than_local_memory(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: a stage [1024, 512] of float32 takes 2097152 bytes; .* has 1048576 bytes of local memory; use smaller blocks"""
+    T.stage(cfg, x, 1024, 512)
+
+
+@T.kernel
+def rowmax_of_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """rowmax: the argument must be .*, got 4 rows of f32"""
+    T.rowmax(T.full_rows(cfg, 4, 1.0))
+
+
+@T.kernel
+def stage_without_acquire(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """this stage is not acquired"""
+    row = T.row_index(cfg, 4)
+    st = T.fetch(T.stage(cfg, x, 8, 16), 0)
+    T.rowmax(T.dot_nt(T.load_operand(cfg, x, (row,), 0, 16, row < 4), st))
+
+
+@T.kernel
+def stage_after_release(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """this stage is not acquired"""
+    row = T.row_index(cfg, 4)
+    st = T.release(T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0)))
+    T.rowmax(T.dot_nt(T.load_operand(cfg, x, (row,), 0, 16, row < 4), st))
+
+
+@T.kernel
+def acquire_without_fetch(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """acquire: nothing was fetched"""
+    T.acquire(T.stage(cfg, x, 8, 16))
+
+
+@T.kernel
+def two_fetches(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fetch: a window is already on its way; acquire it first"""
+    T.fetch(T.fetch(T.stage(cfg, x, 8, 16), 0), 8)
+
+
+@T.kernel
+def acquire_over_a_window_in_use(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """acquire: the window in use must be released"""
+    T.acquire(T.fetch(T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0)), 8))
+
+
+@T.kernel
+def release_of_nothing(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """release: the stage is not acquired"""
+    T.release(T.stage(cfg, x, 8, 16))
+
+
+@T.kernel
+def stages_larger_than_local_memory_together(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: with a stage [512, 300] of float32 the kernel's stages take 1228800 bytes; .* has 1048576 bytes"""
+    a = T.fetch(T.stage(cfg, x, 512, 300), 0)
+    b = T.fetch(T.stage(cfg, x, 512, 300), 0)
+    T.rowmax(T.dot_tn(T.acquire(a), T.acquire(b)))
+
+
+@T.kernel
+def shape_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """zeros: n must be known when the kernel is compiled .*, got int64"""
+    T.rowmax(T.zeros(cfg, 4, x.shape[1]))
+
+
+@T.kernel
+def configuration_without_the_attribute(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """cfg has no attribute 'block'; it has: arch, waves, m, n, k"""
+    T.rowmax(T.zeros(cfg, cfg.block, 8))
+
+
+@T.kernel
+def operators_that_tiles_lack(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """mod: tiles have [+] - [*] only"""
+    T.rowmax(T.zeros(cfg, 4, 8) % 2)
+
+
+@T.kernel
+def keyword_arguments(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """zeros: tile operations take positional arguments only"""
+    T.rowmax(T.zeros(cfg, m=4, n=8))
+
+
+@T.kernel
+def float_index(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: an index must be 4 rows of i32 or an integer, got 4 rows of f32"""
+    row = T.row_index(cfg, 4)
+    T.rowmax(T.load_tile(cfg, x, (T.full_rows(cfg, 4, 0.0),), 0, 8, row < 4))
+
+
+@T.kernel
+def tile_in_place_of_a_tensor(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: the tensor must be .*, got a tile [4, 8]"""
+    row = T.row_index(cfg, 4)
+    T.rowmax(T.load_tile(cfg, T.zeros(cfg, 4, 8), (row,), 0, 8, row < 4))
+
+
+#: The protocol of a stage is followed at run time, by the python target only.
+PROTOCOL = [
+    stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
+    release_of_nothing,
+]  # fmt: skip
+#: What types say and plain Python does not know.
+TYPED = [
+    stages_larger_than_local_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
+    operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor,
+]  # fmt: skip
+BOTH = [
+    f for f in list(globals().values()) if hasattr(f, "parameters") and f not in PROTOCOL and f not in TYPED
+]  # fmt: skip
+
+
+def refuse(launch, kernel, arch):
+    x, i = np.full((16, 16), 3, np.float32), np.full((16, 16), 3, np.int32)
+    expected = inspect.getdoc(kernel).replace("[", r"\[").replace("]", r"\]")
+    expected = expected.replace(r"\[+\]", "[+]").replace(r"\[*\]", "[*]")
+    with pytest.raises(TileError, match=expected) as error:
+        launch(kernel, Config(arch=arch), (1, 1, 1), x, i)
+    assert (x == 3).all() and (i == 3).all()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("kernel", BOTH, ids=lambda k: k.__name__)
+def test_misuse_is_refused_by_name_and_shape(launch, arch, kernel):
+    message = refuse(launch, kernel, arch)
+    if arch != "python":
+        assert message.startswith(f"kernel {kernel.__name__} for Config(arch={arch!r}")
+    assert len(message) < 500, "an error is a sentence, not a compiler's report"
+
+
+@pytest.mark.parametrize("kernel", PROTOCOL, ids=lambda k: k.__name__)
+def test_the_protocol_of_a_stage_is_watched(launch, kernel):
+    refuse(launch, kernel, "python")
+
+
+@pytest.mark.parametrize("kernel", TYPED, ids=lambda k: k.__name__)
+def test_what_types_forbid(launch, kernel):
+    from rocmkern.targets.cpu import host_architecture
+
+    assert len(refuse(launch, kernel, host_architecture())) < 500
+
+
+@T.kernel
+def used_again(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """consumed by exp2 .*cannot be used again"""
+    t = T.zeros(cfg, 4, 8)
+    u = T.exp2(t)
+    T.rowmax(u)
+    T.rowmax(t)
+
+
+def test_a_consumed_tile_is_refused_when_it_is_used_again(launch, arch):
+    if arch == "python":
+        with pytest.raises(TileError, match="this tile was consumed by exp2 and cannot be used again"):
+            used_again(Config(), np.zeros((4, 8)), np.zeros((4, 8)))
+    else:
+        assert "kernel used_again, line" in refuse(launch, used_again, arch)
+
+
+def arguments_of(operation):
+    """Arguments for each operation that consumes something, by parameter name."""
+    cfg = T.Config()
+    source = np.ones((8, 8), np.float32)
+    stages = {
+        "fetch": lambda: T.stage(cfg, source, 8, 8),
+        "acquire": lambda: T.fetch(T.stage(cfg, source, 8, 8), 0),
+    }
+    ready = lambda: T.acquire(stages["acquire"]())  # noqa: E731
+    tile, rows = lambda: T.zeros(cfg, 8, 8), T.full_rows(cfg, 8, 0.0)
+    values = {
+        "x": tile, "tile": tile, "visible": tile, "s": tile, "acc": tile, "col0": lambda: 0, "scale": lambda: 1.0,
+        "low": lambda: T.row_index(cfg, 8), "high": lambda: T.row_index(cfg, 8), "m": lambda: rows, "l": lambda: rows,
+        "like": ready, "row0": lambda: 0, "st": stages.get(operation, ready), "b": ready,
+        "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()),
+    }  # fmt: skip
+    return {name: values[name]() for name in inspect.signature(T.OPERATIONS[operation]).parameters}
+
+
+@pytest.mark.parametrize("operation", api.CONSUMES)
+def test_operations_consume_what_the_table_says(operation):
+    arguments = arguments_of(operation)
+    T.OPERATIONS[operation](*arguments.values())
+    dead = {name for name, value in arguments.items() if getattr(value, "_dead", None)}
+    assert dead == set(api.CONSUMES[operation])
+
+
+def test_a_kernel_needs_annotations():
+    with pytest.raises(TileError, match=r"kernel k: argument x needs an annotation T.Tensor\[ndim\], T.Int, T.Float"):
+
+        @T.kernel
+        def k(cfg, x):
+            pass
+
+
+def test_an_element_type_that_no_tensor_has(launch, arch):
+    if arch != "python":
+        x = np.zeros((16, 16))
+        with pytest.raises(TileError, match="a tensor has dtype float64; allowed: float32, float16, bfloat16, int32"):
+            launch(storing_integers, Config(arch=arch), (1, 1, 1), x, x)
