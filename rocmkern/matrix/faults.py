@@ -308,14 +308,14 @@ _FAULTS = (
     _attention(
         "lse_in_base_two",
         "the log-sum-exp is a base-2 logarithm",
-        "(m * exponent_scale + T.log2(l)) * LN_2",
-        "m * exponent_scale + T.log2(l)",
+        "LN_2 = 0.6931471805599453",
+        "LN_2 = 1.0",
     ),
     _attention(
         "lse_without_maximum",
         "the log-sum-exp leaves the maximum out",
-        "(m * exponent_scale + T.log2(l))",
-        "(m * 0.0 + T.log2(l))",
+        "m * (exponent_scale * LN_2) + T.log2(l)",
+        "m * 0.0 + T.log2(l)",
     ),
     _attention(
         "softcap_not_divided",

@@ -5,6 +5,7 @@ Each is imported only when a row that names it runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from rocmkern.matrix.registry import Call, Peer, PeerUnavailable
 
 
 def _torch() -> Any:
+    # OpenMP workers that wait for more work spin by default, and that CPU time would count against whatever runs next.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         import torch
     except ImportError:

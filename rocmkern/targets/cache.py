@@ -29,8 +29,8 @@ def cache_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "rocmkern"
 
 
-#: Modification time of every module (2020-01-01). Numba drops what it compiled from a file with another time, but here the
-#: name says what a file holds: two processes that write the same module must not undo each other's work.
+#: Modification time of every module (2020-01-01). Numba drops what it compiled from a file with another time, but here
+#: the name says what a file holds: two processes that write the same module must not undo each other's work.
 MODIFIED = 1577836800
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 import threading
@@ -143,7 +142,7 @@ class CpuTarget:
         versions = f"numba {numba.__version__}, numpy {np.__version__}, python {platform.python_version()}"
         try:
             if source.importable(kernel) and source.importable(type(cfg)):
-                text = source.render(kernel, cfg, TEMPLATE, dtypes, versions)
+                text = source.render(self.name, kernel, cfg, TEMPLATE, dtypes, versions)
                 return cache.load_module(kernel.__name__, text).launch
             return self._compile_in_memory(kernel, cfg, dtypes)
         except NumbaError as e:

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rocmkern.targets import cache, source
 from rocmkern.tile import api, entry
 
@@ -52,15 +54,17 @@ class GpuTarget(ABC):
 
         manager = default_manager(self.device)
         handle = manager.stream if stream is None else getattr(stream, "handle", stream)
-        dtypes = source.dtypes_of(kernel, args)
+        key = (kernel, cfg, tuple([a.dtype for a in args if isinstance(a, np.ndarray)]))
+        words = pack(kernel, args)
         with self.device.current():
-            run = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
-            run(grid, pack(kernel, args), int(handle))
+            run = self._variants.get(key) or self._variant(key, source.dtypes_of(kernel, args))
+            run(grid, words, int(handle))
         manager.track(kernel.__name__, handle)
 
-    def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+    def _variant(self, key: tuple, dtypes: tuple[str, ...]) -> Callable:
+        # The key has dtypes and not their names, because NumPy takes longer to make a name than a launch takes.
+        kernel, cfg, _ = key
         with self._compiling:
-            key = (kernel, cfg, dtypes)
             if key not in self._variants:
                 self._variants[key] = self.load(self._compiled(kernel, cfg, dtypes))
             return self._variants[key]
@@ -88,9 +92,13 @@ def pack(kernel: Callable, args: Sequence[Any]) -> list[int]:
     """Launch words of a kernel's arguments (see `entry`)."""
     words: list[int] = []
     for (_, parameter), value in zip(kernel.parameters, args, strict=True):
-        if parameter.kind == "tensor":
-            address = value.__array_interface__["data"][0] if value.size else 0
-            words += [address, *value.shape, *value.strides]
+        kind = parameter.kind
+        if kind == "tensor":
+            words.append(value.__array_interface__["data"][0] if value.size else 0)
+            words += value.shape
+            words += value.strides
+        elif kind == "int":
+            words.append(int(value))
         else:
-            words.append(entry.float32_bits(value) if parameter.kind == "float" else int(value))
+            words.append(entry.float32_bits(value))
     return words

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 
 def first_message(error: Exception) -> str:
     """What is wrong and where: the tile language's own words where it spoke, else the first thing that numba says."""
-    text = str(error)
+    text = re.sub(r"Failed in \w+ mode pipeline \(step: [^)]*\)\s*", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     mark = "TypingError: "
     spoken = [line.split(mark, 1)[1] for line in lines if mark in line]
     ours = [
         line.split(mark, 1)[1]
-        for line, source in zip(lines, lines[1:], strict=False)
+        for line, source in itertools.pairwise(lines)
         if mark in line and re.match(r"raised from .*rocmkern.tile\b", source)
     ]
-    rest = [line for line in lines if not line.startswith("Failed in nopython mode")]
-    message = (ours or spoken or rest or [repr(error)])[0]
+    message = (ours or spoken or lines or [repr(error)])[0]
     place = re.search(r" at (.+) \((\d+)\)", text)
     return f"{message} (line {place[2]} of {place[1]})" if place else message

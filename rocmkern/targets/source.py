@@ -17,6 +17,9 @@ from typing import Any
 
 from rocmkern.tile import api, entry
 
+#: Targets that compile; a file named after one of them is its own business.
+TARGETS = ("cpu", "hip", "cuda")
+
 
 def dtypes_of(kernel: Callable, args: Sequence) -> tuple[str, ...]:
     """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
@@ -44,12 +47,17 @@ def importable(kernel: Callable) -> bool:
 
 
 @functools.cache
-def library_fingerprint() -> str:
-    """Hash of the tile language and of the launch code: a change in any of them makes old variants useless."""
+def library_fingerprint(target: str | None = None) -> str:
+    """Hash of the tile language and the launch code; given a target, without the files of the others.
+
+    A change in any of them makes old variants useless.
+    """
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent.parent
     for folder in ("tile", "targets"):
         for path in sorted((root / folder).glob("*.py")):
+            if target and path.stem in TARGETS and path.stem != target:
+                continue
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -84,11 +92,13 @@ def _named_by(fn: Callable) -> list[tuple[str, Any]]:
     return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]
 
 
-def render(kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
+def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
     """Fill a target's template.
 
     Parameters
     ----------
+    target : str
+        Name of the target.
     kernel, cfg, dtypes
         What is compiled: the function, its configuration, the element types of its tensors.
     template : str
@@ -103,7 +113,7 @@ def render(kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[st
     )
     head = (
         f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
-        f"library {library_fingerprint()}, kernel {kernel_fingerprint(kernel)}, {versions}\n"
+        f"library {library_fingerprint(target)}, kernel {kernel_fingerprint(kernel)}, {versions}\n"
         '"""\n\n'
     )
     body = template.format(

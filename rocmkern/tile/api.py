@@ -91,7 +91,7 @@ DEVICE_FUNCTIONS: list[Callable] = []
 
 
 def kernel(fn: Callable) -> Callable:
-    """Mark a function as a kernel: ``fn(cfg, *arguments)`` with every argument annotated by `Tensor`, `Out`, `Int`, `Float`.
+    """Mark a function as a kernel: ``fn(cfg, *arguments)``, arguments annotated by `Tensor`, `Out`, `Int`, `Float`.
 
     The function itself is returned: it stays a plain Python function.
     """
@@ -506,7 +506,7 @@ def fetch(st: Stage, row0: int) -> Stage:
 
 
 def acquire(st: Stage) -> Stage:
-    """Wait for the fetched window and make it visible to the whole block (consumes); products may use what it returns."""
+    """Wait for the fetched window and make it visible to the whole block (consumes): products may use the result."""
     st = _want(Stage, st, "acquire: the argument").consume("acquire")
     if st.fetched is None:
         raise TileError("acquire: nothing was fetched")

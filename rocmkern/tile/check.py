@@ -1,13 +1,13 @@
 """A check of a kernel's source: what an operation consumed must not be used again.
 
-The python target notices such a misuse when it happens. Compiled code would go on with storage that something else has
-overwritten, so a kernel is walked through before it is compiled: statement by statement, into its device functions, into
-both branches of a condition and twice through a loop (the second time is the next iteration). Conditions on ``cfg`` are
-decided, as they are when the kernel is compiled.
+The python target notices such a misuse when it happens. Compiled code would go on with storage that something else
+has overwritten, so a kernel is walked through before it is compiled: statement by statement, into its device functions,
+into both branches of a condition and twice through a loop (the second time is the next iteration). Conditions on
+``cfg`` are decided, as they are when the kernel is compiled.
 
-It reports only what it is sure of. Each consumption remembers the conditions under which it happens; a use is an error if
-it happens whenever the consumption does, or the consumption whenever the use does. A kernel whose source is not there,
-or that uses statements that are not known here, is not checked.
+It reports only what it is sure of. Each consumption remembers the conditions under which it happens; a use is an error
+if it happens whenever the consumption does, or the consumption whenever the use does. A kernel whose source is not
+there, or that uses statements that are not known here, is not checked.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class _Consumption:
 class _State:
     """What is known at one point of the kernel.
 
-    ``names`` maps variables to the values they hold (numbers: two variables may hold the same), ``consumed`` maps a value to
-    its consumptions and the facts under which each happens, ``facts`` are the conditions that hold here.
+    ``names`` maps variables to the values they hold (numbers: two variables may hold the same), ``consumed`` maps a
+    value to its consumptions and the facts under which each happens, ``facts`` are the conditions that hold here.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
     consumed: dict[int, dict[_Consumption, Facts]] = field(default_factory=dict)
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
 
     def copy(self, *facts: Any) -> _State:
         consumed = {value: dict(by) for value, by in self.consumed.items()}
@@ -263,9 +263,7 @@ class _Walker:
         if outcome is not None:
             return self.block(node.body if outcome else node.orelse, state)
         yes, no = self.condition(node.test, state)
-        ways = [
-            (self.block(body, state.copy(fact)), fact) for body, fact in ((node.body, yes), (node.orelse, no))
-        ]
+        ways = [(self.block(body, state.copy(fact)), fact) for body, fact in ((node.body, yes), (node.orelse, no))]
         reached = [(s, fact) for s, fact in ways if s is not None]
         if len(reached) == 1:
             return reached[0][0]  # with its fact: the other branch does not come back

@@ -14,7 +14,7 @@ CPU_ARCHITECTURES = ARCHITECTURES[ARCHITECTURES.index(host_architecture()) :]
 
 
 def variants(widest, others):
-    """(architecture, m) pairs: the python target and the host's own for ``widest``, the narrower ones for ``others``."""
+    """(architecture, m) pairs: the python target and the widest for ``widest``, narrower ones for ``others``."""
     pairs = [("python", m) for m in widest]
     for i, arch in enumerate(CPU_ARCHITECTURES):
         pairs += itertools.product([arch], others if i else widest)

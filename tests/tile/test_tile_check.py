@@ -37,7 +37,7 @@ def squash_if(t, factor):
     return t
 
 
-# Each of these uses something that is gone. The line that is at fault ends with a comment: who uses it, who consumed it.
+# Each of these uses something that is gone. The line at fault ends with a comment: variable, user, consumer.
 
 
 @T.kernel
@@ -140,7 +140,7 @@ def by_one_way_through_a_device_function(cfg, x: T.Tensor[2], factor: T.Float):
 def accumulator_of_the_softmax(cfg, x: T.Tensor[2], factor: T.Float):
     acc = T.zeros(cfg, 4, 8)
     m = T.full_rows(cfg, 4, 0.0)
-    p, m, l, new = T.softmax_step(T.zeros(cfg, 4, 8), 1.0, m, m, acc)
+    p, m, l, _new = T.softmax_step(T.zeros(cfg, 4, 8), 1.0, m, m, acc)
     T.rowmax(p)
     T.rowmax(acc + l)  # acc + softmax_step
 
@@ -149,7 +149,7 @@ def accumulator_of_the_softmax(cfg, x: T.Tensor[2], factor: T.Float):
 def scores_of_the_softmax(cfg, x: T.Tensor[2], factor: T.Float):
     s = T.zeros(cfg, 4, 8)
     m = T.full_rows(cfg, 4, 0.0)
-    p, m, l, acc = T.softmax_step(s, 1.0, m, m, T.zeros(cfg, 4, 8))
+    T.softmax_step(s, 1.0, m, m, T.zeros(cfg, 4, 8))
     T.rowmax(s)  # s rowmax softmax_step
 
 
@@ -210,7 +210,9 @@ def test_a_second_use_is_found_and_named(kernel):
     with pytest.raises(TileError) as error:
         check_consumed(kernel, Config(flag=True))
     message = str(error.value)
-    assert message.startswith(f"kernel {kernel.__name__}, line {first + at} of {__file__}: {variable!r} was consumed by ")
+    assert message.startswith(
+        f"kernel {kernel.__name__}, line {first + at} of {__file__}: {variable!r} was consumed by "
+    )
     assert message.split("consumed by ")[1].split()[0] in consumer.strip("[]")
     assert f"cannot be used again by {user}" in message
     assert message.endswith("next iteration of the loop") == kernel.__name__.startswith("next_iteration")
@@ -380,16 +382,16 @@ def kernels_of(module):
     return [f for f in vars(module).values() if inspect.isfunction(f) and hasattr(f, "parameters")]
 
 
-MODULES = [importlib.import_module(f"rocmkern.kernels.{m.name}") for m in pkgutil.iter_modules(rocmkern.kernels.__path__)]
+MODULES = [
+    importlib.import_module(f"rocmkern.kernels.{m.name}") for m in pkgutil.iter_modules(rocmkern.kernels.__path__)
+]
 
 
 @pytest.mark.parametrize("module", [*MODULES, tile_kernels], ids=lambda m: m.__name__.rpartition(".")[2])
 def test_no_kernel_of_the_library_is_refused_or_skipped(module, monkeypatch):
     finished = []
     walk = rocmkern.tile.check._Walker.call
-    monkeypatch.setattr(
-        rocmkern.tile.check._Walker, "call", lambda *args: (walk(*args), finished.append(args[1]))[0]
-    )
+    monkeypatch.setattr(rocmkern.tile.check._Walker, "call", lambda *args: (walk(*args), finished.append(args[1]))[0])
     for kernel in kernels_of(module):
         flags = [f for f, v in vars(module.Config()).items() if isinstance(v, bool)]
         for values in [dict.fromkeys(flags, False), dict.fromkeys(flags, True)]:

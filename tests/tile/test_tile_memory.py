@@ -156,7 +156,9 @@ def test_every_half_and_bfloat16_is_read_exactly(launch, arch, m):
 
 def test_any_nonzero_byte_is_true(launch, arch, m):
     source = random_source(m + 2)
-    source["flags"] = (np.arange(source["flags"].size, dtype=np.uint8) % 3 * 100).reshape(source["flags"].shape).view(np.bool_)
+    source["flags"] = (
+        (np.arange(source["flags"].size, dtype=np.uint8) % 3 * 100).reshape(source["flags"].shape).view(np.bool_)
+    )
     got = run(launch, arch, m, source)
     np.testing.assert_array_equal(got.floats[3][1:], expected_tile(source["flags"].view(np.uint8) != 0, 0)[1:])
 

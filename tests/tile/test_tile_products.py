@@ -90,7 +90,7 @@ def test_rows_of_a_tensor_are_a_tensor_of_their_own(launch, arch, m):
     check(got, a, b[13:40], p[:, :32], d[13:40], m, m)
 
 
-@pytest.mark.tiles(widest=(64,), others=())
+@pytest.mark.tiles(widest=(8,), others=())
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16])
 def test_half_sources(launch, arch, m, dtype):
     a, b, p, d = operands(m, m, 45, 33, dtype)
@@ -116,3 +116,10 @@ def test_what_has_no_weight_does_not_reach_a_product_even_if_it_is_not_finite(la
     _, nn, _ = run(launch, arch, m, a, b, p, d)
     assert np.isnan(nn[1][0]).all()
     np.testing.assert_allclose(nn[1][1:], want[1:], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.tiles(widest=(1, 8, 64), others=(4, 32))
+def test_rows_past_the_end_of_a_tensor_read_as_zero(launch, arch, m):
+    a, b, p, d = operands(m, m, 70, K)
+    b[45:], d[45:] = np.nan, np.nan  # behind the tensors' ends
+    check(run(launch, arch, m, a, b[:45], p, d[:45], 0, 70), a, b[:45], p, d[:45], m, m)

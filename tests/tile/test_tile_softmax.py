@@ -56,6 +56,15 @@ def test_quotient_and_log_sum_agree_with_the_definition(launch, arch, m, scores,
     np.testing.assert_allclose(log_sum, want_sum, rtol=3e-7, atol=2e-6)
 
 
+@pytest.mark.tiles(widest=(3, 24), others=())
+def test_row_counts_that_are_no_power_of_two(launch, arch, m):
+    x, v = SCORES["normal"](m + 2, 70).astype(np.float32), values(70)
+    out, log_sum = run(launch, arch, m, x, v)
+    want, want_sum = exact(x, v)
+    np.testing.assert_allclose(out, want, rtol=0, atol=4e-6)
+    np.testing.assert_allclose(log_sum, want_sum, atol=2e-6)
+
+
 def test_masked_scores_and_rows(launch, arch, m):
     n_rows, columns = 2 * m + 1, 100
     x = SCORES["normal"](n_rows, columns).astype(np.float32)
