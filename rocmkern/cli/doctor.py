@@ -36,8 +36,9 @@ class TargetReport:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Bytes of the host's memory as the resource manager counts them; an error instead where they cannot be read."""
+    """Bytes of a device's memory as the resource manager counts them; an error instead where they cannot be read."""
 
+    device: str
     free: int = 0
     total: int = 0
     allowed: int = 0
@@ -80,7 +81,7 @@ class Report:
     targets: tuple[TargetReport, ...]
     gpu: dict[str, Any]
     conflict: str
-    memory: MemoryReport
+    memory: tuple[MemoryReport, ...]
     cache: CacheReport
     cpu: CpuReport
     environment: dict[str, str] = field(default_factory=dict)
@@ -124,7 +125,7 @@ def examine() -> Report:
             "devices": [asdict(device) for device in gpu.devices],
         },
         conflict=_conflict(),
-        memory=examine_memory(),
+        memory=tuple(examine_memory(device) for device in ("host", gpu.chosen) if device is not None),
         cache=examine_cache(),
         cpu=cpu,
         environment={key: value for key, value in sorted(os.environ.items()) if key.startswith("ROCMKERN_")},
@@ -144,16 +145,16 @@ def examine_target(name: str) -> TargetReport:
         return TargetReport(name, False, _words(error), install)
 
 
-def examine_memory() -> MemoryReport:
-    """Host memory through the resource manager."""
+def examine_memory(device: Any) -> MemoryReport:
+    """Memory of ``"host"`` or of a GPU (its `DeviceInfo`) through the resource manager."""
     from rocmkern.runtime import ResourceManager
 
     try:
-        with ResourceManager("host") as manager:
+        with ResourceManager(device) as manager:
             stats = manager.memory_stats()
     except Exception as error:
-        return MemoryReport(error=_words(error))
-    return MemoryReport(stats.free, stats.total, stats.allowed, stats.sources["free"])
+        return MemoryReport(str(device), error=_words(error))
+    return MemoryReport(str(device), stats.free, stats.total, stats.allowed, stats.sources["free"])
 
 
 def examine_cache() -> CacheReport:
@@ -207,7 +208,7 @@ def describe(report: Report) -> list[str]:
     ]
     for each in report.targets:
         lines.append(f"  {each.name:<7} {'yes' if each.available else 'no ':<4} {each.detail}")
-        if each.install:
+        if each.install and each.install not in each.detail:
             lines.append(f"{'':<14} needs: {each.install}")
     lines += ["", f"gpu       {report.gpu['reason']}"]
     lines += [
@@ -216,13 +217,14 @@ def describe(report: Report) -> list[str]:
     lines += [f"  check   {check}" for check in report.gpu["checks"]]
     if report.conflict:
         lines.append(f"conflict  {report.conflict}")
-    memory, cache, cpu = report.memory, report.cache, report.cpu
-    lines.append(
-        f"memory    {memory.error}"
-        if memory.error
-        else f"memory    {_size_text(memory.free)} free of {_size_text(memory.total)} ({memory.source}); "
-        f"{_size_text(memory.allowed)} may be allocated"
-    )
+    for memory in report.memory:
+        lines.append(
+            f"memory    {memory.device}: {memory.error}"
+            if memory.error
+            else f"memory    {memory.device}: {_size_text(memory.free)} free of {_size_text(memory.total)} "
+            f"({memory.source}); {_size_text(memory.allowed)} may be allocated"
+        )
+    cache, cpu = report.cache, report.cpu
     state = "can be written" if cache.writable else "cannot be written: kernels are compiled again in each process"
     lines.append(f"cache     {cache.directory}: {cache.kernels} kernels, {_size_text(cache.nbytes)}, {state}")
     lines += [f"variable  {name}={value}" for name, value in report.environment.items()]

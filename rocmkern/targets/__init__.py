@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from rocmkern.runtime.errors import ArgumentError, TargetError
+from rocmkern.runtime.errors import ArgumentError
 
 NAMES = ("hip", "cuda", "cpu", "python")
 

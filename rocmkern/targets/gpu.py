@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import platform
@@ -81,10 +82,8 @@ class GpuTarget(ABC):
             return pickle.loads(path.read_bytes())
         except (OSError, pickle.UnpicklingError, EOFError, AttributeError):
             compiled = self.compile_kernel(kernel, cfg, dtypes)
-        try:
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
             cache.write_atomically(path, pickle.dumps(compiled))
-        except OSError:
-            pass  # a cache that cannot be written only costs time
         return compiled
 
 

@@ -76,3 +76,12 @@ def test_the_list_of_commands_needs_no_compiler():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_reader_who_stops_reading_causes_no_traceback():
+    with subprocess.Popen(
+        [sys.executable, "-m", "rocmkern", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1

@@ -29,7 +29,9 @@ def test_json_is_one_object_with_the_same_facts(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["versions"]["numpy"] == np.__version__
     assert [each["name"] for each in facts["targets"]] == ["hip", "cuda", "cpu", "python"]
-    assert facts["memory"]["allowed"] < facts["memory"]["free"] <= facts["memory"]["total"]
+    host = facts["memory"][0]
+    assert host["device"] == "host"
+    assert 0 < host["allowed"] < host["free"] <= host["total"]
     assert facts["cpu"]["works"] is True
     assert facts["cpu"]["error"] < 1e-5
 
@@ -69,8 +71,15 @@ def test_a_target_that_does_not_exist_is_reported(monkeypatch, capsys):
     monkeypatch.setenv("ROCMKERN_TARGET", "abacus")
     main(["doctor"])
     out = capsys.readouterr().out
-    assert "target    none (target: got 'abacus'; allowed: hip, cuda, cpu, python)" in out
+    assert "target    none (" in out
+    assert "got 'abacus'; allowed: hip, cuda, cpu, python)" in out
     assert "variable  ROCMKERN_TARGET=abacus" in out
+
+
+def test_memory_that_cannot_be_read_is_said_to_be_so(report):
+    memory = doctor.examine_memory("the card of a dream")
+    assert "the card of a dream" in memory.error
+    assert any(line.startswith("memory    the card") for line in doctor.describe(replace(report, memory=(memory,))))
 
 
 def test_the_cache_is_counted_and_not_created(monkeypatch, tmp_path):
