@@ -181,7 +181,7 @@ def _optimized(bitcode: bytes, arch: str) -> tuple[bytes, str]:
 
 
 def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:
-    """Inline everything, so that no tile goes through memory, and tell LLVM the block size, which sets the registers."""
+    """Inline everything, so that no tile goes through memory, and tell LLVM the block size: it sets the registers."""
     for module in library.modules:
         for fn in module.functions:
             if fn.name == kernel_name:

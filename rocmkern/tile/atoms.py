@@ -25,7 +25,8 @@ class Atom:
     run_step : int
         The run of group ``g`` starts at ``run_step * g``.
     intrinsics : dict
-        LLVM intrinsic for each operand dtype.
+        LLVM intrinsic for each operand dtype. That of float32 has a reduced axis of 4, one element a lane; a run is fed
+        to it element by element (the order in which the reduced axis is summed does not matter).
     trailing : int
         Number of i32 zeros that the intrinsic takes after (a, b, c).
     """
@@ -67,6 +68,7 @@ ATOMS = {
     "mfma": Atom(
         wave=64, register_step=1, group_step=4, run=4, run_step=4, trailing=3,
         intrinsics={
+            "float32": "llvm.amdgcn.mfma.f32.16x16x4f32",
             "float16": "llvm.amdgcn.mfma.f32.16x16x16f16",
             "bfloat16": "llvm.amdgcn.mfma.f32.16x16x16bf16.1k",
         },

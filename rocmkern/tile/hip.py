@@ -1,24 +1,24 @@
 """The tile language on AMD GPUs: a block is `waves` waves, and a tile lies in the registers of its lanes.
 
-Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the lane
-groups ``l // 16`` share its columns as `atoms.Atom` says. This is the layout of a *transposed* product (``S^T = K Q^T``),
-in which a query row belongs to a lane: row statistics are almost local to the lane, and weights become the operand of the
-next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
+Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the
+lane groups ``l // 16`` share its columns as `atoms.Atom` says. This is the layout of a *transposed* product
+(``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are almost local, and weights become
+the operand of the next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
 
-=========  =====================================================================================================
+=========  ==========================================================================================================
 Rows       one value per row block; lane groups hold copies
 Tile       float32, a vector of ``atom.registers`` for every (row block, 16 columns)
-Operand    float16 and bfloat16: a run of ``atom.run`` elements for every (row block, 16 elements of the reduced axis);
-           float32, and everything where there are no matrix instructions: stored as a Tile
+Operand    for matrix instructions a run of ``atom.run`` elements for every (row block, 16 elements of the reduced
+           axis); where there are none for the dtype it is stored as a Tile
 Stage      a window in local memory, and the next window in registers on its way there
-=========  =====================================================================================================
+=========  ==========================================================================================================
 
-float32 products are exact float32 FMAs. In a float32 stage the 16 columns of a tile are permuted so that the columns of a
-lane group are consecutive (this changes nothing but on gfx11).
+float32 products are float32 FMAs: those of CDNA's matrix instructions, elsewhere of the vector unit. For the latter,
+local memory holds the 16 columns of a tile permuted so that a lane group's columns are consecutive (on gfx11).
 
-A matrix instruction wants the reduced axis contiguous, so `dot_nt` reads a stage row by row and `dot_nn` and `dot_tn` read
-it column by column. A float16 or bfloat16 stage therefore has two copies, and LLVM deletes the one that no product reads,
-with everything that fills it (a local variable that is only written to is dead: its GlobalOpt pass).
+A matrix instruction wants the reduced axis contiguous, so `dot_nt` reads a stage row by row, and `dot_nn` and `dot_tn`
+read it column by column. A stage for matrix instructions therefore has two copies, and LLVM deletes the one that no
+product reads, with everything that fills it (a local variable that is only written to is dead: its GlobalOpt pass).
 """
 
 from __future__ import annotations
@@ -45,8 +45,19 @@ from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind
-from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, TensorLowering, call, const, register_tensor_model
-from rocmkern.tile.tensors import to_int
+from rocmkern.tile.tensors import (
+    F16,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    TensorLowering,
+    call,
+    const,
+    register_tensor_model,
+)
 from rocmkern.tile.types import DTYPES, make_types
 
 NUMBA = SimpleNamespace(
@@ -82,8 +93,12 @@ LOAD_AHEAD = 16
 
 GLOBAL, LOCAL = 1, 3  # LLVM address spaces
 POINTER = ir.PointerType(I8)
-#: Bit patterns of two-byte floats: infinity, one, and a number larger than any count of keys in a window.
-SPECIAL = {"float16": (0x7C00, 0x3C00, 0x6C00), "bfloat16": (0x7F80, 0x3F80, 0x4580)}
+#: Bit patterns: infinity, one, and a number larger than any count of keys in a window.
+SPECIAL = {
+    "float32": (0x7F800000, 0x3F800000, 0x45800000),
+    "float16": (0x7C00, 0x3C00, 0x6C00),
+    "bfloat16": (0x7F80, 0x3F80, 0x4580),
+}
 SPECIAL_MANY = 4096.0
 
 
@@ -173,9 +188,10 @@ class Window:
         self.threads = self.waves * self.atom.wave
         self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
         if self.matrix:
-            # Eight rows at a time fill 16 bytes of a column; as wide as leaves work for every lane.
-            width = next((w for w in (8, 4) if self.n // 8 * self.k // w >= self.threads), 2)
-            self.copies.append(self.copy(8, width))
+            # As many rows at a time as fill 16 bytes of a column; as wide as leaves work for every lane.
+            rows = CHUNK_BYTES // self.item_bytes
+            widths = [w for w in (8, 4) if w <= rows and self.n * self.k // (rows * w) >= self.threads]
+            self.copies.append(self.copy(rows, max(widths, default=2)))
 
     def copy(self, rows: int, columns: int) -> Copy:
         transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
@@ -194,7 +210,7 @@ class Window:
         )
 
     def value_type(self) -> ir.Type:
-        """Source pointer, rows, columns, row stride, column stride; then for each copy where it lies, and chunks in flight."""
+        """Source pointer, rows, columns, both strides; then for each copy where it lies, and its chunks in flight."""
         members = [POINTER, I64, I64, I64, I64]
         for copy in self.copies:
             members += [POINTER, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
@@ -202,7 +218,8 @@ class Window:
 
 
 def operand_element(dtype: str) -> ir.Type:
-    return F16 if dtype == "float16" else I16
+    """Element of an operand of a matrix instruction."""
+    return {"float32": F32, "float16": F16, "bfloat16": I16}[dtype]
 
 
 def _check(ty: Any) -> None:
@@ -212,9 +229,11 @@ def _check(ty: Any) -> None:
             _check(t)
         return
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
-        arch, waves = ty.hw
+        waves = ty.hw[1]
         if ty.m % (16 * waves):
-            raise TypingError(f"{waves} waves take tile rows in multiples of 16 a wave, {16 * waves} a block; got {ty.m}")
+            raise TypingError(
+                f"{waves} waves take tile rows in multiples of 16 a wave, {16 * waves} a block; got {ty.m}"
+            )
     if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
         raise TypingError(f"products take float32, float16 and bfloat16, got {ty.dtype}")
     for axis in ("n", "k"):
@@ -702,11 +721,13 @@ class HipLowering(TensorLowering):
         A product for every column would be cheaper in instructions, but LLVM computes them all first and spills them.
         """
         step = b.mul(stride, const(I64, atom.register_step))
+        across = b.mul(stride, const(I64, 16))
         for c in range(n // 16):
-            places = [(16 * c, start if c == 0 else b.add(places[0][1], b.mul(stride, const(I64, 16))))]
+            places = [(16 * c, start)]
             for i in range(1, atom.registers):
                 places.append((16 * c + atom.register_step * i, b.add(places[-1][1], step)))
             yield places
+            start = b.add(start, across)
 
     def gather(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any, n: int
@@ -871,9 +892,7 @@ class HipLowering(TensorLowering):
                 sums.append(b.fmul(total, shrink))
             return [*top, *sums, *tiles]
 
-        joined = _branch(
-            b, _any_lane(b, atom, grown), rescale, lambda: [*_items(b, m), *_items(b, l), *_items(b, acc)]
-        )
+        joined = _branch(b, _any_lane(b, atom, grown), rescale, lambda: [*_items(b, m), *_items(b, l), *_items(b, acc)])
         maxima, sums, tiles = joined[:blocks], joined[blocks : 2 * blocks], joined[2 * blocks :]
 
         # (s - base) * scale is one instruction where the rounding of base * scale does not matter.
@@ -1049,17 +1068,21 @@ class HipLowering(TensorLowering):
     def commit_transposed(
         b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, row: ir.Value, column: ir.Value, chunks: list
     ) -> None:
-        """Write one block of eight rows of two-byte elements, each column in one piece."""
-        lines = [_elements(b, chunk) for chunk in chunks]
-        start = b.add(b.mul(column, const(I32, 2 * copy.ld)), b.mul(row, const(I32, 2)))
+        """Write one block, each column in one piece of 16 bytes."""
+        lines, size = [_elements(b, chunk) for chunk in chunks], copy.local_bytes
+        start = b.add(b.mul(column, const(I32, size * copy.ld)), b.mul(row, const(I32, size)))
         for c in range(copy.block_columns):
+            offset = b.add(start, const(I32, size * copy.ld * c))
+            if size == 4:
+                _store(b, _vector(b, [line[c] for line in lines]), local, offset, CHUNK_BYTES)
+                continue
             # v_perm takes the low or the high halves of two rows.
             halves = const(I32, 0x07060302 if c % 2 else 0x05040100)
             words = [
                 call(b, "llvm.amdgcn.perm", I32, [lines[r + 1][c // 2], lines[r][c // 2], halves])
                 for r in range(0, copy.block_rows, 2)
             ]
-            _store(b, _vector(b, words), local, b.add(start, const(I32, 2 * copy.ld * c)), CHUNK_BYTES)
+            _store(b, _vector(b, words), local, offset, CHUNK_BYTES)
 
     @staticmethod
     def local(b: ir.IRBuilder, st: ir.Value, copy: int = 0) -> ir.Value:
@@ -1076,7 +1099,7 @@ class HipLowering(TensorLowering):
         ty, out = sig.args[1], sig.return_type
         layout = Layout(out)
         atom = layout.atom
-        if out.dtype not in atom.intrinsics:
+        if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return self.join_blocks(b, self.gather(context, b, sig, x, index, col0, valid, out.k))
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
@@ -1135,7 +1158,7 @@ class HipLowering(TensorLowering):
     def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
         out = sig.return_type
         atom = Layout(out).atom
-        if out.dtype not in atom.intrinsics:
+        if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return tile
         runs = []
         for v in _items(b, tile):
@@ -1193,25 +1216,31 @@ class HipLowering(TensorLowering):
 
         def use(step: tuple, right: ir.Value) -> None:
             c, t = step
+            trailing = [const(I32, 0)] * atom.trailing
             for r, block in enumerate(left):
-                args = [right, block[t], out[r][c], *[const(I32, 0)] * atom.trailing]
-                out[r][c] = call(b, name, out[r][c].type, args)
+                pairs = [(right, block[t])]
+                if window.item_bytes == 4:  # an instruction takes one element a lane, and sums over the lane groups
+                    pairs = zip(_elements(b, right), _elements(b, block[t]), strict=True)
+                for x, y in pairs:
+                    out[r][c] = call(b, name, out[r][c].type, [x, y, out[r][c], *trailing])
 
         steps = list(itertools.product(range(len(sums[0])), range(len(left[0]))))
-        _pipelined(b, steps, lambda step: fragment(*step), use, atom.run // 2)
+        _pipelined(b, steps, lambda step: fragment(*step), use, atom.run * window.item_bytes // 4)
         return out
 
     def fragments(
         self, b: ir.IRBuilder, window: Window, st: ir.Value, copy: int, first: ir.Value | None = None
     ) -> Callable:
-        """``fragment(c, t)``: lanes are lines ``16 c + (0 .. 15)`` of a copy, from line ``first``; runs start at ``16 t``."""
+        """``fragment(c, t)``: lanes are 16 lines of a copy, from line ``first + 16 c``; runs start at ``16 t``."""
         atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[copy].ld
         local, ty = self.local(b, st, copy), ir.VectorType(operand_element(window.dtype), atom.run)
+        size = window.item_bytes
         line = lane.row if first is None else b.add(lane.row, first)
-        start = b.add(b.mul(line, const(I32, 2 * ld)), b.mul(lane.group, const(I32, 2 * atom.run_step)))
+        start = b.add(b.mul(line, const(I32, size * ld)), b.mul(lane.group, const(I32, size * atom.run_step)))
 
         def fragment(c: int, t: int) -> ir.Value:
-            return _load(b, local, b.add(start, const(I32, 2 * (16 * c * ld + 16 * t))), ty, min(2 * atom.run, 16))
+            offset = b.add(start, const(I32, size * (16 * c * ld + 16 * t)))
+            return _load(b, local, offset, ty, min(size * atom.run, CHUNK_BYTES))
 
         return fragment
 
@@ -1342,14 +1371,14 @@ class HipLowering(TensorLowering):
         return self.join_blocks(b, [values[i : i + per_block] for i in range(0, len(values), per_block)])
 
     def any_special(self, b: ir.IRBuilder, window: Window, st: ir.Value) -> ir.Value:
-        """Whether the window holds a NaN or an infinity: each wave looks at all of it (at the copy that dot_nn reads)."""
+        """Whether the window holds a NaN or an infinity: each wave looks at all of the copy that dot_nn reads."""
         copy, local = window.copies[-1], self.local(b, st, len(window.copies) - 1)
         wave, lane = window.atom.wave, _Lane(b, window.atom)
         item = ir.IntType(8 * copy.local_bytes)
         vector = ir.VectorType(item, CHUNK_BYTES // copy.local_bytes)
         per_line = window.n * window.k // copy.lines // vector.count
         chunks = copy.lines * per_line
-        infinity = SPECIAL[window.dtype][0] if window.matrix else 0x7F800000
+        infinity = SPECIAL[window.dtype if window.matrix else "float32"][0]
         largest = const(vector, 0)
         for i in range(-(-chunks // wave)):
             number = b.add(lane.index, const(I32, i * wave))
@@ -1369,10 +1398,11 @@ class HipLowering(TensorLowering):
         ``signed`` counts positive minus negative infinities, ``count`` counts infinities and, much larger, NaN.
         """
         atom = window.atom
-        bits, element = ir.VectorType(I16, atom.run), operand_element(window.dtype)
-        run = ir.VectorType(element, atom.run)
+        item = _memory_int(window.dtype)
+        bits, run = ir.VectorType(item, atom.run), ir.VectorType(operand_element(window.dtype), atom.run)
         infinity, one, many = (const(bits, x) for x in SPECIAL[window.dtype])
-        zero, sign, magnitude = const(bits, 0), const(bits, 0x8000 - 0x10000), const(bits, 0x7FFF)
+        top = 1 << (item.width - 1)
+        zero, sign, magnitude = const(bits, 0), const(bits, -top), const(bits, top - 1)
         fragment = self.fragments(b, window, st, 1)
 
         def changed(v: ir.Value, body: Callable) -> ir.Value:
