@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import threading
@@ -126,6 +127,8 @@ class CpuTarget:
         if run is None:
             with self._compiling:
                 run = self._variants.get(key) or self._compile(kernel, cfg, dtypes)
+                # numba leaves exceptions in reference cycles; through their frames they keep our callers' arrays alive.
+                gc.collect()
                 self._variants[key] = run
         return run
 
