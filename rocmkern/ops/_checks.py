@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops._arrays import Operand, describe
+from rocmkern.ops._device_view import DeviceView
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 MAX_HEAD_DIM = 256
@@ -125,7 +126,7 @@ def _window(window: Any) -> tuple[int, int]:
 def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
     """View of x with `shape`, stride 0 where it repeats; `axes` names the axes for the error."""
     try:
-        return np.broadcast_to(x.aligned(), shape)
+        return np.broadcast_to(x.aligned(), shape, subok=True)
     except ValueError:
         raise ArgumentError(x.name, f"shape {x.shape}", f"a shape that broadcasts to {axes} = {shape}") from None
 
@@ -133,14 +134,18 @@ def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
 def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:
     """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
 
+    Numbers in device memory are not copied back to be checked.
+
     Returns
     -------
     numpy.ndarray
-        The same numbers, contiguous.
+        The same numbers, contiguous; a device array as it is.
     """
-    array = np.ascontiguousarray(x.array)
-    if array.ndim != 1 or array.size == 0:
+    if len(x.shape) != 1 or x.shape[0] == 0:
         raise ArgumentError(x.name, f"shape {x.shape}", "one axis of length n + 1 for n sequences")
+    if x.on_device:
+        return x.aligned()
+    array = np.ascontiguousarray(x.array)
     if array[0] != 0:
         raise ArgumentError(x.name, f"{array[0]} as the first element", "0 as the first element")
     falls = np.flatnonzero(array[1:] < array[:-1])
@@ -153,12 +158,17 @@ def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:
     return array
 
 
-def max_seqlen(name: str, value: Any, lengths: np.ndarray | None) -> int:
-    """Length of the longest sequence: computed where it is None, and at least that where it is given."""
+def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) -> int:
+    """Length of the longest sequence: computed where it is None, and at least that where it is given.
+
+    Where the lengths lie in device memory, None stands for `total`, the number of rows of all sequences.
+    """
     if lengths is None:
         if value is not None:
             raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
         return 0
+    if isinstance(lengths, DeviceView):
+        return total if value is None else integer(name, value, 0)
     longest = int(np.diff(lengths).max(initial=0))
     if value is None:
         return longest

@@ -21,6 +21,7 @@ from rocmkern.kernels import (
     weighted_values,
 )
 
+
 @dataclass(frozen=True)
 class Blocks:
     """Block sizes of one architecture.
@@ -60,12 +61,10 @@ class Blocks:
         """Keys per step."""
         if rows < 16 and self.few_rows_keys:
             return self.few_rows_keys
-        return self.keys[bucket] // (self.float32_share if itemsize == 4 else 1)
+        return max(16, self.keys[bucket] // (self.float32_share if itemsize == 4 else 1))
 
 
-_CPU = Blocks(
-    rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=128, line=(4, 256, 1)
-)
+_CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=128, line=(4, 256, 1))
 # A wave has 16 rows; local memory and registers bound the keys.
 _AMD = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
 _NVIDIA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 64, 256: 32}, float32_share=2, line=(64, 64, 4))

@@ -21,7 +21,7 @@ from rocmkern.kernels import (
     softmax,
     weighted_values,
 )
-from rocmkern.ops import _configs
+from rocmkern.ops import _configs, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.manager import default_manager
@@ -49,8 +49,13 @@ def _launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args
     if target.device is None:
         target.launch(kernel, cfg, grid, args)
         return
+    manager = default_manager(target.device)
     with Staging(target.device) as staging:
-        target.launch(kernel, cfg, grid, staging.on_device(kernel, args), stream)
+        args = staging.on_device(kernel, args)
+        views = [a for a in args if isinstance(a, DeviceView)]
+        handle = _streams.choose(manager, views, stream)
+        with _streams.ordered(manager, views, handle, kernel.__name__):
+            target.launch(kernel, cfg, grid, args, handle)
         staging.collect()
 
 
@@ -115,10 +120,11 @@ def launch_attention(
         return
     # Partial results come from the manager's pool: counted by the cap, and reused by the next call.
     memory = default_manager(target.device)
+    home = _streams.choose(memory, [q], stream) if isinstance(q, DeviceView) else None
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
-        memory.empty(part_shape, np.float32, uninitialized=True) as part,
-        memory.empty(part_shape[:-1], np.float32, uninitialized=True) as part_lse,
+        memory.empty(part_shape, np.float32, uninitialized=True, stream=home) as part,
+        memory.empty(part_shape[:-1], np.float32, uninitialized=True, stream=home) as part_lse,
     ):
         parts = [device_view(x) if target.device else x.numpy_view() for x in (part, part_lse)]
         _launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)

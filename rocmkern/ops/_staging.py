@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -34,7 +34,7 @@ class Staging:
     def __exit__(self, *exception: Any) -> None:
         self._open.close()
 
-    def on_device(self, kernel: Callable, args: Sequence[Any]) -> list[Any]:
+    def on_device(self, kernel: Any, args: Sequence[Any]) -> list[Any]:
         """The arguments of a launch with every host array replaced."""
         parameters = [parameter for _, parameter in kernel.parameters]
         return [
@@ -48,7 +48,7 @@ class Staging:
             host[...] = tensor.to_numpy()
         self._results.clear()
 
-    def _replace(self, host: np.ndarray, output: bool) -> DeviceView:
+    def _replace(self, host: np.ndarray, output: bool) -> np.ndarray:
         if output:
             tensor = self._open.enter_context(self._memory.empty(host.shape, host.dtype, uninitialized=True))
             self._results.append((host, tensor))

@@ -11,6 +11,7 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import BOOL, FLOAT32, INT32, Operand, accept, accept_out, heads_second
+from rocmkern.ops._device_view import DeviceView, device_view, read
 from rocmkern.runtime.errors import ArgumentError
 
 # Axes of q, k and v; "packed" is what cu_seqlens_q and cu_seqlens_k make of them.
@@ -339,8 +340,8 @@ def _attention(
     scale = _checks.softmax_scale(scale, q.shape[-1])
     softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
     cu_q, cu_k = _accept_cu_seqlens(cu_seqlens, q, k)
-    longest_q = _checks.max_seqlen("max_seqlen_q", max_seqlen[0], cu_q)
-    _checks.max_seqlen("max_seqlen_k", max_seqlen[1], cu_k)
+    longest_q = _checks.max_seqlen("max_seqlen_q", max_seqlen[0], cu_q, q.shape[0])
+    _checks.max_seqlen("max_seqlen_k", max_seqlen[1], cu_k, k.shape[0])
 
     queries, keys, values = (heads_second(x.aligned(), layout) for x in (q, k, v))
     batch, heads, sq, sk = (*queries.shape[:3], keys.shape[2])
@@ -370,12 +371,12 @@ def _attention(
     result = given or _arrays.allocate("out", out_shape, q.dtype, q)
     lse = (given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
     lse_view = None if lse is None else _with_batch(lse.array, layout)
-    sink_values = None if sinks is None else _float32(sinks)
-    slope_values = None if slopes is None else np.broadcast_to(_float32(slopes), (sequences, heads))
+    sink_values = None if sinks is None else _float32(sinks, stream)
+    slope_values = None if slopes is None else np.broadcast_to(_float32(slopes, stream), (sequences, heads), subok=True)
 
     # Launch
     if sk == 0:
-        _fill_without_keys(result.array, lse_view, sink_values)
+        _fill_without_keys(result.array, lse_view, sink_values, stream)
     elif result.array.size:
         from rocmkern.ops._launch import launch_attention
 
@@ -420,7 +421,7 @@ def _check_shapes(q: Operand, k: Operand, v: Operand, layout: str) -> None:
 
 
 def _accept_cu_seqlens(given: tuple[Any, Any], q: Operand, k: Operand) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Both arrays of cumulative lengths, or neither. They may lie in host memory whatever q does."""
+    """Both arrays of cumulative lengths, or neither. They may lie in host memory whatever q does, or beside it."""
     if given[0] is None and given[1] is None:
         return None, None
     names = ("cu_seqlens_q", "cu_seqlens_k")
@@ -428,6 +429,7 @@ def _accept_cu_seqlens(given: tuple[Any, Any], q: Operand, k: Operand) -> tuple[
         if given[i] is None:
             raise ArgumentError(names[i], "None", f"an int32 array, as {names[1 - i]} is given")
     first, second = accept("cu_seqlens_q", given[0], INT32), accept("cu_seqlens_k", given[1], INT32)
+    _arrays.same_place(q, [x for x in (first, second) if x.on_device])
     cu_q = _checks.cu_seqlens(first, q.shape[0], "q")
     cu_k = _checks.cu_seqlens(second, k.shape[0], "k")
     if len(cu_q) != len(cu_k):
@@ -472,13 +474,25 @@ def _with_batch(lse: np.ndarray, layout: str) -> np.ndarray:
     return lse[None] if layout == "packed" else lse
 
 
-def _float32(x: Operand) -> np.ndarray:
+def _float32(x: Operand, stream: Any) -> np.ndarray:
     """One number a head, widened where it is half precision."""
-    return x.aligned().astype(np.float32, copy=False)
+    array = x.aligned()
+    if not x.on_device:
+        return array.astype(np.float32, copy=False)
+    if array.dtype == FLOAT32 or not array.size:
+        return array
+    from rocmkern.ops._launch import launch_scale
+
+    # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
+    wide = device_view(_arrays.temporary(array.shape, FLOAT32, x))
+    for some, some_wide in _arrays.four_axes(array, wide):
+        launch_scale(some, some_wide, 1.0, stream)
+    return wide
 
 
-def _fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None) -> None:
+def _fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None, stream: Any) -> None:
     """What attention over no keys is: nothing to launch."""
-    out[...] = 0
+    _arrays.assign(out, 0, stream)
     if lse is not None:
-        lse[...] = -np.inf if sinks is None else sinks[:, None]
+        numbers = read(sinks) if isinstance(sinks, DeviceView) else sinks
+        _arrays.assign(lse, -np.inf if numbers is None else numbers[:, None], stream)

@@ -313,7 +313,7 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
 
     # Launch
     if sk == 0:
-        result.array[...] = 0
+        _arrays.assign(result.array, 0, stream)
     elif result.array.size:
         from rocmkern.ops._launch import launch_weighted_values
 

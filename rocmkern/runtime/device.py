@@ -101,6 +101,10 @@ class Device(ABC):
     def free(self, address: int) -> None:
         """Return memory to the driver, after the work submitted so far no longer needs it."""
 
+    def allocate_pinned(self, nbytes: int) -> int:
+        """Return the address of page-locked host memory for copies, or 0 where any host memory serves as well."""
+        return 0
+
     @abstractmethod
     def flush(self) -> None:
         """Carry out frees that the driver's binding has only queued."""
@@ -140,6 +144,10 @@ class Device(ABC):
     @abstractmethod
     def release_event(self, event: Any) -> None:
         """Give an event back; it is not used again."""
+
+    def is_capturing(self, stream: Stream) -> bool:
+        """Return whether `stream` records a graph: then its events cannot be queried, and nothing may wait for it."""
+        return False
 
     @abstractmethod
     def stream_wait(self, stream: Stream, event: Any) -> None:

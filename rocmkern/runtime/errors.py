@@ -53,6 +53,27 @@ class DeviceUnavailableError(TargetError):
     """A GPU was required and none can be used."""
 
 
+class DriverError(TargetError):
+    """A call of the driver failed.
+
+    Attributes
+    ----------
+    call : str
+        The function, such as ``"hipMemcpyAsync"``.
+    status : str
+        The driver's name of the error.
+    """
+
+    def __init__(self, call: str, status: str, device: str):
+        self.call, self.status, self.device = call, status, device
+        super().__init__(
+            f"{call} failed on {device}: {status}. If later calls fail too, this process has lost the device: end it"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.call, self.status, self.device)
+
+
 class DeviceMemoryError(RocmkernError, MemoryError):
     """An allocation was refused by the cap or failed in the driver; nothing was changed.
 

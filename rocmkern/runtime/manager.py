@@ -150,10 +150,14 @@ class ResourceManager:
         """The stream that copies, fills and waits of this device are ordered on; one per device and process."""
         return self._memory.stream
 
+    def check_process(self) -> None:
+        """Raise `DeviceUnavailableError` in a forked child of the process that opened the GPU."""
+        self._memory.check_process()
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self!r} is closed: make a new ResourceManager, or call default_manager() again")
-        self._memory.check_process()
+        self.check_process()
 
     # Memory
 
@@ -289,20 +293,25 @@ class ResourceManager:
 
     def track(self, name: str, stream: Stream | None = None) -> None:
         """Note that `name` (a kernel, a copy) was just submitted to a stream, so that a wait can name it if stuck."""
-        event = self.device.record(self.stream if stream is None else stream)
-        operation = _Operation(name, event)
-        if not self._finished(operation):
-            with self._in_flight_lock:
-                self._in_flight.append(operation)
-                while self._in_flight[0].done:
-                    self._in_flight.popleft()
+        if stream is None or stream == self.stream:
+            stream = self.stream
+        elif self.device.is_capturing(stream):
+            return
+        operation = _Operation(name, self.device.record(stream))
+        with self._in_flight_lock:
+            self._in_flight.append(operation)
+            while self._in_flight and self._look(self._in_flight[0]):
+                self._in_flight.popleft()
+
+    def _look(self, operation: _Operation) -> bool:
+        if not operation.done and self.device.query(operation.event):
+            operation.done = True
+            self.device.release_event(operation.event)
+        return operation.done
 
     def _finished(self, operation: _Operation) -> bool:
         with self._in_flight_lock:
-            if not operation.done and self.device.query(operation.event):
-                operation.done = True
-                self.device.release_event(operation.event)
-            return operation.done
+            return self._look(operation)
 
     def wait(self, what: str | None = None, *, stream: Stream | None = None) -> None:
         """Wait until everything that was tracked, and everything submitted to a stream, is done.
@@ -325,11 +334,13 @@ class ResourceManager:
     def _wait(self, what: str | None, stream: Stream) -> None:
         event = self.device.record(stream)
         operations = list(self._in_flight)
-        self._poll(
-            lambda: all(map(self._finished, operations)) and self.device.query(event),
-            what or f"work on stream {stream:#x} of {self.device.info}",
-        )
-        self.device.release_event(event)
+        try:
+            self._poll(
+                lambda: all(map(self._finished, operations)) and self.device.query(event),
+                what or f"work on stream {stream:#x} of {self.device.info}",
+            )
+        finally:
+            self.device.release_event(event)
 
     def _poll(self, done: Callable[[], bool], what: str) -> None:
         def name() -> str:

@@ -22,6 +22,7 @@ from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.errors import DeviceMemoryError, DeviceUnavailableError
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
+from rocmkern.runtime.pinned import PinnedBuffers
 from rocmkern.runtime.pool import Block, Pool, size_class
 
 POISON_BYTE = 0xFF
@@ -94,8 +95,9 @@ class Buffer:
         self._ticket.other_streams.add(stream)
 
     def streams(self) -> set[Stream]:
-        """Return the streams that were said to use the buffer."""
-        return set(self._ticket.other_streams)
+        """Return the streams that use the buffer: the one it was made for, and those that were said to."""
+        block = self._ticket.block
+        return self._ticket.other_streams | ({block.stream} if block is not None else set())
 
     def __del__(self) -> None:
         self.memory.give_back(self._ticket)
@@ -119,6 +121,7 @@ class DeviceMemory:
         self.stream = device.create_stream()
         self.ledger = Ledger()
         self.pool = Pool(device, self.stream)
+        self.pinned = PinnedBuffers(device)
         self.managers: weakref.WeakSet[object] = weakref.WeakSet()
         self.reserved = 0
         self.baseline = device.memory_info().free.value

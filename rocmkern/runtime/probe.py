@@ -62,7 +62,8 @@ _CHECKS = {
     "hip": (
         "may this user open the devices? `ls -l /dev/kfd /dev/dri/renderD*`; the groups are render and video",
         "does ROCm see the card? `rocminfo | grep -i gfx`",
-        'is the extra installed, and does it import? pip install "rocmkern[hip]"; python -c "from hip import hip"',
+        'is the extra installed, and does it import? pip install "rocmkern[hip]"; '
+        'python -c "from rocm.bindings import hip"',
     ),
     "cuda": (
         "does the driver see the card? `nvidia-smi`",
@@ -226,6 +227,40 @@ def _ask_child(kind: str, runner: Callable[[list[str], float], ChildResult], tim
     return {"devices": [], "failure": failure}
 
 
+def _ask_and_store(
+    kind: str,
+    path: Path,
+    runner: Callable[[list[str], float], ChildResult],
+    timeout_s: float,
+    now: Callable[[], float],
+) -> dict[str, Any]:
+    entry = {**_ask_child(kind, runner, timeout_s), "time": now()}
+    _store(path, entry)
+    return entry
+
+
+def check_driver(kind: str) -> None:
+    """Raise `DeviceUnavailableError` unless the driver of a kind may be loaded into this process.
+
+    Unlike `gpu_status` this asks the driver even where there is no device node: some systems give a GPU without one
+    (WSL), and somebody has asked for this kind by name. A child process takes the first look; its answer is kept.
+    """
+    if os.environ.get(NO_GPU_VARIABLE, "") not in ("", "0"):
+        raise DeviceUnavailableError(f"{NO_GPU_VARIABLE}={os.environ[NO_GPU_VARIABLE]} is set: no driver is touched")
+    if all(is_installed(package) for package in _PACKAGES.values()):
+        raise DeviceUnavailableError(EXCLUSION)
+    if not is_installed(_PACKAGES[kind]):
+        raise DeviceUnavailableError(
+            f'{_PACKAGES[kind]} is not installed, which {_MAKERS[kind]} cards need: pip install "rocmkern[{kind}]"'
+        )
+    path = cache_directory() / "probe" / f"{cache_key(kind, device_nodes()[kind], os.environ)}.json"
+    entry = _load(path, time.time()) or _ask_and_store(kind, path, run_child, PROBE_TIMEOUT_S, time.time)
+    reason = entry["failure"] or (None if entry["devices"] else "the driver sees no device")
+    if reason:
+        checks = "".join(f"\n  {number}. {check}" for number, check in enumerate(_CHECKS[kind], 1))
+        raise DeviceUnavailableError(f"no {_MAKERS[kind]} GPU can be used: {reason}. Check:{checks}")
+
+
 def probe(
     *,
     environ: Mapping[str, str] = os.environ,
@@ -289,8 +324,7 @@ def probe(
         path = cache / "probe" / f"{cache_key(kind, found, environ, filesystem_root)}.json"
         entry = None if refresh else _load(path, now())
         if entry is None:
-            entry = {**_ask_child(kind, runner, timeout_s), "time": now()}
-            _store(path, entry)
+            entry = _ask_and_store(kind, path, runner, timeout_s, now)
         devices += [DeviceInfo(**device) for device in entry["devices"]]
         if entry["failure"]:
             reasons.append(f"{_MAKERS[kind]}: {entry['failure']}")

@@ -25,12 +25,11 @@ def _text(value) -> str:
 
 def hip_devices() -> list[dict]:
     """Return the properties of the devices that the HIP runtime sees."""
-    from hip import hip
+    from rocm.bindings import hip
 
     devices = []
     for index in range(_check(hip.hipGetDeviceCount())):
-        properties = hip.hipDeviceProp_t()
-        _check(hip.hipGetDeviceProperties(properties, index))
+        properties = _check(hip.hipGetDeviceProperties(index))
         location = (properties.pciDomainID, properties.pciBusID, properties.pciDeviceID)
         devices.append(
             {
@@ -40,7 +39,8 @@ def hip_devices() -> list[dict]:
                 "pci_id": "{:04x}:{:02x}:{:02x}.0".format(*location),
                 "integrated": bool(properties.integrated),
                 "total": int(properties.totalGlobalMem),
-                "arch": _text(properties.gcnArchName),
+                # Without the features, as in "gfx90a:sramecc+:xnack-".
+                "arch": _text(properties.gcnArchName).partition(":")[0],
             }
         )
     return devices

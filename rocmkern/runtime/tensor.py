@@ -357,7 +357,7 @@ class DeviceTensor:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.device.kind == "host":
             raise AttributeError("__cuda_array_interface__")
-        self.keep_alive()
+        transfer.order_after_users(self)
         return {
             "version": 3,
             "shape": self.shape,
@@ -400,6 +400,7 @@ class DeviceTensor:
             return
         if stream == -1:
             return
+        transfer.order_after_users(self)
         default = LEGACY_STREAM if self.device.kind == "cuda" else 0
         consumer = default if stream is None else stream
         event = self.device.record(self.manager.stream)

@@ -1,34 +1,44 @@
 """Copies between tensors and host arrays, and between tensors, of any strides.
 
-On a device that the CPU can address NumPy does it. Elsewhere contiguous data is one copy, and strided data is copied
-in the longest runs that are contiguous on both sides.
+On a device that the CPU can address NumPy does it. Elsewhere copies go through page-locked blocks: contiguous data at
+once, and strided data in the longest runs that are contiguous on both sides.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.geometry import byte_extent, contiguous_runs, contiguous_strides, is_contiguous
-from rocmkern.runtime.memory import Buffer
+from rocmkern.runtime.memory import Buffer, DeviceMemory
+from rocmkern.runtime.pinned import BLOCK_BYTES
 
 if TYPE_CHECKING:
+    from rocmkern.runtime.manager import ResourceManager
     from rocmkern.runtime.tensor import DeviceTensor
 
 # Fetching the bytes between the elements too is cheaper than many small copies, up to this factor.
 _WORTHWHILE_EXTENT = 4
 
 
-def _order_after_users(tensor: DeviceTensor) -> None:
-    """Make our stream wait for the other streams that were said to use the tensor."""
-    owner, device = tensor.keep_alive(), tensor.device
-    if isinstance(owner, Buffer):
-        for stream in owner.streams() - {tensor.manager.stream}:
-            event = device.record(stream)
-            device.stream_wait(tensor.manager.stream, event)
-            device.release_event(event)
+def order_after_users(tensor: DeviceTensor) -> None:
+    """Make our stream wait for the other streams that use the tensor, and note that ours uses it too."""
+    tensor.manager.check_process()
+    owner, device, own = tensor.keep_alive(), tensor.device, tensor.manager.stream
+    if not isinstance(owner, Buffer):
+        return
+    others = owner.streams() - {own}
+    for stream in others:
+        event = device.record(stream)
+        device.stream_wait(own, event)
+        device.release_event(event)
+    if others:
+        owner.record_stream(own)
 
 
 def _describe(tensor: DeviceTensor) -> str:
@@ -46,7 +56,7 @@ def check_writable(tensor: DeviceTensor) -> None:
 def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
     """Copy a tensor into a host array of its shape and dtype, and wait for it."""
     manager, device = tensor.manager, tensor.device
-    _order_after_users(tensor)
+    order_after_users(tensor)
     what = f"the copy of {_describe(tensor)} to the host"
     if device.host_accessible:
         manager.wait(what)
@@ -59,24 +69,20 @@ def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
     if end - first > _WORTHWHILE_EXTENT * tensor.nbytes:
         staged = np.empty(tensor.shape, tensor.dtype)
         run_bytes, runs = contiguous_runs(tensor.shape, tensor.strides, staged.strides, itemsize)
-        for source, destination in runs:
-            device.copy_to_host(staged.ctypes.data + destination, tensor.data_ptr + source, run_bytes, manager.stream)
-        manager.wait(what)
+        _fetch(tensor, staged, run_bytes, runs, what)
         np.copyto(out, staged)
     elif is_contiguous(tensor.shape, tensor.strides, itemsize) and out.flags.c_contiguous:
-        device.copy_to_host(out.ctypes.data, tensor.data_ptr, tensor.nbytes, manager.stream)
-        manager.wait(what)
+        _fetch(tensor, out, tensor.nbytes, [(0, 0)], what)
     else:
         staged = np.empty(end - first, np.uint8)
-        device.copy_to_host(staged.ctypes.data, tensor.data_ptr + first, staged.nbytes, manager.stream)
-        manager.wait(what)
+        _fetch(tensor, staged, staged.nbytes, [(first, 0)], what)
         np.copyto(out, np.ndarray(tensor.shape, tensor.dtype, staged, -first, tensor.strides))
 
 
 def from_host(tensor: DeviceTensor, array: np.ndarray) -> None:
-    """Copy a host array of the tensor's shape and dtype into it, and wait until the array is no longer needed."""
+    """Copy a host array of the tensor's shape and dtype into it; on return the array is no longer needed."""
     manager, device = tensor.manager, tensor.device
-    _order_after_users(tensor)
+    order_after_users(tensor)
     what = f"the copy to {_describe(tensor)} from the host"
     if device.host_accessible:
         manager.wait(what)
@@ -85,10 +91,50 @@ def from_host(tensor: DeviceTensor, array: np.ndarray) -> None:
     # Not numpy.ascontiguousarray, which makes a 0-d array 1-d.
     array = np.asarray(array, order="C")
     strides = contiguous_strides(tensor.shape, tensor.dtype.itemsize)
-    run_bytes, runs = contiguous_runs(tensor.shape, strides, tensor.strides, tensor.dtype.itemsize)
-    for source, destination in runs:
-        device.copy_to_device(tensor.data_ptr + destination, array.ctypes.data + source, run_bytes, manager.stream)
-    manager.wait(what)
+    run_bytes, runs = contiguous_runs(tensor.shape, tensor.strides, strides, tensor.dtype.itemsize)
+    for pieces in _blocks(run_bytes, runs):
+        with _lend(manager, pieces, what) as (block, start, nbytes):
+            ctypes.memmove(block, array.ctypes.data + start, nbytes)
+            for there, here, length in pieces:
+                device.copy_to_device(tensor.data_ptr + there, block + here - start, length, manager.stream)
+    manager.track(what)
+
+
+def _fetch(tensor: DeviceTensor, out: np.ndarray, run_bytes: int, runs: Iterable[tuple[int, int]], what: str) -> None:
+    """Copy runs of a tensor, given by their offsets there and in `out`, and wait for them."""
+    manager, device = tensor.manager, tensor.device
+    for pieces in _blocks(run_bytes, runs):
+        with _lend(manager, pieces, what) as (block, start, nbytes):
+            for there, here, length in pieces:
+                device.copy_to_host(block + here - start, tensor.data_ptr + there, length, manager.stream)
+            manager.wait(what)
+            ctypes.memmove(out.ctypes.data + start, block, nbytes)
+
+
+def _blocks(run_bytes: int, runs: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Divide runs, consecutive in host memory, into lists of (offset there, offset here, bytes), one list a block."""
+    pieces: list[tuple[int, int, int]] = []
+    room = BLOCK_BYTES
+    for there, here in runs:
+        done = 0
+        while done < run_bytes:
+            length = min(run_bytes - done, room)
+            pieces.append((there + done, here + done, length))
+            done, room = done + length, room - length
+            if not room:
+                yield pieces
+                pieces, room = [], BLOCK_BYTES
+    if pieces:
+        yield pieces
+
+
+@contextmanager
+def _lend(manager: ResourceManager, pieces: list[tuple[int, int, int]], what: str) -> Iterator[tuple[int, int, int]]:
+    """Lend a page-locked block to some pieces: its address, their first offset in host memory, their bytes."""
+    start, nbytes = pieces[0][1], sum(length for *_, length in pieces)
+    pinned = DeviceMemory.of(manager.device).pinned
+    with pinned.lend(nbytes, manager.stream, lambda: manager.wait(what)) as block:
+        yield block, start, nbytes
 
 
 def between(destination: DeviceTensor, source: DeviceTensor) -> None:
@@ -100,8 +146,8 @@ def between(destination: DeviceTensor, source: DeviceTensor) -> None:
         to_host(source, staged)
         from_host(destination, staged)
         return
-    _order_after_users(source)
-    _order_after_users(destination)
+    order_after_users(source)
+    order_after_users(destination)
     if device.host_accessible:
         destination.manager.wait(f"the copy to {_describe(destination)}")
         np.copyto(destination.numpy_view(), source.numpy_view())

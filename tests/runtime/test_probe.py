@@ -212,7 +212,7 @@ def test_a_driver_that_hangs_is_given_up(machine):
     assert "within 0.3 s" in status.reason
 
 
-@pytest.mark.parametrize(("kind", "module"), [("hip", "hip"), ("cuda", "cuda")])
+@pytest.mark.parametrize(("kind", "module"), [("hip", "rocm"), ("cuda", "cuda")])
 def test_the_child_fails_cleanly_where_the_binding_is_missing(kind, module, tmp_path):
     # An empty package of that name first on the path: the binding cannot be imported on any machine.
     (tmp_path / module).mkdir()
@@ -225,13 +225,11 @@ def test_the_child_fails_cleanly_where_the_binding_is_missing(kind, module, tmp_
 
 
 HIP_BINDING = """
-class hipDeviceProp_t: pass
+import types
 def hipGetDeviceCount(): return 0, 2
-def hipGetDeviceProperties(properties, index):
-    for name, value in dict(name=b"Radeon %d" % index + b"\\0" * 9, pciDomainID=0, pciBusID=0xc5, pciDeviceID=index,
-                            integrated=index, totalGlobalMem=1 << 34, gcnArchName=b"gfx1100\\0").items():
-        setattr(properties, name, value)
-    return (0,)
+def hipGetDeviceProperties(index):
+    return 0, types.SimpleNamespace(name=f"Radeon {index}", pciDomainID=0, pciBusID=0xc5, pciDeviceID=index,
+                                    integrated=index, totalGlobalMem=1 << 34, gcnArchName="gfx1100:sramecc+")
 """
 
 CUDA_BINDING = """
@@ -262,7 +260,7 @@ def run_with_binding(tmp_path, kind, path, text):
 
 
 def test_the_child_reads_hip_properties(tmp_path):
-    devices = run_with_binding(tmp_path, "hip", "hip/hip.py", HIP_BINDING)
+    devices = run_with_binding(tmp_path, "hip", "rocm/bindings/hip.py", HIP_BINDING)
     assert [device["name"] for device in devices] == ["Radeon 0", "Radeon 1"]
     assert devices[1] == {"kind": "hip", "index": 1, "name": "Radeon 1", "pci_id": "0000:c5:01.0", "integrated": True,
                           "total": 1 << 34, "arch": "gfx1100"}  # fmt: skip
@@ -277,7 +275,7 @@ def test_the_child_reads_cuda_properties(tmp_path):
 def test_the_child_reports_an_error_of_the_driver(tmp_path):
     text = HIP_BINDING.replace("return 0, 2", "return 100, 0")
     with pytest.raises(AssertionError, match="RuntimeError: 100"):
-        run_with_binding(tmp_path, "hip", "hip/hip.py", text)
+        run_with_binding(tmp_path, "hip", "rocm/bindings/hip.py", text)
 
 
 # Cache

@@ -1,0 +1,116 @@
+"""On which stream a launch goes, and its order with the streams that its arrays are used on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.memory import Buffer
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the library that owns an array goes on with it.
+
+    Attributes
+    ----------
+    stream : int
+        Handle of the library's current stream: the array is ready on it.
+    certain : bool
+        False where the library does not tell its stream: the operation then ends when its work is done.
+    """
+
+    stream: int
+    certain: bool = True
+
+
+def handle_of(stream: Any) -> int:
+    """Handle of a stream: a number, or an object of PyTorch, CuPy or Numba."""
+    for name in ("cuda_stream", "ptr", "handle", "value"):
+        stream = getattr(stream, name, stream)
+    handle = 0 if stream is None else int(stream)
+    return 0 if handle == LEGACY_STREAM else handle
+
+
+def library_of(x: Any) -> ModuleType | None:
+    """The module with ``from_dlpack`` that the class of x comes from (torch, cupy); None if there is none."""
+    for kind in type(x).__mro__:
+        module = sys.modules.get(kind.__module__.partition(".")[0])
+        if module is not None and hasattr(module, "from_dlpack"):
+            return module
+    return None
+
+
+def origin_of(x: Any, index: int) -> Origin:
+    """The current stream of the library that x comes from, on device number `index`."""
+    library: Any = library_of(x)
+    if library is not None and library.__name__ == "torch":
+        return Origin(library.cuda.current_stream(index).cuda_stream)
+    if library is not None and library.__name__ == "cupy":
+        return Origin(handle_of(library.cuda.get_current_stream()))
+    return Origin(0, certain=False)
+
+
+def choose(manager: Any, views: Sequence[Any], stream: Any = None) -> int:
+    """The stream of a launch: the one asked for, else that of the first array of another library, else our own."""
+    if stream is not None:
+        return handle_of(stream)
+    return next((view.origin.stream for view in views if view.origin is not None), manager.stream)
+
+
+@contextmanager
+def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Iterator[None]:
+    """Order what the body submits to `stream` after all earlier uses of some device arrays, and later uses after it.
+
+    Parameters
+    ----------
+    manager : ResourceManager
+        Of the device.
+    views : sequence of DeviceView
+        The arrays.
+    stream : int
+        Handle.
+    name : str
+        What is submitted, for the error of a wait that does not end.
+    """
+    manager.check_process()
+    origins = {view.origin for view in views if view.origin is not None}
+    buffers = _buffers(views)
+    before = {origin.stream for origin in origins}
+    for buffer in buffers:
+        before |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}
+    before.discard(stream)
+    # A graph that is being recorded is started from its stream, and its recorder has waited for everything before.
+    recording = bool(before) and manager.device.is_capturing(stream)
+    if not recording:
+        for other in before:
+            follow(manager.device, stream, other)
+    for buffer in buffers:
+        if isinstance(buffer, Buffer):
+            buffer.record_stream(stream)
+    yield
+    if recording:
+        return
+    for origin in origins:
+        if origin.stream != stream:
+            follow(manager.device, origin.stream, stream)
+    if not all(origin.certain for origin in origins):
+        manager.wait(name, stream=stream)
+
+
+def follow(device: Any, stream: int, other: int) -> None:
+    """Make later work on `stream` wait for what was submitted to `other` so far."""
+    event = device.record(other)
+    device.stream_wait(stream, event)
+    device.release_event(event)
+
+
+def _buffers(views: Sequence[Any]) -> list[Any]:
+    """What holds the memory of the arrays that are our own."""
+    owners = {id(view.owner): view.owner for view in views if view.origin is None}
+    return [owner.keep_alive() for owner in owners.values()]

@@ -1,0 +1,61 @@
+"""What HIP and CUDA devices share: the current device of a thread, events that are used again, driver errors."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from typing import Any
+
+from rocmkern.runtime.device import Device, DeviceInfo, Stream
+
+
+class GpuDevice(Device):
+    """A GPU. Streams live as long as the process; events are made without timing and used again.
+
+    Parameters
+    ----------
+    info : DeviceInfo
+        What the driver says about it.
+    """
+
+    host_accessible = False
+    _numba_devices = ""
+
+    def __init__(self, info: DeviceInfo):
+        self.info = info
+        # Only appended to and popped from, which needs no lock.
+        self._idle_events: list[Any] = []
+
+    def flush(self) -> None:
+        # Frees of Numba's own arrays lie in a queue; asking Numba would load it, so only look whether it was used.
+        numba_devices = sys.modules.get(self._numba_devices)
+        known = vars(numba_devices._runtime.gpus).get("lst") if numba_devices is not None else None
+        context = known[self.info.index].primary_context if known else None
+        if context is not None:
+            with self.current():
+                context.memory_manager.deallocations.clear()
+
+    @abstractmethod
+    def _create_event(self) -> Any:
+        """Make an event; the device is current."""
+
+    @abstractmethod
+    def _record(self, event: Any, stream: Stream) -> None:
+        """Record an event; the device is current."""
+
+    def record(self, stream: Stream) -> Any:
+        with self.current():
+            try:
+                event = self._idle_events.pop()
+            except IndexError:
+                event = self._create_event()
+            try:
+                self._record(event, stream)
+            except BaseException:
+                self._idle_events.append(event)
+                raise
+        return event
+
+    def release_event(self, event: Any) -> None:
+        # A stream that was told to wait for it keeps what it was recorded for; recording it again is safe.
+        self._idle_events.append(event)
