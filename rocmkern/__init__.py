@@ -26,12 +26,15 @@ _HOME = {
     "rocmkern.runtime.tensor": ("DeviceTensor",),
     "rocmkern.targets": ("TargetInfo", "target", "use", "using"),
 }  # fmt: skip
+_SUBMODULES = ("reference", "tile")
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"rocmkern.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'rocmkern' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
@@ -40,4 +43,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})

@@ -33,4 +33,7 @@ from rocmkern.targets import target as target
 from rocmkern.targets import use as use
 from rocmkern.targets import using as using
 
+from rocmkern import reference as reference
+from rocmkern import tile as tile
+
 __version__: str

@@ -17,7 +17,9 @@ def test_every_public_name_loads(name):
 def test_the_stub_names_the_same():
     stub = ast.parse(Path(rocmkern.__file__).with_suffix(".pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    assert {alias.asname: node.module for node in imports for alias in node.names} == rocmkern._MODULE_OF
+    named = {alias.asname: node.module for node in imports for alias in node.names}
+    assert named == rocmkern._MODULE_OF | dict.fromkeys(rocmkern._SUBMODULES, "rocmkern")
+    assert rocmkern.reference.softmax is not rocmkern.softmax
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -264,7 +264,9 @@ _FAULTS = (
         ATTENTION,
         edits=(
             Edit(
-                "flash_attention", "acc = T.dot_nn_where(weights, values, acc)", "acc = T.dot_nn(weights, values, acc)"
+                "flash_attention",
+                "acc = T.dot_nn_where(T.operand(p, values), values, acc)",
+                "acc = T.dot_nn(T.operand(p, values), values, acc)",
             ),
         ),
     ),

@@ -128,12 +128,17 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
         raise ArgumentError(
             name, "a tensor that requires a gradient", "a tensor without one, as there is no gradient yet: x.detach()"
         )
+    if any(getattr(x, flag, bool)() for flag in ("is_neg", "is_conj")):
+        # DLPack does not carry these flags: what it hands over has the wrong sign.
+        raise ArgumentError(
+            name, "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
+        )
     from rocmkern.runtime.tensor import DeviceTensor
 
     if isinstance(x, DeviceTensor):
         return (x.numpy_view() if x.device.host_accessible else device_view(x)), x.device
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        device_type, index = x.__dlpack_device__()
+        device_type, index = _ask(name, x, x.__dlpack_device__)
         if int(device_type) in _DLPACK_HOST:
             return _dlpack_view(name, x), HOST
         view = _dlpack_device_view(name, x, int(device_type), int(index))
@@ -441,9 +446,9 @@ def _ask(name: str, x: Any, question: Callable[[], Any]) -> Any:
     """The answer of another library; where it refuses, an error that names the argument."""
     try:
         return question()
-    except (BufferError, RuntimeError, TypeError) as error:
-        if isinstance(error, RocmkernError):
-            raise
+    except RocmkernError:
+        raise
+    except Exception as error:  # other libraries raise what they like
         raise ArgumentError(
             name, f"{describe(x)} that refuses to share its memory ({error})", "a plain array"
         ) from error

@@ -16,6 +16,7 @@ from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 MAX_HEAD_DIM = 256
 UNLIMITED = 1 << 30  # no sequence is as long; sums of two still fit into 32 bits
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
 def layout(value: Any) -> str:
@@ -61,15 +62,15 @@ def grouped_heads(x: Operand, num_kv_heads: int, num_heads: int) -> None:
 
 
 def number(name: str, value: Any, *, positive: bool = False) -> float:
-    """A real number that float32 can hold; ``positive`` excludes zero as well."""
+    """A real number as float32 holds it; ``positive`` asks for one that has a reciprocal there too."""
     allowed = "a finite positive number" if positive else "a finite number"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise ArgumentTypeError(name, describe(value), allowed)
     result = float(value)
     # Comparisons with NaN are false, so this refuses it too.
-    if not abs(result) <= _LARGEST_FLOAT32 or (positive and result <= 0):
+    if not abs(result) <= _LARGEST_FLOAT32 or (positive and result < _SMALLEST_NORMAL_FLOAT32):
         raise ArgumentError(name, repr(value), f"{allowed} in the range of float32")
-    return result
+    return float(np.float32(result))
 
 
 def integer(name: str, value: Any, minimum: int) -> int:

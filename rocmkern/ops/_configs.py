@@ -36,7 +36,11 @@ class Blocks:
     few_rows_keys : int
         Keys per step where a block has fewer than 16 rows; 0: as ``keys`` says.
     float32_share : int
-        Divisor of ``keys`` for float32.
+        Divisor of ``keys`` for float32; a step has at least 16 keys.
+    one_wave_share : int
+        Divisor of ``keys`` where a block is one wave, whose lanes hold the whole next step on its way.
+    one_wave_bytes : int
+        A block of one wave is not used where a row of the bucket is longer than this.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
     """
@@ -45,11 +49,14 @@ class Blocks:
     keys: dict[int, int]
     few_rows_keys: int = 0
     float32_share: int = 1
+    one_wave_share: int = 1
+    one_wave_bytes: int = 1024
     line: tuple[int, int, int] = (64, 64, 4)
 
-    def block_rows(self, needed: int, at_least: int = 0) -> tuple[int, int]:
+    def block_rows(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> tuple[int, int]:
         """Rows and waves of a block for a problem of so many rows."""
-        sizes = [size for size in self.rows if size >= at_least]
+        wide = bucket * itemsize > self.one_wave_bytes
+        sizes = [size for size, waves in self.rows.items() if size >= at_least and not (wide and waves == 1)]
         size = next((size for size in sizes if size >= needed), sizes[-1])
         return size, self.rows[size]
 
@@ -61,18 +68,30 @@ class Blocks:
         """Keys per step."""
         if rows < 16 and self.few_rows_keys:
             return self.few_rows_keys
-        return max(16, self.keys[bucket] // (self.float32_share if itemsize == 4 else 1))
+        share = self.float32_share if itemsize == 4 else 1
+        if self.rows[rows] == 1:
+            share *= self.one_wave_share
+        return max(16, self.keys[bucket] // share)
 
 
 _CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=128, line=(4, 256, 1))
 # A wave has 16 rows; local memory and registers bound the keys.
-_AMD = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
+_CDNA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
+_RDNA = Blocks(
+    rows={16: 1, 64: 4},
+    keys={64: 64, 128: 32, 256: 16},
+    float32_share=2,
+    one_wave_share=2,
+    one_wave_bytes=512,
+    line=(64, 64, 4),
+)
 _NVIDIA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 64, 256: 32}, float32_share=2, line=(64, 64, 4))
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1)),
     "cpu-": _CPU,
-    "gfx": _AMD,
+    "gfx9": _CDNA,
+    "gfx": _RDNA,
     "sm_": _NVIDIA,
 }
 
@@ -87,8 +106,8 @@ def attention(
 ) -> flash_attention.Config:
     """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
     sizes = blocks(arch)
-    block_m, waves = sizes.block_rows(rows)
     dim = sizes.bucket(max(head_dim, value_dim))
+    block_m, waves = sizes.block_rows(rows, dim, itemsize)
     return flash_attention.Config(
         arch=arch,
         waves=waves,
@@ -103,8 +122,8 @@ def attention(
 def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Config:
     """Variant of ``qk_scores``."""
     sizes = blocks(arch)
-    block_m, waves = sizes.block_rows(rows, at_least=16)
     dim = sizes.bucket(head_dim)
+    block_m, waves = sizes.block_rows(rows, dim, itemsize, at_least=16)
     keys = sizes.block_keys(block_m, dim, itemsize)
     return qk_scores.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, head_dim=dim)
 
@@ -112,8 +131,8 @@ def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Conf
 def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_values.Config:
     """Variant of ``weighted_values``."""
     sizes = blocks(arch)
-    block_m, waves = sizes.block_rows(rows, at_least=16)
     dim = sizes.bucket(value_dim)
+    block_m, waves = sizes.block_rows(rows, dim, itemsize, at_least=16)
     keys = sizes.block_keys(block_m, dim, itemsize)
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 

@@ -31,6 +31,7 @@ from rocmkern.targets import current_target, target_of
 _PACK_UP_TO = 16
 #: Keys that a block of a split attention should have at least.
 _KEYS_PER_SPLIT = 512
+_SMALL_SCALE = 2.0**-100
 
 
 def _absent(leading: int, ndim: int, dtype: Any = np.float32) -> np.ndarray:
@@ -93,8 +94,13 @@ def launch_attention(
     sequences = len(cu_seqlens_q) - 1 if packed else batch
     longest = max_seqlen_q
 
-    # The kernel's fast path needs a positive factor that turns products into exponents.
-    score_mods = scale <= 0 or softcap > 0 or any(x is not None for x in (alibi_slopes, bias, mask))
+    # The kernel's fast path needs a positive factor that turns products into exponents, of a size that float32
+    # can invert and multiply by log2(e).
+    score_mods = (
+        not _SMALL_SCALE < scale < 1 / _SMALL_SCALE
+        or softcap > 0
+        or any(x is not None for x in (alibi_slopes, bias, mask))
+    )
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
     cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods)
     row_blocks = _ceil(longest * pack, cfg.block_m)

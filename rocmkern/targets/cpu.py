@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ class CpuTarget:
         self._variants: dict[tuple, Callable] = {}
         self._compiling = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        os.register_at_fork(after_in_child=self._after_fork)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
         # A child has none of the parent's threads, and its locks may have been held by one of them.
@@ -111,8 +113,12 @@ class CpuTarget:
             for first in starts:  # shared by all workers: taking the next start is atomic
                 run(words, nx, ny, first, min(first + chunk, total))
 
-        helpers = [self._executor().submit(work) for _ in range(min(self.threads, -(-total // chunk)) - 1)]
+        helpers: list[Future] = []
         try:
+            # At interpreter shutdown no thread can be had any more: the caller then does all of the work.
+            with contextlib.suppress(RuntimeError):
+                for _ in range(min(self.threads, -(-total // chunk)) - 1):
+                    helpers.append(self._executor().submit(work))
             work()
         finally:
             # A helper that has not started by now finds no work: waiting for it would only cost time.

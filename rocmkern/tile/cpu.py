@@ -218,12 +218,6 @@ def _store(b: ir.IRBuilder, value: ir.Value, base: ir.Value, index: ir.Value) ->
     b.store(value, _pointer(b, base, index, value.type), align=4)
 
 
-def _fill_zero(b: ir.IRBuilder, base: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-    """Zero the float32 elements start .. stop of a buffer."""
-    with _loop(b, stop, 1, start) as (i, _):
-        _store(b, const(F32, 0.0), base, i)
-
-
 def _transpose(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Transpose n vectors of n elements: log2(n) perfect shuffles."""
     n = len(rows)
@@ -1009,35 +1003,34 @@ def _multiply_lanes(
     pointer, j_stride, i_stride = right
     across, heights = BLOCKING[w]
     across = min(across, m // w)
-    for r0 in range(0, m, across * w):
-        j = cgutils.alloca_once_value(b, const(I64, 0))
+
+    def block(j0: ir.Value, r0: ir.Value, height: int) -> None:
+        lines = [b.add(j0, const(I64, y)) for y in range(height)]
+        outs = [
+            b.add(b.add(b.mul(line, const(I64, m)), r0), const(I64, x * w)) for line in lines for x in range(across)
+        ]
+        starts = [b.mul(line, j_stride) for line in lines]
+
+        def step(i: ir.Value, sums: list) -> list:
+            base, column = b.add(b.mul(i, const(I64, m)), r0), b.mul(i, i_stride)
+            vectors = [_load(b, left, b.add(base, const(I64, x * w)), w) for x in range(across)]
+            new = []
+            for y, start in enumerate(starts):  # one number at a time: the registers are full of sums
+                number = _splat(b, _load(b, pointer, b.add(start, column)), w)
+                new += [_fma(b, number, vectors[x], sums[y * across + x]) for x in range(across)]
+            return new
+
+        sums = _k_loop(b, k, [_load(b, out, i, w) for i in outs], step)
+        for i, total in zip(outs, sums, strict=True):
+            _store(b, total, out, i)
+
+    with _loop(b, m, across * w) as (r0, _):
+        start: ir.Value = const(I64, 0)
         for height in heights:
-            start = b.load(j)
             stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
             with _loop(b, stop, height, start) as (j0, _):
-                outs = [
-                    [
-                        b.add(b.mul(b.add(j0, const(I64, y)), const(I64, m)), const(I64, r0 + x * w))
-                        for x in range(across)
-                    ]
-                    for y in range(height)
-                ]
-                lines = [b.mul(b.add(j0, const(I64, y)), j_stride) for y in range(height)]
-
-                def step(i: ir.Value, sums: list, lines: list = lines, height: int = height, r0: int = r0) -> list:
-                    base = b.add(b.mul(i, const(I64, m)), const(I64, r0))
-                    vectors = [_load(b, left, b.add(base, const(I64, x * w)), w) for x in range(across)]
-                    column = b.mul(i, i_stride)
-                    new = []
-                    for y in range(height):
-                        number = _splat(b, _load(b, pointer, b.add(lines[y], column)), w)
-                        new += [_fma(b, number, vectors[x], sums[y * across + x]) for x in range(across)]
-                    return new
-
-                sums = _k_loop(b, k, [_load(b, out, i, w) for line in outs for i in line], step)
-                for i, total in zip((i for line in outs for i in line), sums, strict=True):
-                    _store(b, total, out, i)
-            b.store(stop, j)
+                block(j0, r0, height)
+            start = stop
 
 
 def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value) -> None:

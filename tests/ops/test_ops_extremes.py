@@ -1,0 +1,105 @@
+"""Arguments at the edge of what float32 holds, and inputs that other libraries present in their own way."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rocmkern
+from rocmkern import ArgumentError, reference, targets
+
+
+@pytest.fixture(params=["python", "cpu"], autouse=True)
+def target(request):
+    with targets.using(request.param):
+        yield
+
+
+ONES = np.ones((1, 1, 1, 4), np.float32)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-46, 1e-38, 1e-30, 3e38, -1e-38])
+def test_a_scale_of_any_size(scale):
+    k = np.ones((1, 1, 3, 4), np.float32)
+    small = ONES * 1e-20 if scale > 1 else ONES
+    out, lse = rocmkern.flash_attention(small, k, k, scale=scale, return_lse=True, sinks=np.float32([10.0]))
+    expected, expected_lse = reference.flash_attention(
+        small, k, k, scale=float(np.float32(scale)), return_lse=True, sinks=np.float32([10.0])
+    )
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [1e-50, 1e-40, 0.0, -1.0, np.nan])
+def test_a_softcap_without_a_reciprocal_is_refused(softcap):
+    with pytest.raises(ArgumentError) as error:
+        rocmkern.flash_attention(ONES, ONES, ONES, softcap=softcap)
+    assert error.value.argument == "softcap"
+
+
+@pytest.mark.parametrize("softcap", [0.5, 1e-30])
+def test_a_small_softcap_counts(softcap):
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 5, 8)).astype(np.float32)
+    expected = reference.flash_attention(q, k, v, softcap=softcap)
+    assert np.abs(expected - reference.flash_attention(q, k, v)).max() > 0.01
+    np.testing.assert_allclose(rocmkern.flash_attention(q, k, v, softcap=softcap), expected, atol=1e-6)
+
+
+def test_a_value_without_weight_may_be_nan():
+    p, v = np.float32([[[[0.0, 1.0], [1.0, 0.0]]]]), np.float32([[[[np.nan], [2.0]]]])
+    out = rocmkern.weighted_values(p, v)
+    assert out[0, 0, 0, 0] == 2.0 and np.isnan(out[0, 0, 1, 0])
+
+
+def test_slopes_are_an_input_like_others():
+    buffer = np.ones(8, np.float32)
+    with pytest.raises(ArgumentError) as error:
+        rocmkern.flash_attention(ONES, ONES, ONES, alibi_slopes=buffer[:1], out=buffer[:4].reshape(1, 1, 1, 4))
+    assert error.value.argument == "out"
+    two = np.ones((2, 3, 1, 4), np.float32)
+    with pytest.raises(ArgumentError) as error:
+        rocmkern.flash_attention(two, two, two, alibi_slopes=np.ones((1, 3), np.float32))
+    assert error.value.argument == "alibi_slopes"
+
+
+def test_lazy_negatives_of_torch_are_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.complex(torch.ones(1, 3), torch.tensor([[1.0, 2.0, 3.0]])).conj().imag
+    with pytest.raises(ArgumentError, match="resolve_neg") as error:
+        rocmkern.scale(x, 1.0)
+    assert error.value.argument == "x"
+    np.testing.assert_array_equal(rocmkern.scale(x.resolve_neg(), 1.0).numpy(), [[-1.0, -2.0, -3.0]])
+
+
+def test_what_another_library_raises_names_the_argument():
+    class Odd:
+        def __dlpack_device__(self):
+            raise ValueError("no such device")
+
+        def __dlpack__(self, **_):
+            raise AssertionError("not asked")
+
+    with pytest.raises(ArgumentError) as error:
+        rocmkern.flash_attention(Odd(), ONES, ONES)
+    assert error.value.argument == "q"
+
+
+LATE = """
+import threading, time
+import numpy as np
+import rocmkern
+rocmkern.use("cpu")
+q = np.ones((1, 8, 200, 16), np.float32)
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print(rocmkern.flash_attention(q, q, q).mean())
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_call_after_the_end_of_the_main_thread(monkeypatch):
+    monkeypatch.setenv("ROCMKERN_NUM_THREADS", "2")
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and float(done.stdout) == 1.0, done.stderr
