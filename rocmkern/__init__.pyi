@@ -1,5 +1,7 @@
 """Where the public names come from, for type checkers: the same names as `_HOME` in ``__init__.py``."""
 
+from rocmkern import reference as reference
+from rocmkern import tile as tile
 from rocmkern.ops.attention import decode_attention as decode_attention
 from rocmkern.ops.attention import flash_attention as flash_attention
 from rocmkern.ops.attention import merge_attention as merge_attention
@@ -32,8 +34,5 @@ from rocmkern.targets import TargetInfo as TargetInfo
 from rocmkern.targets import target as target
 from rocmkern.targets import use as use
 from rocmkern.targets import using as using
-
-from rocmkern import reference as reference
-from rocmkern import tile as tile
 
 __version__: str

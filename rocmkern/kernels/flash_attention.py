@@ -148,24 +148,24 @@ def flash_attention(
     for n0 in range(begin, end, block_n):
         at_border = n0 < all_begin or n0 + block_n > all_end
 
-        keys, values = T.acquire(keys), T.acquire(values)
-        # Both branches say all of the step: one without a jump inside is what a target can schedule well.
-        if at_border or cfg.score_mods:
-            s = T.dot_nt(q_tile, keys)
-            keys, values = T.fetch(keys, n0 + block_n), T.fetch(values, n0 + block_n)
-            if cfg.score_mods:
-                s = modify_scores(
-                    cfg, s, scale, softcap, slopes[sequence], bias[batch], mask[batch], head, query, diagonal, n0, valid
-                )
-            s = T.mask_outside(s, n0, low, high)
-            p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
-            acc = T.dot_nn_where(T.operand(p, values), values, acc)
-        else:
-            s = T.dot_nt(q_tile, keys)
-            keys, values = T.fetch(keys, n0 + block_n), T.fetch(values, n0 + block_n)
-            p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
-            acc = T.dot_nn(T.operand(p, values), values, acc)
+        keys = T.fetch(T.acquire(keys), n0 + block_n)
+        s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
+        if cfg.score_mods:
+            s = modify_scores(
+                cfg, s, scale, softcap, slopes[sequence], bias[batch], mask[batch], head, query, diagonal, n0, valid
+            )
+        if at_border:
+            s = T.mask_outside(s, n0, low, high)
+
+        p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
+
+        values = T.fetch(T.acquire(values), n0 + block_n)
+        weights = T.operand(p, values)
+        if at_border or cfg.score_mods:
+            acc = T.dot_nn_where(weights, values, acc)
+        else:
+            acc = T.dot_nn(weights, values, acc)
         values = T.release(values)
 
     acc = acc * T.reciprocal_or_zero(l)

@@ -265,8 +265,8 @@ _FAULTS = (
         edits=(
             Edit(
                 "flash_attention",
-                "acc = T.dot_nn_where(T.operand(p, values), values, acc)",
-                "acc = T.dot_nn(T.operand(p, values), values, acc)",
+                "acc = T.dot_nn_where(weights, values, acc)",
+                "acc = T.dot_nn(weights, values, acc)",
             ),
         ),
     ),

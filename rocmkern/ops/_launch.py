@@ -106,7 +106,7 @@ def launch_attention(
     row_blocks = _ceil(longest * pack, cfg.block_m)
     blocks = row_blocks * (heads // pack) * sequences
     if num_splits is None:
-        wanted = _ceil(2 * getattr(target, "threads", 1), max(blocks, 1)) if not packed else 1
+        wanted = _ceil(2 * target.parallelism, max(blocks, 1)) if not packed else 1
         num_splits = max(1, min(wanted, k_len // _KEYS_PER_SPLIT))
 
     none = np.zeros(0, np.int32)

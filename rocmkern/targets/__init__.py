@@ -102,7 +102,18 @@ def target() -> TargetInfo:
 
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
-    return _get(_chosen()[0])
+    return getattr(_thread, "object", None) or _get(_chosen()[0])
+
+
+@contextmanager
+def launching_on(target: Any) -> Iterator[None]:
+    """Send this thread's launches on host arrays to a target object, within the block: for tools that look at them."""
+    before = getattr(_thread, "object", None)
+    _thread.object = target
+    try:
+        yield
+    finally:
+        _thread.object = before
 
 
 @functools.cache

@@ -82,6 +82,8 @@ class CpuTarget:
     def __init__(self) -> None:
         self.arch = host_architecture()
         self.threads = thread_count()
+        #: Blocks that run at the same time.
+        self.parallelism = self.threads
         self._variants: dict[tuple, Callable] = {}
         self._compiling = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None

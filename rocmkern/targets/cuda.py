@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib.metadata
 import re
+import struct
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
+from rocmkern.targets.gpu import GpuTarget
+from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.check import check_consumed
@@ -108,19 +114,12 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
             launch_bounds=threads,
         )
     except (NumbaError, NumbaCudaError) as e:
-        raise TileError(f"kernel {kernel.__name__} for {cfg}: {_reason(e)}") from e
+        raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
     finally:
         lowering.COMPUTE_CAPABILITY.reset(token)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]
     ends = [int(n) for n in re.findall(rf"{lowering.LOCAL_MEMORY_SYMBOL}(\d+)", ptx)]
     return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0))
-
-
-def _reason(error: Exception) -> str:
-    """What a report of numba's says is wrong: the tile language's own words where it spoke."""
-    text = str(error)
-    found = re.search(r"TypingError: (?!Failed in)(.+)", text) or re.search(r"native lowering\)\s*(.+)", text)
-    return found.group(1) if found else text
 
 
 def compute_capability(arch: str) -> tuple[int, int]:
@@ -129,11 +128,24 @@ def compute_capability(arch: str) -> tuple[int, int]:
     return number // 10, number % 10
 
 
-class LoadedKernel:
-    """A compiled kernel on the current device, ready to be launched.
+class _Parameters(threading.local):
+    """Launch words of one kernel, for one thread: the driver reads them during a launch.
 
-    The launch parameters live in one array of words that is prepared here and filled by each launch.
+    They are passed as one buffer (`CU_LAUNCH_PARAM_BUFFER_POINTER`), because a kernel takes nothing but 64-bit words.
     """
+
+    def __init__(self, words: int):
+        self.buffer = (ctypes.c_int64 * words)()
+        self._size = ctypes.c_size_t(ctypes.sizeof(self.buffer))
+        pointer, size = ctypes.addressof(self.buffer), ctypes.addressof(self._size)
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
+        self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, 0)
+        self.address = ctypes.addressof(self._extra)
+        self.fill = functools.partial(struct.Struct(f"={words}q").pack_into, self.buffer, 0)
+
+
+class LoadedKernel:
+    """A compiled kernel on the current device, ready to be launched from any thread."""
 
     def __init__(self, kernel: CompiledKernel):
         from cuda.bindings import driver
@@ -144,30 +156,60 @@ class LoadedKernel:
         if kernel.local_bytes > DEFAULT_LOCAL_BYTES:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.local_bytes))
-        self._words = (ctypes.c_int64 * kernel.words)()
-        start = ctypes.addressof(self._words)
-        self._pointers = (ctypes.c_void_p * kernel.words)(*(start + 8 * i for i in range(kernel.words)))
+        self._parameters = _Parameters(kernel.words)
+        self._streams: dict[int, Any] = {}
 
     def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
         """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
-        if len(words) != self.kernel.words:
-            raise TargetError(f"kernel {self.kernel.name} takes {self.kernel.words} launch words, got {len(words)}")
-        self._words[:] = [int(w) for w in words]
-        driver = self._driver
-        _check(
-            driver,
-            driver.cuLaunchKernel(
-                self._function,
-                *grid,
-                self.kernel.threads,
-                1,
-                1,
-                self.kernel.local_bytes,
-                driver.CUstream(stream),
-                ctypes.addressof(self._pointers),
-                0,
-            ),
+        kernel, parameters = self.kernel, self._parameters
+        if len(words) != kernel.words:
+            raise TargetError(f"kernel {kernel.name} takes {kernel.words} launch words, got {len(words)}")
+        parameters.fill(*words)
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._streams[stream] = self._driver.CUstream(stream)
+        (status,) = self._driver.cuLaunchKernel(
+            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, 0, parameters.address
         )
+        if status:
+            raise TargetError(f"kernel {kernel.name}: the CUDA driver reports {status.name}")
+
+
+class CudaTarget(GpuTarget):
+    """Runs kernels on one NVIDIA GPU."""
+
+    #: Blocks of one warp that share a multiprocessor: local memory for a few windows each.
+    BLOCKS_PER_MULTIPROCESSOR = 2
+
+    @functools.cached_property
+    def parallelism(self) -> int:  # type: ignore[override]
+        """Small blocks that run at the same time."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        return self.BLOCKS_PER_MULTIPROCESSOR * _check(
+            driver, driver.cuDeviceGetAttribute(attribute, self.device.info.index)
+        )
+
+    def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
+        """Compile one variant; see `compile_kernel` of this module."""
+        return compile_kernel(kernel, cfg, dtypes)
+
+    def load(self, compiled: CompiledKernel) -> Callable[[Sequence[int], Sequence[int], int], None]:
+        """Load a variant into the current device's context."""
+        return LoadedKernel(compiled).launch
+
+    def versions(self) -> str:
+        """Versions of numba-cuda, and of the compiler that it calls."""
+        packages = ("numba-cuda", "numba", "llvmlite", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime")
+        return ", ".join(f"{name} {_version(name)}" for name in packages)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
 
 
 def _check(driver: Any, result: tuple) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import pickle
 import platform
@@ -25,6 +26,9 @@ class GpuTarget(ABC):
     device : Device
         The GPU; its architecture is what kernels are compiled for.
     """
+
+    #: Small blocks that run at the same time; a target that can ask its device says more.
+    parallelism: int = 1
 
     def __init__(self, device: Any):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
@@ -68,6 +72,7 @@ class GpuTarget(ABC):
         with self._compiling:
             if key not in self._variants:
                 self._variants[key] = self.load(self._compiled(kernel, cfg, dtypes))
+                gc.collect()  # as on the cpu target: numba's reference cycles keep the callers' arrays alive
             return self._variants[key]
 
     def _compiled(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Any:

@@ -1,34 +1,33 @@
-"""The hip target: kernels compiled by numba-hip for an AMD architecture, with or without a card of it, and launched.
+"""AMD GPUs: numba-hip makes a code object of a kernel, and the HIP runtime loads and launches it.
 
-Importing this module needs numba-hip and ROCm's libraries.
+Importing this module needs ROCm's libraries. `compile_kernel` needs numba-hip too, but no device; a process that finds
+all its variants on disk does not load the compiler.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.metadata
 import re
+import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from numba import hip
-from numba.core import types
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError
-from numba.hip import compiler, dispatcher
-from numba.hip.amdgcn import AMDGPUTargetMachine
-from numba.hip.hipdrv import devices, driver
-from numba.hip.util import comgrutils, llvmutils
+from rocm.bindings import amd_comgr, hip
+from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
-from rocmkern.tile import api
+from rocmkern.targets.gpu import GpuTarget
+from rocmkern.targets.messages import first_message
+from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
-from rocmkern.tile.entry import config, float32, tensor, words_of
-from rocmkern.tile.hip import bound_config, install
+from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
 def launch({words}):
@@ -37,15 +36,44 @@ def launch({words}):
 
 
 @dataclass(frozen=True)
-class CompiledKernel:
-    """One variant of a kernel for one architecture.
+class Executable:
+    """What a launch needs of a compiled kernel; it can be pickled.
 
     Attributes
     ----------
+    title : str
+        The kernel's name, for people.
+    name : str
+        Symbol of the kernel in the code object.
+    words : int
+        Number of 64-bit words that a launch takes (see `rocmkern.tile.entry`).
+    threads : int
+        Threads of a block.
+    code : bytes
+        The code object (ELF).
+    """
+
+    title: str
+    name: str
+    words: int
+    threads: int
+    code: bytes
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One variant of a kernel for one architecture, before machine code is made of it.
+
+    Attributes
+    ----------
+    title : str
+        The kernel's name, for people.
     name : str
         Symbol of the kernel in the code object.
     arch : str
         Architecture, such as ``"gfx1100"``.
+    words : int
+        Number of 64-bit words that a launch takes (see `rocmkern.tile.entry`).
     threads : int
         Threads of a block.
     local_bytes : int
@@ -54,8 +82,10 @@ class CompiledKernel:
         Linked and optimised LLVM bitcode.
     """
 
+    title: str
     name: str
     arch: str
+    words: int
     threads: int
     local_bytes: int
     bitcode: bytes
@@ -63,11 +93,15 @@ class CompiledKernel:
     @functools.cached_property
     def code(self) -> bytes:
         """The code object (ELF)."""
+        from numba.hip.util import comgrutils
+
         return comgrutils.compile_bc(self.bitcode, isa_name=self._isa, logging=True)[0]
 
     @functools.cached_property
     def assembly(self) -> str:
         """Assembly text."""
+        from numba.hip.util import comgrutils
+
         return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=False)[0].decode()
 
     @property
@@ -90,21 +124,89 @@ class CompiledKernel:
         return counts | {"flat": len(re.findall(r"^\s+flat_", self.assembly, re.MULTILINE))}
 
     @functools.cached_property
-    def function(self) -> Any:
-        """The loaded kernel, on the current device."""
-        module = devices.get_context().create_module_image(self.code)
-        return SimpleNamespace(module=module, handle=module.get_function(self.name).handle)
+    def executable(self) -> Executable:
+        """The kernel as it is loaded on a device."""
+        return Executable(self.title, self.name, self.words, self.threads, self.code)
 
-    def launch(self, grid: Sequence[int], words: Sequence[int], stream: Any = None) -> None:
-        """Start all blocks of a launch; ``words`` are the launch words of the arguments (see `rocmkern.tile.entry`)."""
-        handle = stream.handle if stream is not None else driver.binding.CUstream(0)
-        args = [ctypes.c_int64(int(w)) for w in words]
-        driver.launch_kernel(self.function.handle, *map(int, grid), self.threads, 1, 1, 0, handle, args)
+
+class _Parameters(threading.local):
+    """Launch words of one kernel, for one thread: the driver reads them during a launch.
+
+    They are passed as one buffer (`HIP_LAUNCH_PARAM_BUFFER_POINTER`), because a kernel takes nothing but 64-bit words.
+    """
+
+    def __init__(self, words: int):
+        self.buffer = (ctypes.c_int64 * words)()
+        self._size = ctypes.c_size_t(ctypes.sizeof(self.buffer))
+        pointer, size = ctypes.addressof(self.buffer), ctypes.addressof(self._size)
+        # HIP_LAUNCH_PARAM_BUFFER_POINTER, HIP_LAUNCH_PARAM_BUFFER_SIZE, HIP_LAUNCH_PARAM_END
+        self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, 3)
+        self.address = HipModuleLaunchKernel_extra(ctypes.addressof(self._extra))
+        self.fill = functools.partial(struct.Struct(f"={words}q").pack_into, self.buffer, 0)
+
+
+class LoadedKernel:
+    """A compiled kernel on the current device, ready to be launched from any thread."""
+
+    def __init__(self, kernel: Executable):
+        self.kernel = kernel
+        # The runtime may read the code object later than this call, so it is kept alive.
+        self._module = _check("hipModuleLoadData", hip.hipModuleLoadData(kernel.code))
+        found = hip.hipModuleGetFunction(self._module, kernel.name.encode())
+        self._function = _check("hipModuleGetFunction", found)
+        self._parameters = _Parameters(kernel.words)
+        self._streams: dict[int, Any] = {}
+
+    def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
+        """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
+        kernel, parameters = self.kernel, self._parameters
+        if len(words) != kernel.words:
+            raise TargetError(f"kernel {kernel.title} takes {kernel.words} launch words, got {len(words)}")
+        parameters.fill(*words)
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._streams[stream] = hip.ihipStream_t(stream)
+        (status,) = hip.hipModuleLaunchKernel(
+            self._function, *grid, kernel.threads, 1, 1, 0, handle, None, parameters.address
+        )
+        if status:
+            # HIP remembers the error for hipGetLastError, where another library would take it for its own.
+            hip.hipGetLastError()
+            raise TargetError(f"kernel {kernel.title}: the HIP runtime reports {status.name}")
+
+
+class HipTarget(GpuTarget):
+    """Runs kernels on one AMD GPU."""
+
+    def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> Executable:
+        """Compile one variant; see `compile_kernel` of this module."""
+        return compile_kernel(kernel, cfg, dtypes).executable
+
+    def load(self, compiled: Executable) -> Callable[[Sequence[int], Sequence[int], int], None]:
+        """Load a variant on the current device."""
+        return LoadedKernel(compiled).launch
+
+    def versions(self) -> str:
+        """Versions of numba-hip, and of the compiler that it calls."""
+        packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
+        comgr = ".".join(map(str, amd_comgr.amd_comgr_get_version()[1:]))
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages) + f", comgr {comgr}"
+
+
+def _check(call: str, result: tuple) -> Any:
+    """The value of a call of the HIP runtime, or an error that names what went wrong."""
+    status, value = result
+    if status:
+        hip.hipGetLastError()
+        raise TargetError(f"{call}: the HIP runtime reports {status.name}")
+    return value
 
 
 @contextmanager
 def _compiling_for(arch: str) -> Iterator[None]:
     """Let numba-hip compile device functions for ``arch``; it would ask the current device, which may not exist."""
+    from numba.hip import dispatcher
+
     original = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(amdgpu_arch=arch)
     try:
@@ -113,7 +215,6 @@ def _compiling_for(arch: str) -> Iterator[None]:
         dispatcher.get_current_device = original
 
 
-@global_compiler_lock
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
     """Compile one variant of a kernel for ``cfg.arch``; no device is needed.
 
@@ -133,18 +234,27 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     TileError
         If the kernel misuses the tile language, or its stages need more local memory than the architecture has.
     """
+    from numba import hip as numba_hip
+    from numba.core import types
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.errors import NumbaError
+    from numba.hip import compiler
+
+    from rocmkern.tile import hip as lowering
+
     hardware = architecture(cfg.arch)
     if not cfg.arch.startswith("gfx"):
         raise TargetError(f"{cfg.arch!r} cannot be compiled by the HIP target; allowed: AMD's, such as 'gfx1100'")
-    install()
-    n_words = sum(words_of(p) for _, p in kernel.parameters)
+    check_consumed(kernel, cfg)
+    lowering.install()
+    n_words = sum(entry.words_of(p) for _, p in kernel.parameters)
     names = [f"w{i}" for i in range(n_words)]
     space: dict[str, Any] = {
-        "body": hip.jit(device=True)(kernel),
-        "CFG": bound_config(cfg),
-        "config": config,
-        "tensor": tensor,
-        "float32": float32,
+        "body": numba_hip.jit(device=True)(kernel),
+        "CFG": lowering.bound_config(cfg),
+        "config": entry.config,
+        "tensor": entry.tensor,
+        "float32": entry.float32,
     }
     arguments = ", ".join(source.argument_expressions(kernel, dtypes, "w{}"))
     text = TEMPLATE.format(words=", ".join(names), arguments=arguments)
@@ -152,13 +262,13 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
 
     options = {"fastmath": False, "opt": 3}
     threads = cfg.waves * hardware.wave
-    with _compiling_for(cfg.arch):
+    with global_compiler_lock, _compiling_for(cfg.arch):
         try:
             result = compiler.compile_hip(
                 space["launch"], types.void, (types.int64,) * n_words, options=options, amdgpu_arch=cfg.arch
             )
         except NumbaError as e:
-            raise TileError(f"kernel {kernel.__name__} for {cfg}: {_first_message(e)}") from e
+            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
         library, wrapper = result.target_context.prepare_hip_kernel(
             result.library, result.fndesc, False, False, options, kernel.__code__.co_filename, 1
         )
@@ -171,11 +281,14 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
             f"kernel {kernel.__name__} for {cfg}: its stages take {local_bytes} bytes of local memory; "
             f"{cfg.arch} has {hardware.local_bytes}: smaller blocks"
         )
-    return CompiledKernel(wrapper.name, cfg.arch, threads, local_bytes, bitcode)
+    return CompiledKernel(kernel.__name__, wrapper.name, cfg.arch, n_words, threads, local_bytes, bitcode)
 
 
 def _optimized(bitcode: bytes, arch: str) -> tuple[bytes, str]:
     """Run LLVM's optimiser: (bitcode, text). Only then is it known which copies of a stage remain."""
+    from numba.hip.amdgcn import AMDGPUTargetMachine
+    from numba.hip.util import llvmutils
+
     text = AMDGPUTargetMachine(arch).optimize_module(bitcode)
     return bytes(llvmutils.to_bc_fast(text)), bytes(text).decode()
 
@@ -190,10 +303,3 @@ def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:
             elif not fn.is_declaration:
                 fn.attributes.discard("noinline")
                 fn.attributes.add("alwaysinline")
-
-
-def _first_message(error: Exception) -> str:
-    """The line of numba's report that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    typed = [line.split("TypingError: ", 1)[1] for line in lines if "TypingError: " in line]
-    return (typed or lines or [repr(error)])[0]

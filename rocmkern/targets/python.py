@@ -17,6 +17,8 @@ class PythonTarget:
     name = "python"
     device = None
     arch = "python"
+    #: Blocks that run at the same time.
+    parallelism = 1
 
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""

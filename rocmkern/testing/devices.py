@@ -77,13 +77,14 @@ def device_lines() -> list[str]:
 
 
 @contextmanager
-def device_lock() -> Iterator[None]:
-    """Hold the lock of the chosen GPU, so that tests of other processes and users wait."""
+def device_lock(kind: str) -> Iterator[Any]:
+    """Hold the lock of the GPU that ``"hip"`` or ``"cuda"`` stands for, so that others wait; gives its `Device`."""
     from rocmkern.runtime import lock
-    from rocmkern.runtime.probe import require_gpu
+    from rocmkern.runtime.devices import open_device
 
-    with lock.device_lock(require_gpu()):
-        yield
+    device = open_device(kind)
+    with lock.device_lock(device.info):
+        yield device
 
 
 @contextmanager
@@ -92,7 +93,7 @@ def locked_manager() -> Iterator[Any]:
     from rocmkern.runtime.manager import default_manager
     from rocmkern.runtime.probe import require_gpu
 
-    with device_lock():
-        manager = default_manager(require_gpu().kind)
+    with device_lock(require_gpu().kind) as device:
+        manager = default_manager(device)
         yield manager
         manager.assert_no_leak(tolerance_percent=LEAK_PERCENT)

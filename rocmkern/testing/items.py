@@ -89,7 +89,7 @@ class CaseItem(_Common):
     def runtest(self) -> None:
         """Run the case; a case on a GPU holds the lock of its device."""
         self.skip_unless_usable()
-        with device_lock() if self.target in GPU_TARGETS else nullcontext():
+        with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
             result = run_case(self.case, self.target)
         self.user_properties.append((PROPERTY, result.record()))
 
@@ -113,7 +113,7 @@ class BenchmarkItem(_Common, pytest.Function):
 
 def _benchmark_function(case: Case, target: str) -> Any:
     def run(benchmark: Any, request: pytest.FixtureRequest) -> None:
-        with device_lock() if target in GPU_TARGETS else nullcontext():
+        with device_lock(target) if target in GPU_TARGETS else nullcontext():
             speed = bench.measure(benchmark, case, target)
         request.node.user_properties.append((PROPERTY, {"case": case.id, "target": target, "speed": speed}))
         if request.config.getoption("rocmkern_bars"):

@@ -20,6 +20,7 @@ with float32 accumulation, products of float32 are float32 FMAs.
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -139,6 +140,8 @@ def _checked(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         result = rule(*args)
+        if isinstance(result, PartialRows):  # a rule that returns the type of an argument
+            result = TILE.Rows(result.m, result.kind, result.hw)
         _check_layout(result)
         return result
 
@@ -180,17 +183,87 @@ for _type in (TILE.Rows, TILE.Tile, TILE.Operand):
 register_model(TILE.Config)(models.OpaqueModel)
 
 
+class PartialRows(TILE.Rows):
+    """Rows of f32 that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+
+    def __init__(self, m: int, hw: tuple):
+        super().__init__(m, "f32", hw)
+        self.name = f"cuda.PartialRows({m},{hw})"
+
+    def unify(self, typingctx: Any, other: Any) -> Any:
+        """A variable that also holds complete rows holds partial ones."""
+        return self if isinstance(other, TILE.Rows) and other.kind == "f32" and other.m == self.m else None
+
+
+register_model(PartialRows)(_ArrayModel)
+
+
+class StoredOperand(TILE.Operand):
+    """[m, k] left operand of a product with a stage of ``dtype``, kept in local memory: registers hold its address.
+
+    Each lane reads back only what it wrote itself: 16 bytes for each fragment, those of a warp side by side.
+    """
+
+    def __init__(self, m: int, k: int, dtype: str, hw: tuple):
+        super().__init__(m, k, dtype, hw)
+        self.name = f"cuda.StoredOperand({m},{k},{dtype},{hw})"
+
+    @property
+    def nbytes(self) -> int:
+        """Local memory that it takes."""
+        return self.m * self.k * DTYPES[self.dtype]
+
+    @property
+    def fragment_bytes(self) -> int:
+        """Bytes from one fragment of a lane to its next."""
+        return 16 * LANES * self.hw[1]
+
+
+@register_model(StoredOperand)
+class _StoredOperandModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, I32)
+
+
+#: A loaded operand of more 32-bit registers than this goes to local memory.
+OPERAND_REGISTERS = 32
+
+
+def _softmax_step(rule: Callable) -> Callable:
+    """The typing rule of `softmax_step`: its sums stay partial."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        p, m, sums, acc = rule(*args)
+        return types.Tuple((p, m, PartialRows(sums.m, sums.hw), acc))
+
+    return typed
+
+
+def _loaded_operand(rule: Callable) -> Callable:
+    """The typing rule of `load_operand`, with the choice of where the operand is kept."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        ty = rule(*args)
+        _check_layout(ty)
+        stored = _is_packed(ty) and _storage(ty).count > OPERAND_REGISTERS
+        return StoredOperand(ty.m, ty.k, ty.dtype, ty.hw) if stored else ty
+
+    return typed
+
+
 @register_model(TILE.Stage)
 class _StageModel(models.StructModel):
-    """The source (address, extents, strides in bytes), and shared-memory addresses.
+    """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
-    ``order`` is the number of fetches, of all stages, that had begun when this stage's last one had.
+    ``window`` is the one in use, ``both`` the sum of both, ``row0`` the first row of the one that is being fetched.
     """
 
     def __init__(self, manager: Any, ty: Any):
         source = ("source", "rows", "columns", "row_stride", "column_stride")
-        members = [(name, types.int64) for name in source]
-        members += [(name, types.int32) for name in ("window", "other", "order")]
+        members = [(name, types.int64) for name in (*source, "row0")]
+        members += [(name, types.int32) for name in ("window", "both")]
         super().__init__(manager, ty, members)
 
 
@@ -209,6 +282,12 @@ def _pack(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
     for i, v in enumerate(values):
         array = b.insert_value(array, v, i)
     return array
+
+
+def _stack(b: ir.IRBuilder, ty: ir.Type) -> ir.Value:
+    """Room in the thread's stack; numba's own helper would fill it with zeros, in every thread."""
+    with b.goto_entry_block():
+        return b.alloca(ty)
 
 
 def _asm(
@@ -231,6 +310,12 @@ def _asm_many(
     return [b.extract_value(value, i) for i in range(len(results))]
 
 
+def _split(values: list, lengths: list[int]) -> list[list]:
+    """Consecutive parts of a list."""
+    ends = list(itertools.accumulate(lengths))
+    return [values[end - n : end] for n, end in zip(lengths, ends, strict=True)]
+
+
 def _if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable) -> list[ir.Value]:
     """The values of ``then()`` or of ``otherwise()``: lists of equal length."""
     with b.if_else(condition) as (yes, no):
@@ -247,6 +332,43 @@ def _if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Ca
         phi.add_incoming(y, right_block)
         results.append(phi)
     return results
+
+
+def _call_outlined(b: ir.IRBuilder, name: str, args: list[ir.Value], emit: Callable[..., None]) -> None:
+    """Run ``emit(builder, *args)`` in a function of its own.
+
+    What is rare goes there, so that it costs the common path no registers. A name stands for one body in a module.
+    """
+    fn = b.module.globals.get(name)
+    if fn is None:
+        fn = ir.Function(b.module, ir.FunctionType(VOID, [a.type for a in args]), name)
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
+        body = ir.IRBuilder(fn.append_basic_block("entry"))
+        emit(body, *fn.args)
+        body.ret_void()
+    b.call(fn, args)
+
+
+def _outlined(
+    b: ir.IRBuilder, name: str, args: list[ir.Value], arrays: list[list[ir.Value]], result: ir.ArrayType, emit: Callable
+) -> list[ir.Value]:
+    """The list that ``emit(builder, *args, *arrays)`` returns, of a given type; see `_call_outlined`.
+
+    Arrays travel through memory.
+    """
+    types = [ir.ArrayType(values[0].type, len(values)) for values in arrays]
+    places = [_stack(b, t) for t in (*types, result)]
+    for values, place in zip(arrays, places, strict=False):
+        b.store(_pack(b, values), place)
+
+    def body(inner: ir.IRBuilder, *outer: ir.Value) -> None:
+        scalars, pointers, into = outer[: len(args)], outer[len(args) : -1], outer[-1]
+        results = emit(inner, *scalars, *(_unpack(inner, inner.load(pointer)) for pointer in pointers))
+        inner.store(_pack(inner, results), into)
+
+    _call_outlined(b, name, [*args, *places], body)
+    return _unpack(b, b.load(places[-1]))
 
 
 def _register(b: ir.IRBuilder, name: str) -> ir.Value:
@@ -290,6 +412,12 @@ def _barrier(b: ir.IRBuilder) -> None:
     call(b, "llvm.nvvm.barrier0", VOID, [])
 
 
+def _wait_for_fetches(b: ir.IRBuilder) -> None:
+    """Until the copies of all threads have arrived in local memory."""
+    _asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
+    _barrier(b)
+
+
 def _any_in_block(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
     """Whether the condition holds in any thread; a barrier."""
     return b.icmp_signed("!=", call(b, "llvm.nvvm.barrier0.or", I32, [b.zext(condition, I32)]), const(I32, 0))
@@ -318,7 +446,7 @@ def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    return b.bitcast(b.and_(b.bitcast(x, I32), const(I32, 0x7FFFFFFF)), F32)
+    return _asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
 
 def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -349,6 +477,38 @@ def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable) -> ir.Value:
     return x
 
 
+def _transpose_quad(b: ir.IRBuilder, words: list[ir.Value]) -> list[ir.Value]:
+    """Exchange four words of each of the four lanes of a quad: lane t gets word t of lane 0, 1, 2, 3."""
+    words, lane = list(words), _thread(b)
+    for distance in (2, 1):
+        upper = b.icmp_signed("!=", b.and_(lane, const(I32, distance)), const(I32, 0))
+        code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
+        for i in (0, 1) if distance == 2 else (0, 2):
+            low, high = words[i], words[i + distance]
+            other = _asm(b, code, I32, "=r,r", [b.select(upper, low, high)], effect=True)
+            words[i], words[i + distance] = b.select(upper, other, low), b.select(upper, high, other)
+    return words
+
+
+def _complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows; partial ones are added up."""
+    values = _unpack(b, value)
+    return [_reduce_quad(b, x, b.fadd) for x in values] if isinstance(ty, PartialRows) else values
+
+
+def _partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows as partial ones: the first lane of a quad has them."""
+    if isinstance(ty, PartialRows):
+        return _unpack(b, value)
+    first = b.icmp_signed("==", _column_of_lane(b), const(I32, 0))
+    return [b.select(first, x, const(F32, 0.0)) for x in _unpack(b, value)]
+
+
+@NUMBA.lowering_registry.lower_cast(TILE.Rows, PartialRows)
+def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
+    return _pack(b, _partial_rows(b, source, value))
+
+
 # ------------------------------------------------------------------------------------------------------- global memory
 
 _BITS = {"float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64"}
@@ -376,16 +536,84 @@ def _bits_to_float32(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     return b.sitofp(x, F32)
 
 
+def _store_bits(b: ir.IRBuilder, address: ir.Value, bits: ir.Value, exists: ir.Value) -> None:
+    """Store an integer of 16 or 32 bits where it exists."""
+    letter, width = ("h", 16) if bits.type == I16 else ("r", 32)
+    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b{width} [$0], $1;}}"
+    _asm(b, code, VOID, f"l,{letter},r,~{{memory}}", [address, bits, b.zext(exists, I32)], effect=True)
+
+
 def _store_float32(b: ir.IRBuilder, address: ir.Value, x: ir.Value, dtype: str, exists: ir.Value) -> None:
     """Round to the element type, to nearest even, and store where the element exists."""
-    if dtype not in ("float32", "float16", "bfloat16"):
-        raise TypingError(f"values cannot be stored in a tensor of {dtype}; allowed: float32, float16, bfloat16")
-    bits, letter = "b32", "f"
-    if dtype != "float32":
-        bits, letter = "b16", "h"
-        x = _asm(b, f"cvt.rn.{_PTX_TYPE[dtype]}.f32 $0, $1;", I16, "=h,f", [x])
-    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.{bits} [$0], $1;}}"
-    _asm(b, code, VOID, f"l,{letter},r,~{{memory}}", [address, x, b.zext(exists, I32)], effect=True)
+    if dtype == "float32":
+        _store_bits(b, address, b.bitcast(x, I32), exists)
+    else:
+        _store_bits(b, address, _asm(b, f"cvt.rn.{_PTX_TYPE[dtype]}.f32 $0, $1;", I16, "=h,f", [x]), exists)
+
+
+#: PTX type, registers and constraint of a piece of so many bytes.
+_PIECES = {2: ("u16", 1, "r"), 4: ("b32", 1, "r"), 8: ("v2.b32", 2, "r"), 16: ("v4.b32", 4, "r")}
+
+
+def _load_piece(b: ir.IRBuilder, address: ir.Value, nbytes: int, exists: ir.Value) -> list[ir.Value]:
+    """Consecutive bytes as i32 words (2 bytes: one word); 0, without touching memory, where they do not exist."""
+    kind, count, _ = _PIECES[nbytes]
+    names = [f"${i}" for i in range(count)]
+    clear = " ".join(f"mov.b32 {name}, 0;" for name in names)
+    target = names[0] if count == 1 else f"{{{', '.join(names)}}}"
+    code = f"{{.reg .pred p; setp.ne.b32 p, ${count + 1}, 0; {clear} @p ld.global.{kind} {target}, [${count}];}}"
+    args = [address, b.zext(exists, I32)]
+    if count == 1:
+        return [_asm(b, code, I32, "=&r,l,r", args, effect=True)]
+    return _asm_many(b, code, [I32] * count, ",".join(["=&r"] * count) + ",l,r", args, effect=True)
+
+
+def _store_piece(b: ir.IRBuilder, address: ir.Value, words: list[ir.Value], exists: ir.Value) -> None:
+    """Store 1, 2 or 4 words, aligned to their size, where they exist."""
+    count = len(words)
+    names = ", ".join(f"${i + 2}" for i in range(count))
+    kind = "b32" if count == 1 else f"v{count}.b32"
+    code = f"{{.reg .pred p; setp.ne.b32 p, $1, 0; @p st.global.{kind} [$0], {{{names}}};}}"
+    if count == 1:
+        code = code.replace("{$2}", "$2")
+    constraints = "l,r" + ",r" * count + ",~{memory}"
+    _asm(b, code, VOID, constraints, [address, b.zext(exists, I32), *words], effect=True)
+
+
+def _join_pairs(b: ir.IRBuilder, elements: list[ir.Value], dtype: str) -> list[ir.Value]:
+    """Bits of elements as words of pairs; see `CudaLowering.gather`."""
+    size = DTYPES[dtype]
+    if size == 8:
+        parts = [(b.trunc(x, I32), b.trunc(b.lshr(x, const(I64, 32)), I32)) for x in elements]
+        return [word for part in parts for word in part]
+    if size == 4:
+        return elements
+    wide = [x if x.type == I32 else b.zext(x, I32) for x in elements]
+    return [b.or_(x, b.shl(y, const(I32, 8 * size))) for x, y in zip(wide[::2], wide[1::2], strict=True)]
+
+
+def _split_pairs(b: ir.IRBuilder, words: list[ir.Value], dtype: str) -> list[ir.Value]:
+    """Bits of the elements of words of pairs."""
+    size = DTYPES[dtype]
+    if size == 8:
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return [b.or_(b.zext(x, I64), b.shl(b.zext(y, I64), const(I64, 32))) for x, y in pairs]
+    if size == 4:
+        return words
+    if size == 2:
+        return [b.trunc(b.lshr(x, const(I32, shift)), I16) for x in words for shift in (0, 16)]
+    return [b.and_(b.lshr(x, const(I32, shift)), const(I32, 255)) for x in words for shift in (0, 8)]
+
+
+def _pairs_to_float32(b: ir.IRBuilder, words: list[ir.Value], dtype: str) -> list[ir.Value]:
+    return [_bits_to_float32(b, x, dtype) for x in _split_pairs(b, words, dtype)]
+
+
+def _float32_to_pairs(b: ir.IRBuilder, values: list[ir.Value], dtype: str) -> list[ir.Value]:
+    """Words of pairs, rounded to nearest even."""
+    if dtype == "float32":
+        return [b.bitcast(x, I32) for x in values]
+    return _to_fragments(b, values, dtype)
 
 
 # ------------------------------------------------------------------------------------------------------- shared memory
@@ -398,6 +626,13 @@ def _pitch(ty: Any) -> int:
     """
     chunks = ty.k * DTYPES[ty.dtype] // 16
     return 16 * (chunks | 1)
+
+
+def _rows_per_pass(ty: Any) -> int:
+    """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
+    threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
+    rows, rest = divmod(threads, chunks)
+    return 0 if rest or ty.n % max(rows, 1) else rows
 
 
 def _window_bytes(ty: Any) -> int:
@@ -422,11 +657,19 @@ def _ldmatrix(b: ir.IRBuilder, address: ir.Value, offset: int, transposed: bool)
 
 
 class _FunctionState:
-    """What the stages of one compiled function share: the local memory given out, and the number of fetches begun."""
+    """What the stages of one function share while it is lowered.
 
-    def __init__(self, b: ir.IRBuilder):
+    Attributes
+    ----------
+    bytes : int
+        Local memory that has been given out.
+    settled : Block or None
+        Block in which the last thing that happened to stages is an acquire.
+    """
+
+    def __init__(self) -> None:
         self.bytes = 0
-        self.fetches = cgutils.alloca_once_value(b, const(I32, 0))
+        self.settled: ir.Block | None = None
 
 
 _states: weakref.WeakKeyDictionary[ir.Function, _FunctionState] = weakref.WeakKeyDictionary()
@@ -532,7 +775,7 @@ class CudaLowering(TensorLowering):
     def per_slot(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, like: Any) -> list[ir.Value]:
         """The values of rows, or a scalar once for each row of ``like``."""
         if isinstance(ty, TILE.Rows):
-            return _unpack(b, value)
+            return _complete_rows(b, ty, value)
         return [self.scalar(context, b, ty, value, like.kind)] * (2 * _m_tiles(like))
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
@@ -572,10 +815,10 @@ class CudaLowering(TensorLowering):
         def emit(v: ir.Value) -> ir.Value:
             return b.select(b.fcmp_ordered("==", v, const(F32, 0.0)), const(F32, 0.0), b.fdiv(const(F32, 1.0), v))
 
-        return _pack(b, [emit(v) for v in _unpack(b, x)])
+        return _pack(b, [emit(v) for v in _complete_rows(b, sig.args[0], x)])
 
     def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _unpack(b, x)])
+        return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _complete_rows(b, sig.args[0], x)])
 
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
@@ -601,7 +844,8 @@ class CudaLowering(TensorLowering):
         ty = sig.args[0]
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
         one_of_quad = b.icmp_signed("==", _column_of_lane(b), const(I32, 0))
-        for a, value, v in zip(addresses, _unpack(b, values), _unpack(b, valid), strict=True):
+        rows = _complete_rows(b, sig.args[2], values)
+        for a, value, v in zip(addresses, rows, _unpack(b, valid), strict=True):
             _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
         return context.get_dummy_value()
 
@@ -612,39 +856,138 @@ class CudaLowering(TensorLowering):
     def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         return _pack(b, [const(F32, 0.0)] * _storage(sig.return_type).count)
 
-    def tile_addresses(
+    def place(
         self, context: Any, b: ir.IRBuilder, tensor: tuple, index: tuple, first: tuple, valid: Any, shape: Any
-    ) -> list[tuple[ir.Value, ir.Value]]:
-        """(address, whether it exists) of each element of a tile; tensor, index and first column are (type, value)."""
+    ) -> SimpleNamespace:
+        """Where a tile lies in a tensor; ``tensor``, ``index`` and ``first`` (column) are (type, value).
+
+        ``rows`` has the address of the first column of each of this lane's rows, ``exists`` whether there is such a
+        row, ``rest`` the number of columns from there on, ``stride`` the bytes from one to the next.
+        """
         addresses, extents, strides = self.row_addresses(context, b, *tensor, *index, shape)
-        stride = strides[-1]
-        col0 = b.add(self.scalar(context, b, *first, "i64"), b.zext(_column_of_lane(b), I64))
-        offset, rest = b.mul(col0, stride), b.sub(extents[-1], col0)
-        addresses = [b.add(a, offset) for a in addresses]
+        col0, size = self.scalar(context, b, *first, "i64"), const(I64, DTYPES[tensor[0].dtype])
+        data = b.ptrtoint(self.unpack_tensor(context, b, *tensor)[0], I64)
+        return SimpleNamespace(
+            rows=[b.add(a, b.mul(col0, strides[-1])) for a in addresses],
+            exists=_unpack(b, valid),
+            rest=b.sub(extents[-1], col0),
+            stride=strides[-1],
+            dense=b.icmp_signed("==", strides[-1], size),
+            # A number of bytes divides all addresses and the columns if it divides this.
+            alignment=functools.reduce(b.or_, [data, *strides[:-1], b.mul(col0, size), b.mul(extents[-1], size)]),
+        )
+
+    def in_pieces(self, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> tuple[int, ir.Value]:
+        """Bytes that a lane moves at once, and whether this tensor allows it."""
+        size = DTYPES[dtype]
+        nbytes = 16 if size == 2 and _columns(shape) % 32 == 0 else 2 * size
+        aligned = b.icmp_signed("==", b.and_(place.alignment, const(I64, nbytes - 1)), const(I64, 0))
+        return nbytes, b.and_(place.dense, aligned)
+
+    @staticmethod
+    def pieces(b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any, nbytes: int) -> Iterator[tuple]:
+        """(m-tile, half, first 8 columns' number, address, whether it exists) of each piece of a lane."""
+        size = DTYPES[dtype]
+        wide = nbytes // size  # columns of a piece; the four lanes of a quad lie side by side
+        column = b.zext(b.mul(b.and_(_thread(b), const(I32, 3)), const(I32, wide)), I64)
+        rest = b.sub(place.rest, column)
+        offset = b.mul(column, const(I64, size))
+        rows = [b.add(row, offset) for row in place.rows]
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in range(0, _columns(shape), 4 * wide)}
+        for i in range(_m_tiles(shape)):
+            for c, there in inside.items():
+                for half in (0, 1):
+                    address = b.add(rows[2 * i + half], const(I64, c * size))
+                    yield i, half, c // 8, address, b.and_(place.exists[2 * i + half], there)
+
+    @staticmethod
+    def single_elements(b: ir.IRBuilder, rows: list, exists: list, rest: Any, stride: Any, shape: Any) -> Iterator:
+        """(address, whether it exists) of each element of a lane, in the order of storage."""
+        column = b.zext(_column_of_lane(b), I64)
+        rows = [b.add(row, b.mul(column, stride)) for row in rows]
+        rest = b.sub(rest, column)
         columns = [8 * j + e for j in range(_columns(shape) // 8) for e in (0, 1)]
-        offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
         inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in columns}
-        flags = _unpack(b, valid)
-        return [(b.add(addresses[s], offsets[c]), b.and_(flags[s], inside[c])) for s, c in _elements(shape)]
+        offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
+        return ((b.add(rows[s], offsets[c]), b.and_(exists[s], inside[c])) for s, c in _elements(shape))
 
     def gather(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any) -> list:
-        """The values of `load_tile` and `load_operand`, in a tile's order."""
-        x_ty, index_ty, col0_ty = sig.args[1:4]
-        places = self.tile_addresses(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, sig.return_type)
-        return [_bits_to_float32(b, _load_bits(b, a, x_ty.dtype, exists), x_ty.dtype) for a, exists in places]
+        """What `load_tile` and `load_operand` load: the pairs of columns of a lane, in a tile's order.
+
+        A pair is one i32 for elements of 1 and 2 bytes, else two consecutive ones.
+        """
+        (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        nbytes, regular = self.in_pieces(b, place, dtype, ty)
+        total = self.words_of_tile(ty, dtype)
+
+        def one_by_one(b: ir.IRBuilder, rest: ir.Value, stride: ir.Value, rows: list, exists: list) -> list:
+            flags = [b.trunc(x, I1) for x in exists]
+            places = self.single_elements(b, rows, flags, rest, stride, ty)
+            return _join_pairs(b, [_load_bits(b, a, dtype, there) for a, there in places], dtype)
+
+        def in_pieces() -> list[ir.Value]:
+            words: list[Any] = [None] * total
+            per_pair = total // (_m_tiles(ty) * _columns(ty) // 4)
+            for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
+                piece = _load_piece(b, address, nbytes, there)
+                if nbytes == 16:
+                    piece = _transpose_quad(b, piece)
+                for k in range(0, len(piece), per_pair):
+                    at = ((i * (_columns(ty) // 8) + j + k // per_pair) * 2 + half) * per_pair
+                    words[at : at + per_pair] = piece[k : k + per_pair]
+            return words
+
+        name = f"load_one_by_one_{ty.m}_{_columns(ty)}_{ty.hw[1]}_{dtype}"
+        exists = [b.zext(x, I32) for x in place.exists]
+        return _if_else(
+            b,
+            regular,
+            in_pieces,
+            lambda: _outlined(
+                b, name, [place.rest, place.stride], [place.rows, exists], ir.ArrayType(I32, total), one_by_one
+            ),
+        )
+
+    @staticmethod
+    def words_of_tile(ty: Any, dtype: str) -> int:
+        """32-bit words of a lane's pairs; see `gather`."""
+        return _m_tiles(ty) * _columns(ty) // 4 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
     ) -> ir.Value:
-        return _pack(b, self.gather(context, b, sig, x, index, col0, valid))
+        words = self.gather(context, b, sig, x, index, col0, valid)
+        return _pack(b, _pairs_to_float32(b, words, sig.args[1].dtype))
 
     def store_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
     ) -> ir.Value:
         x_ty, index_ty, col0_ty, ty = sig.args[:4]
-        places = self.tile_addresses(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
-        for (address, exists), value in zip(places, _unpack(b, tile), strict=True):
-            _store_float32(b, address, value, x_ty.dtype, exists)
+        dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        nbytes, regular = self.in_pieces(b, place, dtype, ty)
+        words = _float32_to_pairs(b, _unpack(b, tile), dtype)
+        per_pair = DTYPES[dtype] // 2
+
+        def one_by_one(b: ir.IRBuilder, rest: ir.Value, stride: ir.Value, *values: ir.Value) -> None:
+            rows, exists, words = (_unpack(b, b.load(pointer)) for pointer in values)
+            places = self.single_elements(b, rows, [b.trunc(x, I1) for x in exists], rest, stride, ty)
+            for (address, there), bits in zip(places, _split_pairs(b, words, dtype), strict=True):
+                _store_bits(b, address, bits, there)
+
+        with b.if_else(regular) as (yes, no):
+            with yes:
+                for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
+                    pairs = [(i * (_columns(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
+                    piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
+                    _store_piece(b, address, _transpose_quad(b, piece) if nbytes == 16 else piece, there)
+            with no:
+                arrays = []
+                for values in (place.rows, [b.zext(x, I32) for x in place.exists], words):
+                    arrays.append(_stack(b, ir.ArrayType(values[0].type, len(values))))
+                    b.store(_pack(b, values), arrays[-1])
+                name = f"store_one_by_one_{ty.m}_{ty.n}_{ty.hw[1]}_{dtype}"
+                _call_outlined(b, name, [place.rest, place.stride, *arrays], one_by_one)
         return context.get_dummy_value()
 
     def by_slot(self, ty: Any, values: list[ir.Value]) -> list[list[ir.Value]]:
@@ -665,7 +1008,8 @@ class CudaLowering(TensorLowering):
         return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine) for row in rows])
 
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return self.map_tile(b, x, lambda v: _exp2(b, v))
+        values = _complete_rows(b, sig.args[0], x)
+        return _pack(b, [_exp2(b, v) for v in values])
 
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
@@ -711,38 +1055,54 @@ class CudaLowering(TensorLowering):
     ) -> ir.Value:
         s_ty, acc_ty = sig.args[0], sig.args[4]
         factor = self.scalar(context, b, sig.args[1], scale, "f32")
-        scores, old, old_sums, accumulator = (_unpack(b, x) for x in (s, m, l, acc))
+        negative_factor = b.fmul(factor, const(F32, -1.0))
+        scores, old, accumulator = (_unpack(b, x) for x in (s, m, acc))
+        old_sums = _partial_rows(b, sig.args[3], l)
         slots = len(old)
         larger = functools.partial(_fmax, b)
 
+        # A weight is 2 ** (s * scale + offset) in one FMA, with offset = -m * scale. Its rounding is the same in all
+        # weights, sums and rescalings of a row, so it cancels in the result. Where it could overflow (a bias of the
+        # lowest float32 makes such scores) m is subtracted before the product.
+        offsets = [b.fmul(x, negative_factor) for x in old]
+
         # Each lane looks at its own part of the rows: only when a maximum has grown much does a warp find the new ones.
         highest = [_tree(b, row, larger) for row in self.by_slot(s_ty, scores)]
-        excess = [b.fmul(b.fsub(high, before), factor) for high, before in zip(highest, old, strict=True)]
+        excess = [_fma(b, high, factor, x) for high, x in zip(highest, offsets, strict=True)]
         grown = [b.fcmp_ordered(">", x, const(F32, self.LAZY_EXPONENT)) for x in excess]
+        grown += [self.is_huge(b, x) for x in offsets]
 
         def rescale() -> list[ir.Value]:
             new = [larger(before, _reduce_quad(b, high, larger)) for high, before in zip(highest, old, strict=True)]
-            shrink = [
-                _exp2(b, b.fmul(b.fsub(before, self.finite_base(b, after)), factor))
-                for before, after in zip(old, new, strict=True)
-            ]
+            bases = [self.finite_base(b, x) for x in new]
+            products = [b.fmul(x, negative_factor) for x in bases]
+            huge = [self.is_huge(b, x) for x in products]
+            shrink = []
+            for i in range(slots):
+                exact = b.fmul(b.fsub(old[i], bases[i]), factor)
+                exponent = b.select(b.or_(huge[i], self.is_huge(b, offsets[i])), exact, b.fsub(products[i], offsets[i]))
+                shrink.append(_exp2(b, exponent))
+            zero = const(F32, 0.0)
+            subtracted = [b.select(big, base, zero) for big, base in zip(huge, bases, strict=True)]
+            left = [b.select(big, zero, x) for big, x in zip(huge, products, strict=True)]
             sums = [b.fmul(x, y) for x, y in zip(old_sums, shrink, strict=True)]
             scaled = [b.fmul(x, shrink[r]) for (r, _), x in zip(_elements(acc_ty), accumulator, strict=True)]
-            return [*new, *sums, *scaled]
+            moved = [b.fsub(x, subtracted[r]) for (r, _), x in zip(_elements(s_ty), scores, strict=True)]
+            return [*new, *left, *sums, *scaled, *moved]
 
-        state = _if_else(b, _any_in_warp(b, _tree(b, grown, b.or_)), rescale, lambda: [*old, *old_sums, *accumulator])
-        maxima, sums, accumulator = state[:slots], state[slots : 2 * slots], state[2 * slots :]
+        parts = [old, offsets, old_sums, accumulator, scores]
+        state = _if_else(b, _any_in_warp(b, _tree(b, grown, b.or_)), rescale, lambda: [*itertools.chain(*parts)])
+        maxima, offsets, sums, accumulator, scores = _split(state, [len(part) for part in parts])
 
-        # (s - base) * scale and not s * scale - base * scale in one FMA: that would round base * scale, and be wrong by
-        # more than the exponent where scores are large (a bias of the lowest float32 makes such).
-        bases = [self.finite_base(b, x) for x in maxima]
-        weights = [
-            _exp2(b, b.fmul(b.fsub(x, bases[r]), factor)) for (r, _), x in zip(_elements(s_ty), scores, strict=True)
-        ]
-        totals = [_reduce_quad(b, _tree(b, row, b.fadd), b.fadd) for row in self.by_slot(s_ty, weights)]
+        weights = [_exp2(b, _fma(b, x, factor, offsets[r])) for (r, _), x in zip(_elements(s_ty), scores, strict=True)]
+        totals = [_tree(b, row, b.fadd) for row in self.by_slot(s_ty, weights)]
         sums = [b.fadd(x, y) for x, y in zip(sums, totals, strict=True)]
-        parts = (weights, maxima, sums, accumulator)
-        return context.make_tuple(b, sig.return_type, [_pack(b, x) for x in parts])
+        return context.make_tuple(b, sig.return_type, [_pack(b, x) for x in (weights, maxima, sums, accumulator)])
+
+    @staticmethod
+    def is_huge(b: ir.IRBuilder, offset: ir.Value) -> ir.Value:
+        """Whether an exponent is too large to be the addend of an FMA; also true of a row that has seen only -inf."""
+        return b.fcmp_ordered(">", _fabs(b, offset), const(F32, 2.0**100))
 
     @staticmethod
     def finite_base(b: ir.IRBuilder, maximum: ir.Value) -> ir.Value:
@@ -763,7 +1123,7 @@ class CudaLowering(TensorLowering):
         if isinstance(y_ty, TILE.Tile):
             others = _unpack(b, y)
         elif isinstance(y_ty, TILE.Rows):
-            rows = _unpack(b, y)
+            rows = _complete_rows(b, y_ty, y)
             others = [rows[s] for s, _ in _elements(x_ty)]
         else:
             others = [self.scalar(context, b, y_ty, y, "f32")] * len(values)
@@ -812,92 +1172,151 @@ class CudaLowering(TensorLowering):
     def load_operand(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any
     ) -> ir.Value:
+        ty = sig.return_type
         values = self.gather(context, b, sig, x, index, col0, valid)
-        if _is_packed(sig.return_type):
-            values = _to_fragments(b, values, sig.return_type.dtype)
-        return _pack(b, values)
+        if not _is_packed(ty):
+            values = _pairs_to_float32(b, values, ty.dtype)
+        if not isinstance(ty, StoredOperand):
+            return _pack(b, values)
+        memory = self.local_memory(context, b, "load_operand", ty, ty.nbytes)
+        address = b.add(memory, b.shl(_thread(b), const(I32, 4)))
+        for i in range(0, len(values), 4):
+            code = f"st.shared.v4.b32 [$0+{i // 4 * ty.fragment_bytes}], {{$1, $2, $3, $4}};"
+            _asm(b, code, VOID, "r,r,r,r,r,~{memory}", [address, *values[i : i + 4]], effect=True)
+        return address
 
-    # ------------------------------------------------------------------------------------------------------ stages
-    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
-        ty, name = sig.return_type, (context.fndesc.modname, context.fndesc.qualname)
+    # ------------------------------------------------------------------------------------------------ local memory
+    @staticmethod
+    def local_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
+        """Address of local memory that no other value of the kernel has (i32)."""
+        name = context.fndesc.modname, context.fndesc.qualname
         if name in [(fn.__module__, fn.__qualname__) for fn in api.DEVICE_FUNCTIONS]:
             # It is compiled on its own, and would give out the same local memory as its caller.
-            raise TypingError(f"stage: {name[1]} is a device function; make the stage in the kernel and pass it")
-        state = _states.get(b.function)
-        if state is None:
-            state = _states[b.function] = _FunctionState(b)
+            raise TypingError(
+                f"{operation}: {name[1]} is a device function; make the {operation} in the kernel and pass it"
+            )
+        state = _states.setdefault(b.function, _FunctionState())
         first = state.bytes
-        state.bytes += 2 * _window_bytes(ty)
+        state.bytes += nbytes
         limit = architecture(ty.hw[0]).local_bytes
         if state.bytes > limit:
             raise TypingError(
-                f"stage: the stages of this kernel take {state.bytes} bytes of local memory (two windows each); "
-                f"{ty.hw[0]} has {limit}: use smaller blocks"
+                f"{operation}: the stages of this kernel take {state.bytes} bytes of local memory (two windows each, "
+                f"and large operands); {ty.hw[0]} has {limit}: use smaller blocks"
             )
-        name = f"{LOCAL_MEMORY_SYMBOL}{state.bytes}"
-        memory = b.module.globals.get(name)
+        symbol = f"{LOCAL_MEMORY_SYMBOL}{state.bytes}"
+        memory = b.module.globals.get(symbol)
         if memory is None:
-            memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), name, addrspace=3)
+            memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), symbol, addrspace=3)
             memory.linkage, memory.align = "external", 128
+        return b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
+
+    # ------------------------------------------------------------------------------------------------------ stages
+    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
+        ty = sig.return_type
+        memory = self.local_memory(context, b, "stage", ty, 2 * _window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         st.source = b.ptrtoint(data, I64)
         st.rows, st.columns = shape
         st.row_stride, st.column_stride = strides
-        st.other = b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
-        st.window = b.add(st.other, const(I32, _window_bytes(ty)))
-        st.order = const(I32, 0)
+        st.window = b.add(memory, const(I32, _window_bytes(ty)))
+        st.both, st.row0 = b.add(memory, st.window), const(I64, 0)
         return st._getvalue()
 
     def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
-        size = DTYPES[ty.dtype]
-        first = self.scalar(context, b, sig.args[1], row0, "i64")
-        window = SimpleNamespace(
-            source=b.add(st.source, b.mul(first, st.row_stride)),
-            rows=b.sub(st.rows, first),
+        st.row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        self.unsettle(b)
+        if _rows_per_pass(ty):
+            self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
+        _asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
+        return st._getvalue()
+
+    @staticmethod
+    def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
+        """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
+        size = const(I64, DTYPES[ty.dtype])
+        row_bytes = b.mul(st.columns, size)
+        unaligned = b.and_(b.or_(st.source, st.row_stride), const(I64, 15))
+        in_chunks = b.and_(b.icmp_signed("==", unaligned, const(I64, 0)), b.icmp_signed("==", st.column_stride, size))
+        whole = b.icmp_signed("==", b.and_(row_bytes, const(I64, 15)), const(I64, 0))
+        return SimpleNamespace(
+            source=b.add(st.source, b.mul(st.row0, st.row_stride)),
+            rows=b.sub(st.rows, st.row0),
             columns=st.columns,
             row_stride=st.row_stride,
             column_stride=st.column_stride,
-            into=st.other,
+            into=b.sub(st.both, st.window),
+            row_bytes=row_bytes,
+            in_chunks=in_chunks,
+            regular=b.and_(in_chunks, whole) if _rows_per_pass(ty) else const(I1, 0),
         )
-        aligned = b.icmp_signed("==", b.and_(b.or_(st.source, st.row_stride), const(I64, 15)), const(I64, 0))
-        dense = b.icmp_signed("==", st.column_stride, const(I64, size))
-        with b.if_else(b.and_(aligned, dense)) as (fast, slow):
-            with fast:
-                self.fetch_chunks(b, ty, window)
-            with slow:
-                self.fetch_elements(b, ty, window)
-        _asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
-        state = _states.get(b.function)
-        if state is None:  # a stage that another function made: its next acquire waits for everything
-            st.order = const(I32, 2**31 - 1)
-        else:
-            st.order = b.add(b.load(state.fetches), const(I32, 1))
-            b.store(st.order, state.fetches)
-        return st._getvalue()
+
+    @staticmethod
+    def fetch_regular(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Start to copy a window 16 bytes at a time; what lies past the end of the source becomes 0.
+
+        There is no jump in it: a jump in a main loop would keep the compiler from mixing the copies with the products
+        around them. A window of another layout becomes 0, and `acquire` copies it.
+        """
+        rows = _rows_per_pass(ty)
+        chunks = ty.k * DTYPES[ty.dtype] // 16
+        row, chunk = b.udiv(_thread(b), const(I32, chunks)), b.urem(_thread(b), const(I32, chunks))
+        column = b.zext(b.shl(chunk, const(I32, 4)), I64)
+        into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+        address = b.add(window.source, b.add(b.mul(b.zext(row, I64), window.row_stride), column))
+        step = b.mul(window.row_stride, const(I64, rows))
+        some = b.and_(window.regular, b.icmp_signed("<", column, window.row_bytes))
+        many = b.icmp_signed(">", window.rows, const(I64, ty.n))
+        left = b.sub(b.trunc(b.select(many, const(I64, ty.n), window.rows), I32), row)
+        left = b.select(some, left, const(I32, 0))
+        for first in range(0, ty.n, rows):
+            outside = b.icmp_signed("<=", left, const(I32, first))
+            place = f"[$0+{first * _pitch(ty)}]"
+            code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; cp.async.cg.shared.global.L2::128B {place}, [$1], 16, p;}}"
+            _asm(b, code, VOID, "r,l,r,~{memory}", [into, address, b.zext(outside, I32)], effect=True)
+            address = b.add(address, step)
+
+    def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window that `fetch_regular` could not."""
+        _wait_for_fetches(b)  # for the zeros
+        with b.if_else(window.in_chunks) as (yes, no):
+            with yes:
+                self.fetch_outlined(b, ty, window, self.fetch_chunks)
+            with no:
+                self.fetch_outlined(b, ty, window, self.fetch_elements)
+
+    @staticmethod
+    def fetch_outlined(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, fetch: Callable) -> None:
+        """``fetch(b, ty, window)`` in a function of its own, see `_call_outlined`."""
+        fields = ("source", "rows", "columns", "row_stride", "column_stride", "into", "row_bytes")
+
+        def body(b: ir.IRBuilder, *values: ir.Value) -> None:
+            fetch(b, ty, SimpleNamespace(**dict(zip(fields, values, strict=True))))
+
+        name = f"{fetch.__name__}_{ty.n}_{ty.k}_{ty.dtype}_{ty.hw[1]}"
+        _call_outlined(b, name, [getattr(window, field) for field in fields], body)
 
     @staticmethod
     def fetch_chunks(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window 16 bytes at a time, asynchronously; what lies past the end of the source becomes 0."""
         size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
         chunks = ty.k * size // 16
-        total = ty.n * chunks
-        for first in range(0, total, threads):
-            at = b.add(_thread(b), const(I32, first))
+        loop = cgutils.for_range_slice(b, _thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        with loop as (at, _):
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
             into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
-            wide_row, wide_chunk = b.zext(row, I64), b.zext(chunk, I64)
-            offset = b.add(b.mul(wide_row, window.row_stride), b.shl(wide_chunk, const(I64, 4)))
-            left = b.sub(b.mul(window.columns, const(I64, size)), b.shl(wide_chunk, const(I64, 4)))
+            wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
+            offset = b.add(b.mul(wide_row, window.row_stride), column)
+            left = b.sub(window.row_bytes, column)
             left = b.select(b.icmp_signed("<", wide_row, window.rows), left, const(I64, 0))
             left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
             left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
-            exists = b.icmp_signed("<", at, const(I32, total))
-            code = "{.reg .pred p; setp.ne.b32 p, $3, 0; @p cp.async.cg.shared.global [$0], [$1], 16, $2;}"
-            args = [into, b.add(window.source, offset), b.trunc(left, I32), b.zext(exists, I32)]
-            _asm(b, code, VOID, "r,l,r,r,~{memory}", args, effect=True)
+            code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+            args = [into, b.add(window.source, offset), b.trunc(left, I32)]
+            _asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
 
     @staticmethod
     def fetch_elements(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
@@ -923,25 +1342,38 @@ class CudaLowering(TensorLowering):
             )
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
-        st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
+        ty = sig.args[0]
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
         state = _states.get(b.function)
-        # Groups of copies complete in order: a fetch of another stage that began later may stay on its way.
-        later = const(I32, 0) if state is None else b.sub(b.load(state.fetches), st.order)
-        with b.if_else(b.icmp_signed(">", later, const(I32, 0))) as (some, none):
-            with some:
-                _asm(b, "cp.async.wait_group 1;", VOID, "~{memory}", [], effect=True)
-            with none:
-                _asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
-        # All threads have passed the products that read the other window, too: the next fetch may overwrite it.
-        _barrier(b)
-        st.window, st.other = st.other, st.window
+        window = self.fetched_window(b, ty, st)
+        # One wait and one barrier serve all acquires that follow each other: every fetch before them has arrived, and
+        # all threads are done with the windows that the next fetches overwrite.
+        settled = state is not None and state.settled is b.block
+        with b.if_then(b.not_(window.regular), likely=False):
+            self.fetch_irregular(b, ty, window)
+            if settled:
+                _barrier(b)
+        if not settled:
+            _wait_for_fetches(b)
+        if state is not None:
+            state.settled = b.block
+        st.window = b.sub(st.both, st.window)
         return st._getvalue()
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        self.unsettle(b)
         return stage
+
+    @staticmethod
+    def unsettle(b: ir.IRBuilder) -> None:
+        """The next acquire needs a barrier of its own: something was fetched, read or released."""
+        state = _states.get(b.function)
+        if state is not None:
+            state.settled = None
 
     # ---------------------------------------------------------------------------------------------------- products
     def window(self, context: Any, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
+        self.unsettle(b)
         return cgutils.create_struct_proxy(ty)(context, b, stage).window
 
     def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
@@ -1004,11 +1436,27 @@ class CudaLowering(TensorLowering):
         return _pack(b, into)
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
-    @staticmethod
-    def left(b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+    def left(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand."""
-        registers, steps = _unpack(b, value), ty.k // 16
+        if isinstance(ty, StoredOperand):
+            return lambda i, k: self.stored_fragment(b, ty, value, i, k)
+        return self.fragment_of(ty, _unpack(b, value))
+
+    @staticmethod
+    def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
+        """`left` of an operand whose registers are at hand."""
+        steps = ty.k // 16
         return lambda i, k: registers[4 * (i * steps + k) : 4 * (i * steps + k) + 4]
+
+    @staticmethod
+    def stored_fragment(b: ir.IRBuilder, ty: Any, address: ir.Value, i: int, k: int) -> list[ir.Value]:
+        """`left` of an operand in local memory."""
+        return _load_shared(b, address, (i * (ty.k // 16) + k) * ty.fragment_bytes, 4, I32)
+
+    def registers(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+        """All fragments of an operand."""
+        fragment = self.left(b, ty, value)
+        return [x for i in range(_m_tiles(ty)) for k in range(ty.k // 16) for x in fragment(i, k)]
 
     @staticmethod
     def fragments_of_rows(b: ir.IRBuilder, ty: Any, window: ir.Value) -> Callable[[int, int], list[ir.Value]]:
@@ -1057,14 +1505,24 @@ class CudaLowering(TensorLowering):
                     b, ty, numbers, words, into, lambda slot, v, unseen=unseen: b.select(unseen[slot], zero, v)
                 )
             return _pack(b, into)
-        fragment, fragments = self.left(b, a_ty, left), self.fragments_of_columns(b, b_ty, window)
+
+        def visible(b: ir.IRBuilder, window: ir.Value, left: list, acc: list) -> list[ir.Value]:
+            fragments = self.fragments_of_columns(b, b_ty, window)
+            return self.multiply_visible(b, ty, a_ty, self.fragment_of(a_ty, left), fragments, acc)
+
+        def whole() -> list[ir.Value]:
+            fragments = self.fragments_of_columns(b, b_ty, window)
+            return self.multiply(b, ty, a_ty, self.left(b, a_ty, left), fragments, into)
+
+        name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
+        registers = self.registers(b, a_ty, left)
         return _pack(
             b,
             _if_else(
                 b,
                 _any_in_block(b, self.window_has_not_finite(b, b_ty, window)),
-                lambda: self.multiply_visible(b, ty, a_ty, fragment, fragments, into),
-                lambda: self.multiply(b, ty, a_ty, fragment, fragments, into),
+                lambda: _outlined(b, name, [window], [registers, into], _storage(ty), visible),
+                whole,
             ),
         )
 
@@ -1153,6 +1611,8 @@ class CudaLowering(TensorLowering):
 @functools.cache
 def _install_operations() -> None:
     TILE.rules = {op: _checked(rule) for op, rule in TILE.rules.items()}
+    TILE.rules[api.softmax_step] = _softmax_step(TILE.rules[api.softmax_step])
+    TILE.rules[api.load_operand] = _loaded_operand(TILE.rules[api.load_operand])
     bind(NUMBA, TILE, CudaLowering(NUMBA, TILE))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
     cuda_target.target_context.refresh()

@@ -44,7 +44,7 @@ from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
-from rocmkern.tile.binding import bind
+from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.tensors import (
     F16,
     F32,
@@ -1514,10 +1514,15 @@ class HipLowering(TensorLowering):
 
 
 @functools.cache
-def install() -> None:
-    """Make the tile language known to numba-hip (once per process)."""
+def _install_operations() -> None:
     # numba-hip rewrites llvmlite's typed pointers (``i8*``) to opaque ones, but not pointers to vectors and arrays.
     ir.types.ir_layer_typed_pointers_enabled = False
     rules = {op: _checked(rule) for op, rule in TILE.rules.items()}
     tile = SimpleNamespace(**{**vars(TILE), "rules": rules})
     bind(NUMBA, tile, HipLowering(NUMBA, tile))
+
+
+def install() -> None:
+    """Make the tile language, and the device functions defined so far, known to numba-hip."""
+    _install_operations()
+    bind_device_functions(NUMBA)  # numba-hip looks at its registries again before each compilation

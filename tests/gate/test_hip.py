@@ -18,7 +18,7 @@ from rocmkern.tile.architectures import architecture
 try:
     from numba import hip
 
-    from rocmkern.targets.hip import compile_kernel
+    from rocmkern.targets.hip import LoadedKernel, compile_kernel
 except Exception as e:  # without ROCm's libraries it is not always an ImportError
     pytest.skip(f"numba.hip cannot be imported ({type(e).__name__}: {e})", allow_module_level=True)
 
@@ -42,8 +42,8 @@ def device_arch() -> str:
 
 
 @functools.cache
-def compiled(kernel, cfg, dtypes):
-    return compile_kernel(kernel, cfg, dtypes)
+def loaded(kernel, cfg, dtypes):
+    return LoadedKernel(compile_kernel(kernel, cfg, dtypes).executable)
 
 
 def run(kernel, cfg, grid, arguments) -> None:
@@ -61,7 +61,7 @@ def run(kernel, cfg, grid, arguments) -> None:
             words += [address, *value.shape, *value.strides]
         else:
             words.append(entry.float32_bits(value) if parameter.kind == "float" else value)
-    compiled(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words)
+    loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words)
     hip.synchronize()
     for owner, copy in copies:
         if owner.flags.writeable and owner.size:

@@ -1,0 +1,231 @@
+"""What the assembly text of an AMD kernel says: registers, memory, occupancy, and the instructions of its main loop."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_CONTROL = "wait|nop|barrier|delay|sleep|branch|cbranch|endpgm|clause|code_end|set_inst|sethalt|setprio|inst_pref"
+#: First match counts; an instruction of no class moves no data and computes nothing (waits, barriers, branches).
+CLASSES = {
+    "matrix": r"v_(swmmac|wmma|smfmac|mfma)_",
+    "transcendental": r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_",
+    "vector": r"v_",
+    "lds": r"ds_",
+    "scratch": r"scratch_",
+    "flat": r"flat_",
+    "global": r"(global|buffer)_",
+    "scalar": rf"s_(?!{_CONTROL})",
+}
+_FMA = re.compile(r"v_(dual_|pk_)?(fma|fmac|mac)_?(ak|mk)?_?(f32|legacy)")
+_RESOURCES = {
+    "vgpr": "vgpr_count",
+    "agpr": "agpr_count",
+    "sgpr": "sgpr_count",
+    "lds": "group_segment_fixed_size",
+    "scratch": "private_segment_fixed_size",
+    "vgpr_spills": "vgpr_spill_count",
+    "sgpr_spills": "sgpr_spill_count",
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the waves of a compute unit share (AMD's instruction set documents; LLVM's AMDGPU usage guide).
+
+    Attributes
+    ----------
+    vgprs : int
+        Vector registers of a SIMD, per lane.
+    granule : int
+        A wave gets a multiple of so many.
+    waves : int
+        Waves that a SIMD holds at most.
+    simds : int
+        SIMDs that share the local memory.
+    lds : int
+        Local memory, in bytes.
+    """
+
+    vgprs: int
+    granule: int
+    waves: int
+    simds: int
+    lds: int
+
+
+_KIB = 1024
+# On RDNA a block runs in compute unit mode, which LLVM chooses by default: two SIMDs share 64 KiB.
+UNITS = {
+    "gfx90a": Unit(512, 8, 8, 4, 64 * _KIB),
+    "gfx942": Unit(512, 8, 8, 4, 64 * _KIB),
+    "gfx950": Unit(512, 8, 8, 4, 160 * _KIB),
+    "gfx1030": Unit(1024, 16, 16, 2, 64 * _KIB),
+    "gfx1100": Unit(1536, 24, 16, 2, 64 * _KIB),
+    "gfx1101": Unit(1536, 24, 16, 2, 64 * _KIB),
+    "gfx1102": Unit(1024, 16, 16, 2, 64 * _KIB),
+    "gfx1151": Unit(1536, 24, 16, 2, 64 * _KIB),
+    "gfx1200": Unit(1536, 24, 16, 2, 64 * _KIB),
+    "gfx1201": Unit(1536, 24, 16, 2, 64 * _KIB),
+}
+
+
+def resources(assembly: str) -> dict[str, int]:
+    """Registers (``vgpr`` with ``agpr`` in it), bytes of local memory and scratch, spills, ``flat_*`` instructions.
+
+    Raises
+    ------
+    ValueError
+        If the text has no metadata of a kernel.
+    """
+    counts = {}
+    for name, key in _RESOURCES.items():
+        match = re.search(rf"\.{key}:\s+(\d+)", assembly)
+        if match is None and name != "agpr":
+            raise ValueError(f"assembly without .{key}")
+        counts[name] = int(match.group(1)) if match else 0
+    return counts | {"flat": len(re.findall(r"^\s+flat_", assembly, re.MULTILINE))}
+
+
+def occupancy(arch: str, waves: int, vgpr: int, lds: int) -> tuple[int, float]:
+    """Waves that a SIMD may hold as registers allow, and on average as local memory allows, if a block has so many."""
+    unit = UNITS[arch]
+    by_registers = unit.vgprs // (-(-max(vgpr, 1) // unit.granule) * unit.granule)
+    by_lds = unit.lds // lds * waves / unit.simds if lds else unit.waves
+    return min(unit.waves, by_registers), min(unit.waves, by_lds)
+
+
+def operations(instruction: str) -> list[str]:
+    """The operations of a line: two for a pair (``v_dual_mul_f32 ... :: v_dual_add_f32 ...``)."""
+    return [part.split()[0] for part in instruction.split("::") if part.split()]
+
+
+def class_of(operation: str) -> str | None:
+    """The class of an operation, or None."""
+    return next((name for name, pattern in CLASSES.items() if re.match(pattern, operation)), None)
+
+
+def mix(instructions: Iterable[str]) -> dict[str, int]:
+    """Instructions by class (a pair is one), and ``fma`` and ``vector_operations``, which count both of a pair."""
+    counts: Counter[str] = Counter(dict.fromkeys((*CLASSES, "fma", "vector_operations"), 0))
+    for instruction in instructions:
+        found = operations(instruction)
+        name = class_of(found[0])
+        if name is None:
+            continue
+        counts[name] += 1
+        if name == "vector":
+            counts["vector_operations"] += len(found)
+            counts["fma"] += sum(bool(_FMA.match(operation)) for operation in found)
+    return dict(counts)
+
+
+@dataclass
+class Block:
+    """Instructions without a branch among them, and the blocks that may follow."""
+
+    instructions: list[str] = field(default_factory=list)
+    next: list[int] = field(default_factory=list)
+
+
+def blocks(assembly: str) -> list[Block]:
+    """The basic blocks of the first function in the text."""
+    found = [Block()]
+    labels: dict[str, int] = {}
+    jumps: dict[int, str] = {}
+    falls: dict[int, bool] = {}
+    for line in assembly.splitlines():
+        line = line.split(";")[0].rstrip()
+        label = re.match(r"(\.L\w+):", line)
+        if label and label[1].startswith(".Lfunc_end"):
+            break
+        if label:
+            if found[-1].instructions:
+                found.append(Block())
+            labels[label[1]] = len(found) - 1
+        if not re.match(r"\s+[a-z]", line):
+            continue
+        instruction = line.strip()
+        operation, *operands = instruction.split(None, 1)
+        found[-1].instructions.append(instruction)
+        here = len(found) - 1
+        if operation.startswith(("s_cbranch", "s_branch")):
+            jumps[here] = operands[0]
+        if operation.startswith(("s_cbranch", "s_branch", "s_endpgm", "s_setpc")):
+            falls[here] = operation.startswith("s_cbranch")
+            found.append(Block())
+    for here, block in enumerate(found):
+        if falls.get(here, True) and here + 1 < len(found):
+            block.next.append(here + 1)
+        if jumps.get(here) in labels:
+            block.next.append(labels[jumps[here]])
+    return found
+
+
+def main_loop(assembly: str, matrix: int = 0, fma: int = 0) -> list[str]:
+    """The instructions of the shortest way once round the main loop that computes enough; empty without a loop.
+
+    Rare ways (borders, NaN, a maximum that grew) are longer ones, so they are left out. Some short ways are impossible,
+    because two branches depend on one flag: those do not compute everything that a step must.
+
+    Parameters
+    ----------
+    assembly : str
+        Text of a kernel.
+    matrix, fma : int
+        Matrix instructions and FMAs that a step has at least. If no loop has so many, the loop with the most
+        instructions on its shortest way is returned.
+    """
+    found = blocks(assembly)
+    above = _dominators(found)
+    heads = {target for here, block in enumerate(found) for target in block.next if above[here] >> target & 1}
+    ways = [way for head in heads if (way := _shortest_round(found, head, above, matrix, fma))]
+    if ways:
+        return min(ways, key=len) if matrix or fma else max(ways, key=len)
+    return main_loop(assembly) if heads and (matrix or fma) else []
+
+
+def _dominators(found: list[Block]) -> list[int]:
+    """For each block a bit for every block that all ways to it go through, itself included; 0 where nothing leads."""
+    before: list[list[int]] = [[] for _ in found]
+    for here, block in enumerate(found):
+        for target in block.next:
+            before[target].append(here)
+    everything = (1 << len(found)) - 1
+    above = [1, *[everything] * (len(found) - 1)]
+    changed = True
+    while changed:
+        changed = False
+        for here in range(1, len(found)):
+            common = everything
+            for b in before[here]:
+                common &= above[b]
+            common = common | 1 << here if before[here] else 0
+            changed |= common != above[here]
+            above[here] = common
+    return above
+
+
+def _shortest_round(found: list[Block], head: int, above: list[int], matrix: int, fma: int) -> list[str]:
+    """The instructions of the shortest way from a loop's head to itself that computes enough; empty if none does."""
+    counts = [mix(block.instructions) for block in found]
+    waiting: list[tuple[int, int, int, int, tuple[int, ...]]] = [(0, head, matrix, fma, (head,))]
+    reached: set[tuple[int, int, int]] = set()
+    while waiting:
+        length, here, matrix_left, fma_left, way = heapq.heappop(waiting)
+        if (here, matrix_left, fma_left) in reached:
+            continue
+        reached.add((here, matrix_left, fma_left))
+        length += len(found[here].instructions)
+        matrix_left = max(0, matrix_left - counts[here]["matrix"])
+        fma_left = max(0, fma_left - counts[here]["fma"])
+        for target in found[here].next:
+            if target == head and not matrix_left and not fma_left:
+                return [instruction for number in way for instruction in found[number].instructions]
+            # A block that the head does not dominate is outside the loop: in the one around it.
+            if target not in way and above[target] >> head & 1:
+                heapq.heappush(waiting, (length, target, matrix_left, fma_left, (*way, target)))
+    return []

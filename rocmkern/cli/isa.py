@@ -1,0 +1,211 @@
+"""Compile the kernels for AMD architectures, without a card, and check what they need.
+
+Every variant that the operations launch is compiled for each architecture. A table says how many registers and how much
+memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1 if a kernel
+cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, or exceeds local memory.
+
+Columns: vector registers (accumulators included), accumulators, scalar registers, bytes of local memory and of scratch,
+spilled vector and scalar registers, flat instructions, waves per SIMD as registers and local memory allow; and of the
+shortest way round the main loop: matrix, other vector, transcendental, local memory, global memory instructions, and
+the share of FMAs among the operations of the vector instructions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SUMMARY = "compile the kernels for AMD architectures without a card, and check registers and memory"
+
+ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
+DTYPES = ("float32", "float16", "bfloat16")
+_MUST_BE_ZERO = {
+    "scratch": "bytes of scratch",
+    "vgpr_spills": "spilled vector registers",
+    "sgpr_spills": "spilled scalar registers",
+    "flat": "flat instructions",
+}
+_HEADINGS = (
+    "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "flat", "waves", "matrix", "vector", "trans", "ds", "global",
+    "fma",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one variant needs on one architecture; ``error`` where it does not compile."""
+
+    arch: str
+    kernel: str
+    dtypes: tuple[str, ...]
+    config: str
+    resources: dict[str, int]
+    waves_by_registers: int
+    waves_by_lds: float
+    loop: dict[str, int]
+    problems: tuple[str, ...]
+    error: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to compile, how many at a time, where the result goes."""
+    parser.add_argument(
+        "--arch", default=",".join(ARCHITECTURES), metavar="LIST", help="architectures (default: %(default)s)"
+    )
+    parser.add_argument("--kernel", default="", metavar="LIST", help="kernels (default: all)")
+    parser.add_argument(
+        "--dtype", default="", metavar="LIST", help=f"types of the first tensor: {', '.join(DTYPES)} (default: all)"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="kernels at a time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to a file, as JSON")
+    parser.add_argument("--list", action="store_true", help="name the variants and compile nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, print, save, check."""
+    from rocmkern.cli._variants import variants
+    from rocmkern.runtime.errors import ArgumentError
+
+    archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
+    if arguments.jobs < 1:
+        raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
+    wanted = [variant for arch in archs for variant in variants(arch, kernels, dtypes)]
+    if not wanted:
+        raise ArgumentError("--kernel, --dtype", f"{arguments.kernel} {arguments.dtype}", "what fits a kernel")
+    if arguments.list:
+        for variant in wanted:
+            print(f"{variant.cfg.arch:<8} {variant.name:<17} {_short(variant.dtypes):<24} {variant.features}")
+        return 0
+    require_compiler()
+    started = time.perf_counter()
+    rows: list[Row] = []
+    for row in _compiled(wanted, arguments.jobs):
+        if not rows or rows[-1].arch != row.arch:
+            print(f"\n{row.arch}\n{'kernel and configuration':<100}" + _cells(_HEADINGS))
+        print("\n".join(describe(row)), flush=True)
+        rows.append(row)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    bad = sum(bool(row.problems) for row in rows)
+    seconds = time.perf_counter() - started
+    print(f"\n{len(rows)} kernels in {seconds:.0f} s: {len(rows) - bad} within their limits, {bad} not")
+    return 1 if bad else 0
+
+
+def require_compiler() -> None:
+    """Raise `TargetError` with the line that installs numba-hip, unless it can be imported."""
+    from rocmkern.runtime.errors import TargetError
+
+    try:
+        import numba.hip  # noqa: F401
+
+        import rocmkern.targets.hip  # noqa: F401
+    except Exception as error:  # without ROCm's libraries it is not always an ImportError
+        raise TargetError(
+            f"numba-hip compiles these kernels, and it cannot be imported ({type(error).__name__}: {error}): "
+            'pip install "rocmkern[hip]"'
+        ) from None
+
+
+def examine(variant: Any) -> Row:
+    """Compile one variant and look at its assembly."""
+    from rocmkern.cli import _assembly
+    from rocmkern.runtime.errors import RocmkernError
+    from rocmkern.targets.hip import compile_kernel
+
+    arch = variant.cfg.arch
+    try:
+        compiled = compile_kernel(variant.kernel, variant.cfg, variant.dtypes)
+        assembly = compiled.assembly
+    except RocmkernError as error:
+        return Row(arch, variant.name, variant.dtypes, variant.features, {}, 0, 0, {}, (str(error),), str(error))
+    resources = _assembly.resources(assembly)
+    by_registers, by_lds = _assembly.occupancy(arch, variant.cfg.waves, resources["vgpr"], resources["lds"])
+    return Row(
+        arch=arch,
+        kernel=variant.name,
+        dtypes=variant.dtypes,
+        config=variant.features,
+        resources=resources,
+        waves_by_registers=by_registers,
+        waves_by_lds=by_lds,
+        loop=_assembly.mix(_assembly.main_loop(assembly, *products(variant))),
+        problems=problems(arch, resources),
+    )
+
+
+def products(variant: Any) -> tuple[int, int]:
+    """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave."""
+    from rocmkern.tile.architectures import architecture
+
+    cfg, hardware = variant.cfg, architecture(variant.cfg.arch)
+    columns = getattr(cfg, "head_dim", 0) + getattr(cfg, "value_dim", 0)
+    multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
+    if hardware.matrix == "mfma" and variant.dtypes[0] == "float32":
+        return multiplications // (16 * 16 * 4), 0
+    if hardware.matrix and variant.dtypes[0] != "float32":
+        return multiplications // 16**3, 0
+    return 0, multiplications // hardware.wave
+
+
+def problems(arch: str, resources: dict[str, int]) -> tuple[str, ...]:
+    """What is wrong with the numbers of a kernel."""
+    from rocmkern.tile.architectures import local_memory_bytes
+
+    found = [f"{resources[name]} {words}" for name, words in _MUST_BE_ZERO.items() if resources[name]]
+    if resources["lds"] > local_memory_bytes(arch):
+        found.append(f"{resources['lds']} bytes of local memory of {local_memory_bytes(arch)}")
+    return tuple(found)
+
+
+def describe(row: Row) -> list[str]:
+    """A row of the table as text; what is wrong follows on a line of its own."""
+    name = f"{row.kernel} {_short(row.dtypes)} {row.config}"
+    if row.error:
+        return [name, f"    FAILS: {row.error}"]
+    r, loop = row.resources, row.loop
+    share = loop["fma"] / loop["vector_operations"] if loop["vector_operations"] else 0.0
+    cells = (
+        r["vgpr"], r["agpr"], r["sgpr"], r["lds"], r["scratch"], f"{r['vgpr_spills']}+{r['sgpr_spills']}", r["flat"],
+        f"{row.waves_by_registers}/{row.waves_by_lds:.2g}", loop["matrix"], loop["vector"], loop["transcendental"],
+        loop["lds"], loop["global"], f"{share:.0%}",
+    )  # fmt: skip
+    lines = [f"{name:<100}" + _cells(cells)]
+    if row.problems:
+        lines.append(f"    FAILS: {', '.join(row.problems)}")
+    return lines
+
+
+def _compiled(wanted: list[Any], jobs: int) -> Iterable[Row]:
+    """The rows in the order of the variants."""
+    if jobs == 1 or len(wanted) == 1:
+        yield from map(examine, wanted)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # Not forked: the compiler's libraries may hold locks in threads of their own.
+    with ProcessPoolExecutor(min(jobs, len(wanted)), get_context("spawn")) as pool:
+        yield from pool.map(examine, wanted)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _short(dtypes: tuple[str, ...]) -> str:
+    """The element types of a kernel's tensors, runs of equal ones counted: ``4f16,f32,2i32``."""
+    letters = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "bool": "b"}
+    runs = [(letters.get(name, name), len(list(run))) for name, run in itertools.groupby(dtypes)]
+    return ",".join(f"{count if count > 1 else ''}{name}" for name, count in runs)
+
+
+def _cells(values: Iterable[Any]) -> str:
+    return "".join(f"{value!s:>9}" for value in values)

@@ -1,0 +1,137 @@
+"""The hip target on a device: results, one compilation per variant, threads, misuse. Skipped without one."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import rocmkern
+from rocmkern import reference
+from rocmkern import tile as T
+from rocmkern.kernels.scale import scale
+from rocmkern.runtime.errors import RocmkernError, TargetError, TileError
+from rocmkern.targets import current_target
+
+
+@pytest.fixture(scope="module")
+def target():
+    try:
+        with rocmkern.using("hip"):
+            yield current_target()
+    except RocmkernError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def fresh(target, tmp_path, monkeypatch):
+    """Makes targets without variants, that share a cache directory."""
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path))
+    return lambda: type(target)(target.device)
+
+
+def launch_scale(target, x, factor):
+    """Launch the scale kernel by itself on device memory, and bring its result back."""
+    from rocmkern.ops import _configs
+    from rocmkern.ops._device_view import device_view
+    from rocmkern.runtime import default_manager
+
+    manager = default_manager(target.device)
+    with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
+        cfg = _configs.line("scale", target.arch)
+        target.launch(
+            scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [device_view(source), device_view(out), factor]
+        )
+        return out.to_numpy()
+
+
+def test_operations_run_on_numpy_arrays(target):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, heads, n, 24)).astype(np.float16) for heads, n in ((4, 20), (2, 37), (2, 37)))
+    out, lse = rocmkern.flash_attention(q, k, v, causal=True, window=(9, None), return_lse=True)
+    expected, expected_lse = reference.flash_attention(q, k, v, causal=True, window=(9, None), return_lse=True)
+    np.testing.assert_allclose(out, expected, atol=2e-3)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-5)
+    assert rocmkern.target().name == "hip" and rocmkern.target().arch.startswith("gfx")
+
+
+def test_a_variant_on_disk_is_not_compiled_again(fresh, monkeypatch):
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    first, second = fresh(), fresh()
+    np.testing.assert_array_equal(launch_scale(first, x, 2.0), 2 * x)
+    monkeypatch.setattr(type(second), "compile_kernel", lambda *arguments: pytest.fail("compiled"))
+    np.testing.assert_array_equal(launch_scale(second, x, 3.0), 3 * x)
+    np.testing.assert_array_equal(launch_scale(second, x, 4.0), 4 * x)
+    assert second.variants() == 1
+
+
+def test_threads_compile_a_variant_once_and_keep_their_arguments_apart(fresh, monkeypatch):
+    target, compiled, results = fresh(), [], {}
+    original = type(target).compile_kernel
+    monkeypatch.setattr(type(target), "compile_kernel", lambda *a: compiled.append(a) or original(*a))
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    start = threading.Barrier(4)
+
+    def work(number):
+        start.wait()
+        results[number] = [launch_scale(target, x, number + i / 8) for i in range(8)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        np.testing.assert_array_equal(results[number], [x * np.float32(number + i / 8) for i in range(8)])
+    assert len(compiled) == 1
+
+
+@dataclass(frozen=True)
+class Line(T.Config):
+    block_m: int = 64
+    block_n: int = 16
+
+
+def test_a_device_function_that_is_defined_after_the_first_compilation_is_known(target):
+    launch_scale(target, np.ones((1, 1, 3, 4), np.float32), 2.0)
+
+    @T.device
+    def tripled(x):
+        return x * 3.0
+
+    @T.kernel
+    def triple(cfg, x: T.Tensor[2], out: T.Out[2]):
+        row = T.row_index(cfg, cfg.block_m)
+        valid = row < x.shape[0]
+        T.store_tile(out, (row,), 0, tripled(T.load_tile(cfg, x, (row,), 0, cfg.block_n, valid)), valid)
+
+    triple.__globals__["tripled"] = tripled
+    try:
+        kernel = target.compile_kernel(triple, Line(arch=target.arch, waves=4), ("float32", "float32"))
+    finally:
+        del triple.__globals__["tripled"]
+    assert kernel.words == 10 and kernel.code.startswith(b"\x7fELF")
+
+
+def test_a_consumed_tile_is_refused_before_compilation(target):
+    @T.kernel
+    def wrong(cfg, x: T.Tensor[2], out: T.Out[2]):
+        row = T.row_index(cfg, cfg.block_m)
+        s = T.load_tile(cfg, x, (row,), 0, cfg.block_n, row < x.shape[0])
+        e = T.exp2(s)
+        T.store_tile(out, (row,), 0, e + s, row < x.shape[0])
+
+    with pytest.raises(TileError, match="consumed"):
+        target.compile_kernel(wrong, Line(arch=target.arch, waves=4), ("float32", "float32"))
+
+
+def test_a_launch_with_other_arguments_than_the_kernel_has_is_an_error(target):
+    from rocmkern.targets.hip import LoadedKernel, compile_kernel
+
+    cfg = Line(arch=target.arch, waves=4)
+    with target.device.current():
+        loaded = LoadedKernel(compile_kernel(scale, cfg, ("float32", "float32")).executable)
+        with pytest.raises(TargetError, match="kernel scale takes 19 launch words, got 2"):
+            loaded.launch((1, 1, 1), [0, 0])
+        with pytest.raises(TargetError, match="kernel scale: the HIP runtime reports hipError"):
+            loaded.launch((1, 1, 0), [0] * 19)
