@@ -1062,8 +1062,8 @@ class CudaLowering(TensorLowering):
         larger = functools.partial(_fmax, b)
 
         # A weight is 2 ** (s * scale + offset) in one FMA, with offset = -m * scale. Its rounding is the same in all
-        # weights, sums and rescalings of a row, so it cancels in the result. Where it could overflow (a bias of the
-        # lowest float32 makes such scores) m is subtracted before the product.
+        # weights, sums and rescalings of a row, so it cancels in the result. Where that or the product could overflow
+        # (constant inputs of 133120, a bias of the lowest float32) m is subtracted before the product.
         offsets = [b.fmul(x, negative_factor) for x in old]
 
         # Each lane looks at its own part of the rows: only when a maximum has grown much does a warp find the new ones.
@@ -1101,8 +1101,11 @@ class CudaLowering(TensorLowering):
 
     @staticmethod
     def is_huge(b: ir.IRBuilder, offset: ir.Value) -> ir.Value:
-        """Whether an exponent is too large to be the addend of an FMA; also true of a row that has seen only -inf."""
-        return b.fcmp_ordered(">", _fabs(b, offset), const(F32, 2.0**100))
+        """Whether an exponent is too large to be the addend of an FMA; also true of a row that has seen only -inf.
+
+        Its rounding error, up to 2 ** -25 of it, is an exponent as well: beyond this bound it could overflow.
+        """
+        return b.fcmp_ordered(">", _fabs(b, offset), const(F32, 2.0**24))
 
     @staticmethod
     def finite_base(b: ir.IRBuilder, maximum: ir.Value) -> ir.Value:
