@@ -78,7 +78,7 @@ class Blocks:
         return max(16, self.keys[bucket] // share)
 
 
-_CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=128, line=(4, 256, 1))
+_CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, line=(4, 256, 1))
 # A wave has 16 rows; local memory and registers bound the keys.
 _CDNA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
 _RDNA = Blocks(
