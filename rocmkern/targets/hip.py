@@ -34,6 +34,9 @@ def launch({words}):
     body(config(CFG, 0, 0, 0), {arguments})
 """
 
+#: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`).
+PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>"
+
 
 @dataclass(frozen=True)
 class Executable:
@@ -289,7 +292,7 @@ def _optimized(bitcode: bytes, arch: str) -> tuple[bytes, str]:
     from numba.hip.amdgcn import AMDGPUTargetMachine
     from numba.hip.util import llvmutils
 
-    text = AMDGPUTargetMachine(arch).optimize_module(bitcode)
+    text = AMDGPUTargetMachine(arch).optimize_module(bitcode, passes=PASSES)
     return bytes(llvmutils.to_bc_fast(text)), bytes(text).decode()
 
 
@@ -297,6 +300,9 @@ def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:
     """Inline everything, so that no tile goes through memory, and tell LLVM the block size: it sets the registers."""
     for module in library.modules:
         for fn in module.functions:
+            if not fn.is_declaration:
+                # Otherwise LLVM makes quiet NaNs of all operands of a maximum first.
+                set.add(fn.attributes, '"amdgpu-ieee"="false"')
             if fn.name == kernel_name:
                 # llvmlite knows no string attributes; numba-hip adds its own in the same way.
                 set.add(fn.attributes, f'"amdgpu-flat-work-group-size"="{threads},{threads}"')

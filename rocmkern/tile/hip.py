@@ -9,7 +9,8 @@ the operand of the next product without leaving it (one exchange of half-waves o
 Rows       one value per row block; lane groups hold copies
 Tile       float32, a vector of ``atom.registers`` for every (row block, 16 columns)
 Operand    for matrix instructions a run of ``atom.run`` elements for every (row block, 16 elements of the reduced
-           axis); where there are none for the dtype it is stored as a Tile
+           axis), in local memory where they would take too many registers (see `Parked`); where there are none for
+           the dtype it is stored as a Tile
 Stage      a window in local memory, and the next window in registers on its way there
 =========  ==========================================================================================================
 
@@ -79,8 +80,8 @@ LOG2_E = 1.4426950408889634
 NEG_INF = float("-inf")
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
 LAZY_EXPONENT = 8.0
-#: Up to this base-2 exponent a maximum times the scale may be rounded before it is subtracted: an error of 2^-20.
-FUSED_EXPONENT = 32.0
+#: Up to this base-2 exponent a maximum times the scale may be rounded (by 1/2 at most) before it is subtracted.
+HUGE_EXPONENT = 2.0**24
 #: tanh(x) = x + x^3 * P(x^2) for |x| < 0.6: minimax fit of P in relative error (3e-9).
 TANH_SMALL = 0.6
 TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.00589515)
@@ -88,18 +89,22 @@ TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.005895
 ROW_PADDING = 16
 CHUNK_BYTES = 16
 
+#: Operands this long wait in local memory; in a block of one wave, those of more registers than the second number.
+PARKED_LENGTH, PARKED_REGISTERS = 256, 32
+
 #: Registers of one group of loads from local memory in a product; two groups are alive at a time.
 LOAD_AHEAD = 16
 
+#: The value of a stage: its first member that belongs to a copy, and what the members of a copy are.
+COPY_MEMBERS = 5
+LANE_LOCAL, LANE_SOURCE, ACCESS, CHUNKS = 1, 2, 3, 4
+#: How a source can be read; see `HipLowering.access`.
+ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
+
 GLOBAL, LOCAL = 1, 3  # LLVM address spaces
 POINTER = ir.PointerType(I8)
-#: Bit patterns: infinity, one, and a number larger than any count of keys in a window.
-SPECIAL = {
-    "float32": (0x7F800000, 0x3F800000, 0x45800000),
-    "float16": (0x7C00, 0x3C00, 0x6C00),
-    "bfloat16": (0x7F80, 0x3F80, 0x4580),
-}
-SPECIAL_MANY = 4096.0
+#: Bit patterns of infinity.
+INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 
 def atom_of(arch: str) -> Atom:
@@ -150,6 +155,8 @@ class Copy:
         Bytes of an element there: 4 if it holds float32, whatever the dtype of the source.
     per_lane : int
         Blocks of a lane; the last ones may not exist.
+    rows_apart : int or None
+        If the blocks of a lane lie below each other and all exist, their distance.
     """
 
     transposed: bool
@@ -161,6 +168,7 @@ class Copy:
     blocks: int
     per_lane: int
     chunk: ir.VectorType
+    rows_apart: int | None
 
     @property
     def bytes(self) -> int:
@@ -196,7 +204,7 @@ class Window:
     def copy(self, rows: int, columns: int) -> Copy:
         transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
         lines, length = (self.k, self.n) if transposed else (self.n, self.k)
-        blocks = self.n * self.k // (rows * columns)
+        blocks, across = self.n * self.k // (rows * columns), self.k // columns
         return Copy(
             transposed=transposed,
             lines=lines,
@@ -206,15 +214,52 @@ class Window:
             block_columns=columns,
             blocks=blocks,
             per_lane=-(-blocks // self.threads),
+            rows_apart=self.threads // across * rows if self.threads % across == 0 == blocks % self.threads else None,
             chunk=ir.VectorType(I32, columns * self.item_bytes // 4),
         )
 
     def value_type(self) -> ir.Type:
-        """Source pointer, rows, columns, both strides; then for each copy where it lies, and its chunks in flight."""
+        """Source pointer, rows, columns, both strides; then for each copy (from `COPY_MEMBERS` on) where it lies,
+        the lane's offset in it and in a window of the source, how the source can be read, and the chunks in flight.
+        """
         members = [POINTER, I64, I64, I64, I64]
         for copy in self.copies:
-            members += [POINTER, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
+            members += [POINTER, I32, I32, I32, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
         return ir.LiteralStructType(members)
+
+
+class Parked:
+    """Geometry of an operand that waits in local memory, because a lane cannot hold it besides the tiles around it.
+
+    Every lane reads what it wrote itself, or what a lane with the same row wrote that holds the same: no barrier is
+    needed.
+
+    Attributes
+    ----------
+    slot : int
+        Bytes of one fragment: of all lanes of a wave, for one row block and 16 elements of the reduced axis.
+    bytes : int
+        Bytes of the operand, for a block.
+    """
+
+    def __init__(self, ty: Any):
+        layout = Layout(ty)
+        self.atom, self.row_blocks, self.steps = layout.atom, layout.row_blocks, ty.k // 16
+        self.run = ir.VectorType(operand_element(ty.dtype), self.atom.run)
+        self.run_bytes = self.atom.run * DTYPES[ty.dtype]
+        self.slot = 16 * (16 // self.atom.run) * self.run_bytes
+        self.wave_bytes = self.row_blocks * self.steps * self.slot
+        self.bytes = layout.waves * self.wave_bytes
+
+    @staticmethod
+    def suits(ty: Any) -> bool:
+        """Whether an operand is parked. A block of one wave holds all of the next windows in its registers as well."""
+        layout = Layout(ty)
+        atom = layout.atom
+        if ty.dtype not in atom.intrinsics or atom.wave == 64:  # waves of 64 have 512 registers
+            return False
+        registers = layout.row_blocks * ty.k // 16 * atom.run * DTYPES[ty.dtype] // 4
+        return ty.k >= PARKED_LENGTH or (layout.waves == 1 and registers > PARKED_REGISTERS)
 
 
 def operand_element(dtype: str) -> ir.Type:
@@ -281,7 +326,9 @@ class _TileModel(models.PrimitiveModel):
 class _OperandModel(models.PrimitiveModel):
     def __init__(self, manager: Any, ty: Any):
         layout = Layout(ty)
-        if ty.dtype in layout.atom.intrinsics:
+        if Parked.suits(ty):
+            super().__init__(manager, ty, POINTER)  # where this lane's part lies
+        elif ty.dtype in layout.atom.intrinsics:
             run = ir.VectorType(operand_element(ty.dtype), layout.atom.run)
             super().__init__(manager, ty, ir.ArrayType(run, layout.row_blocks * ty.k // 16))
         else:
@@ -374,6 +421,18 @@ def _tree(b: ir.IRBuilder, join: Callable, xs: list) -> ir.Value:
     return elements[0]
 
 
+def _largest(b: ir.IRBuilder, vectors: list) -> ir.Value:
+    """The largest element, found three at a time: there is an instruction for that."""
+
+    def larger(x: ir.Value, y: ir.Value) -> ir.Value:
+        return _math(b, "maxnum", x, y)
+
+    xs = [x for v in vectors for x in _elements(b, v)]
+    while len(xs) > 1:
+        xs = [functools.reduce(larger, xs[i : i + 3]) for i in range(0, len(xs), 3)]
+    return xs[0]
+
+
 def _branch(b: ir.IRBuilder, condition: ir.Value, yes: Callable, no: Callable) -> list:
     """``yes()`` or ``no()``, which emit code and return equally many values."""
     with b.if_else(condition) as (then, otherwise):
@@ -389,6 +448,78 @@ def _branch(b: ir.IRBuilder, condition: ir.Value, yes: Callable, no: Callable) -
         phi.add_incoming(y, right_end)
         joined.append(phi)
     return joined
+
+
+def _if(b: ir.IRBuilder, condition: ir.Value, values: list, body: Callable) -> list:
+    """``body()``, which returns new values, if the condition holds; else ``values``.
+
+    For tiles use this and not `_branch`. LLVM makes two conditional blocks of if and else, one after the other, even
+    where all lanes take the same way: what the second one starts from stays alive during the first.
+    """
+    start = b.block
+    with b.if_then(condition):
+        new, end = body(), b.block
+    joined = []
+    for x, y in zip(new, values, strict=True):
+        phi = b.phi(x.type)
+        phi.add_incoming(x, end)
+        phi.add_incoming(y, start)
+        joined.append(phi)
+    return joined
+
+
+def _loop(b: ir.IRBuilder, count: int, values: list, body: Callable) -> list:
+    """``values = body(i, values)`` for i in 0 .. count - 1, as a loop that LLVM does not unroll."""
+    bound, before, head = _opaque(b, const(I32, count), "s"), b.block, b.append_basic_block("loop")
+    b.branch(head)
+    b.position_at_end(head)
+    number, phis = b.phi(I32), [b.phi(x.type) for x in values]
+    new = body(number, phis)
+    following = b.add(number, const(I32, 1))
+    for phi, first, then in zip([number, *phis], [const(I32, 0), *values], [following, *new], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(then, b.block)
+    done = b.append_basic_block("done")
+    b.cbranch(b.icmp_unsigned("<", following, bound), head, done)
+    b.position_at_end(done)
+    return new
+
+
+def _shared(b: ir.IRBuilder, name: str, args: list, own: list, body: Callable) -> list:
+    """``body(b, args, own)``, a list of values, as a call of an internal function that is inlined later.
+
+    Where both branches of a kernel end in the same calls, LLVM makes one of the two, provided that at most one argument
+    differs: ``own`` is passed as one. So both branches share the code, and a tile does not have to live in two places
+    (see `_if`).
+    """
+    state = ir.LiteralStructType([x.type for x in own])
+    types_ = [*(x.type for x in args), state]
+
+    def emit(function: ir.Function) -> tuple:
+        inner = ir.IRBuilder(function.append_basic_block("entry"))
+        return inner, body(inner, list(function.args[:-1]), _items(inner, function.args[-1]))
+
+    name = f"rocmkern_{name}"
+    function = b.module.globals.get(name)
+    if function is None:
+        # Only the body tells the types of the results: it is made once more, and thrown away.
+        _, trial = emit(ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), types_), name))
+        results = ir.LiteralStructType([x.type for x in trial])
+        function = ir.Function(b.module, ir.FunctionType(results, types_), name)
+        function.linkage = "internal"
+        # All lanes take part: it must not be copied into branches that only some of them take.
+        function.attributes.add("noduplicate")
+        inner, values = emit(function)
+        inner.ret(_aggregate(inner, results, values))
+    return _items(b, b.call(function, [*args, _aggregate(b, state, own)]))
+
+
+def _flat(blocks: list) -> list:
+    return list(itertools.chain(*blocks))
+
+
+def _in_blocks(values: list, size: int) -> list:
+    return [values[i : i + size] for i in range(0, len(values), size)]
 
 
 def _thread(b: ir.IRBuilder) -> ir.Value:
@@ -416,7 +547,9 @@ def _from_group(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> 
     bits = b.bitcast(value, I32)
     if atom.wave == 32:
         identity = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
-        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [bits, bits, *identity, const(I1, 0), const(I1, 0)])
+        # All lanes are active, so that the value for lanes that are not (the first one) never counts.
+        nothing = ir.Constant(I32, ir.Undefined)
+        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [nothing, bits, *identity, const(I1, 0), const(I1, 1)])
     else:
         lane = b.xor(_Lane(b, atom).index, const(I32, 16 * distance))
         bits = call(b, "llvm.amdgcn.ds.bpermute", I32, [b.shl(lane, const(I32, 2)), bits])
@@ -471,6 +604,17 @@ def _opaque(b: ir.IRBuilder, value: ir.Value, register: str) -> ir.Value:
     return b.call(ir.InlineAsm(ty, "", f"={register},0", side_effect=True), [value])
 
 
+def _uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """An i64 that is the same in all lanes, in scalar registers: LLVM may have put its parts elsewhere."""
+    parts = _each(b, b.bitcast(value, ir.VectorType(I32, 2)), lambda x: _math(b, "amdgcn.readfirstlane", x))
+    return b.bitcast(parts, I64)
+
+
+def _pinned(b: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """The same vector. What it is computed from stays here: LLVM would move it behind branches, away from its loads."""
+    return _each(b, vector, lambda x: _opaque(b, x, "v"))
+
+
 def _pipelined(b: ir.IRBuilder, steps: list, load: Callable, use: Callable, registers: int) -> None:
     """``use(step, load(step))`` for each step, with the loads one group of steps ahead and no further.
 
@@ -484,6 +628,22 @@ def _pipelined(b: ir.IRBuilder, steps: list, load: Callable, use: Callable, regi
         for step, value in zip(group, loaded, strict=True):
             use(step, value)
         _schedule_no_further(b)
+
+
+def _matrix_instruction(b: ir.IRBuilder, window: Window, right: ir.Value, left: ir.Value, total: ir.Value) -> ir.Value:
+    """``total + right @ left`` for one tile each."""
+    atom, name = window.atom, window.atom.intrinsics[window.dtype]
+    if isinstance(total, ir.Constant) and "wmma" in name:
+        # LLVM keeps a tile of zeros in registers to start from, though the instruction takes a constant.
+        instruction = "v_" + "_".join(name.split(".")[2:6])
+        ty = ir.FunctionType(total.type, [right.type, left.type])
+        return b.call(ir.InlineAsm(ty, f"{instruction} $0, $1, $2, 0", "=&v,v,v"), [right, left])
+    pairs = [(right, left)]
+    if window.item_bytes == 4:  # an instruction takes one element a lane, and sums over the lane groups
+        pairs = zip(_elements(b, right), _elements(b, left), strict=True)
+    for x, y in pairs:
+        total = call(b, name, total.type, [x, y, total, *[const(I32, 0)] * atom.trailing])
+    return total
 
 
 def _schedule_no_further(b: ir.IRBuilder) -> None:
@@ -508,6 +668,14 @@ def _below(b: ir.IRBuilder, column: int, left: ir.Value) -> ir.Value:
 
 def _in_space(b: ir.IRBuilder, pointer: ir.Value, space: int) -> ir.Value:
     return b.addrspacecast(pointer, ir.PointerType(I8, space))
+
+
+def _local_room(b: ir.IRBuilder, name: str, size: int) -> ir.Value:
+    """Pointer to bytes of local memory: one variable for each call, which is made where an operation is expanded."""
+    room = ir.GlobalVariable(b.module, ir.ArrayType(I8, size), b.module.get_unique_name(name), LOCAL)
+    room.linkage, room.align = "internal", CHUNK_BYTES
+    room.initializer = ir.Constant(room.value_type, ir.Undefined)
+    return b.bitcast(room, ir.PointerType(I8, LOCAL))
 
 
 def _load(b: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type, align: int) -> ir.Value:
@@ -864,59 +1032,79 @@ class HipLowering(TensorLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
     ) -> ir.Value:
         s_ty, acc_ty = sig.args[0], sig.args[4]
-        layout = Layout(s_ty)
-        atom, blocks = layout.atom, layout.row_blocks
         scale = self.scalar(context, b, sig.args[1], scale, "f32")
-        top = [
-            _math(b, "maxnum", old, new)
-            for old, new in zip(_items(b, m), _items(b, self.rowmax(context, b, signature(None, s_ty), s)), strict=True)
-        ]
+        parts = [_items(b, x) for x in (m, l, acc)]
+        rows, tiles = len(parts[0]), len(parts[2])
 
-        # Rescale only when some row of this wave grew by more than the lag that float32 can bear.
+        def body(b: ir.IRBuilder, args: list, scores: list) -> list:
+            m, l, acc = args[1 : 1 + rows], args[1 + rows : 1 + 2 * rows], args[1 + 2 * rows :]
+            return self.softmax(b, Layout(s_ty).atom, args[0], m, l, acc, scores)
+
+        arch, waves = s_ty.hw
+        name = f"softmax_{arch}_{waves}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"
+        values = _shared(b, name, [scale, *_flat(parts)], _items(b, s), body)
+        ends = [0, *itertools.accumulate((len(values) - 2 * rows - tiles, rows, rows, tiles))]
+        out = [_array(b, values[i:j]) for i, j in itertools.pairwise(ends)]
+        return context.make_tuple(b, sig.return_type, out)
+
+    def softmax(
+        self, b: ir.IRBuilder, atom: Atom, scale: ir.Value, old: list, old_sums: list, old_tiles: list, scores: list
+    ) -> list:
+        """Weights, maxima, sums and accumulator, one after the other."""
+        negative_scale = b.fneg(scale)
+        per_block, columns = len(scores) // len(old), len(old_tiles) // len(old)
+
+        # A weight is 2 ** (s * scale + offset), offset = -m * scale. The rounding of the offset is the same in all
+        # weights, sums and rescalings of a row, so that it cancels.
+        old_offsets = [b.fmul(x, negative_scale) for x in old]
+
+        # Each lane looks at its own part of the rows. Only when a maximum has grown by more than float32 can bear does
+        # a wave find the new ones. A comparison with NaN (rows that have seen nothing but -inf) counts as grown.
+        highest = [_largest(b, block) for block in _in_blocks(scores, per_block)]
         grown = const(I1, 0)
-        for old, new in zip(_items(b, m), top, strict=True):
-            growth = b.fmul(b.fsub(new, old), scale)
-            grown = b.or_(grown, b.fcmp_ordered(">", growth, const(F32, LAZY_EXPONENT)))
-
-        def base_of(maximum: ir.Value) -> ir.Value:
-            return b.select(b.fcmp_ordered("==", maximum, const(F32, NEG_INF)), const(F32, 0.0), maximum)
+        for high, offset in zip(highest, old_offsets, strict=True):
+            excess = _math(b, "fma", high, scale, offset)
+            grown = b.or_(grown, b.fcmp_unordered(">", excess, const(F32, LAZY_EXPONENT)))
+            grown = b.or_(grown, self.is_huge(b, offset))
 
         def rescale() -> list:
-            tiles, sums = [], []
-            for old, new, total, block in zip(
-                _items(b, m), top, _items(b, l), self.tile_blocks(b, acc_ty, acc), strict=True
-            ):
-                shrink = _exp2(b, b.fmul(b.fsub(old, base_of(new)), scale))
+            maxima, offsets, sums, tiles, moved = [], [], [], [], []
+            for r, before in enumerate(old):
+                new = _over_groups(b, atom, lambda x, y: _math(b, "maxnum", x, y), highest[r])
+                new = _math(b, "maxnum", before, new)
+                base = b.select(b.fcmp_ordered("==", new, const(F32, NEG_INF)), const(F32, 0.0), new)
+                offset = b.fmul(base, negative_scale)
+                huge = self.is_huge(b, offset)
+                exact = b.or_(huge, self.is_huge(b, old_offsets[r]))
+                change = b.select(exact, b.fmul(b.fsub(before, base), scale), b.fsub(offset, old_offsets[r]))
+                shrink = _exp2(b, change)
                 factor = _splat(b, shrink, atom.registers)
-                tiles += [b.fmul(v, factor) for v in block]
-                sums.append(b.fmul(total, shrink))
-            return [*top, *sums, *tiles]
+                zero = const(F32, 0.0)
+                # Where the product is too large to be rounded, the maximum is subtracted before it.
+                less = _splat(b, b.select(huge, base, zero), atom.registers)
+                maxima.append(new)
+                offsets.append(b.select(huge, zero, offset))
+                sums.append(b.fmul(old_sums[r], shrink))
+                tiles += [b.fmul(v, factor) for v in old_tiles[r * columns : (r + 1) * columns]]
+                moved += [b.fsub(v, less) for v in scores[r * per_block : (r + 1) * per_block]]
+            return [*maxima, *offsets, *sums, *tiles, *moved]
 
-        joined = _branch(b, _any_lane(b, atom, grown), rescale, lambda: [*_items(b, m), *_items(b, l), *_items(b, acc)])
-        maxima, sums, tiles = joined[:blocks], joined[blocks : 2 * blocks], joined[2 * blocks :]
+        parts = [old, old_offsets, old_sums, old_tiles, scores]
+        joined = iter(_if(b, _any_lane(b, atom, grown), _flat(parts), rescale))
+        maxima, offsets, sums, tiles, scores = ([next(joined) for _ in part] for part in parts)
 
-        # (s - base) * scale is one instruction where the rounding of base * scale does not matter.
-        bases = [base_of(maximum) for maximum in maxima]
-        offsets = [b.fmul(base, scale) for base in bases]
-        far = const(I1, 0)
-        for offset in offsets:
-            far = b.or_(far, b.fcmp_unordered(">", _math(b, "fabs", offset), const(F32, FUSED_EXPONENT)))
+        factor = _splat(b, scale, atom.registers)
+        addends = [_splat(b, offset, atom.registers) for offset in offsets for _ in range(per_block)]
+        powers = [_math(b, "fma", v, factor, x) for v, x in zip(scores, addends, strict=True)]
+        p = [_each(b, v, lambda e: _exp2(b, e)) for v in powers]
+        for r, block in enumerate(_in_blocks(p, per_block)):
+            sums[r] = b.fadd(sums[r], _over_groups(b, atom, b.fadd, _tree(b, b.fadd, block)))
+        return [*p, *maxima, *sums, *tiles]
 
-        def exponents(fused: bool) -> list:
-            factor, out = _splat(b, scale, atom.registers), []
-            for base, offset, block in zip(bases, offsets, self.tile_blocks(b, s_ty, s), strict=True):
-                if fused:
-                    negative = _splat(b, b.fneg(offset), atom.registers)
-                    out += [_math(b, "fma", v, factor, negative) for v in block]
-                else:
-                    out += [b.fmul(b.fsub(v, _splat(b, base, atom.registers)), factor) for v in block]
-            return out
-
-        powers = _branch(b, _any_lane(b, atom, far), lambda: exponents(False), lambda: exponents(True))
-        p = _array(b, [_each(b, v, lambda e: _exp2(b, e)) for v in powers])
-        totals = [b.fadd(total, new) for total, new in zip(sums, self.reduce_rows(b, s_ty, p, b.fadd), strict=True)]
-        values = [p, _array(b, maxima), _array(b, totals), _array(b, tiles)]
-        return context.make_tuple(b, sig.return_type, values)
+    @staticmethod
+    def is_huge(b: ir.IRBuilder, offset: ir.Value) -> ir.Value:
+        """Whether an offset's rounding makes weights too large; also true of a row that has seen only -inf."""
+        return b.fcmp_unordered(">", _math(b, "fabs", offset), const(F32, HUGE_EXPONENT))
 
     # ------------------------------------------------------------------------------------------------------ stages
     def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: Any, n: Any, k: Any) -> ir.Value:
@@ -924,13 +1112,15 @@ class HipLowering(TensorLowering):
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         members = [data, *shape, *strides]
         for copy in window.copies:
-            # One variable per call site: it is made here, where the call is expanded.
-            name = b.module.get_unique_name("rocmkern_stage")
-            room = ir.GlobalVariable(b.module, ir.ArrayType(I8, copy.bytes), name, LOCAL)
-            room.linkage, room.align = "internal", CHUNK_BYTES
-            room.initializer = ir.Constant(room.value_type, ir.Undefined)
-            pointer = b.addrspacecast(b.bitcast(room, ir.PointerType(I8, LOCAL)), POINTER)
-            members += [pointer, ir.Constant(ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows), ir.Undefined)]
+            pointer = b.addrspacecast(_local_room(b, "rocmkern_stage", copy.bytes), POINTER)
+            row, column, _ = self.block(b, window, copy, 0, _thread(b))
+            inside = self.local_offset(b, window, copy, row, column)
+            outside = b.mul(row, b.trunc(strides[0], I32))
+            outside = b.add(outside, b.mul(column, const(I32, window.item_bytes)))
+            # Each takes one register; of known origin they would be extended to two, or taken apart again.
+            inside, outside = (_opaque(b, x, "v") for x in (inside, outside))
+            chunks = ir.Constant(ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows), ir.Undefined)
+            members += [pointer, inside, outside, self.access(b, window, copy, members[:5]), chunks]
         return _aggregate(b, window.value_type(), members)
 
     @staticmethod
@@ -949,12 +1139,46 @@ class HipLowering(TensorLowering):
         window = Window(sig.args[0])
         row0 = self.scalar(context, b, sig.args[1], row0, "i64")
         for number, copy in enumerate(window.copies):
-            chunks = self.fetch_copy(b, window, copy, _items(b, st)[:5], row0)
-            st = b.insert_value(st, _array(b, chunks), 6 + 2 * number)
+            lane = b.extract_value(st, self.member(number, LANE_SOURCE))
+            access = b.extract_value(st, self.member(number, ACCESS))
+            chunks = self.fetch_copy(b, window, copy, _items(b, st)[:5], lane, access, row0)
+            st = b.insert_value(st, _array(b, chunks), self.member(number, CHUNKS))
         _keep_order(b)
         return st
 
-    def fetch_copy(self, b: ir.IRBuilder, window: Window, copy: Copy, source: list, row0: ir.Value) -> list:
+    @staticmethod
+    def member(copy: int, which: int) -> int:
+        """Number of a copy's member in the value of a stage."""
+        return COPY_MEMBERS + 5 * copy + which
+
+    @staticmethod
+    def access(b: ir.IRBuilder, window: Window, copy: Copy, source: list) -> ir.Value:
+        """How the rows of a source can be read: WHOLE_ROWS, CHUNKS_OF_ROWS or ELEMENTS."""
+        source, _, columns, row_stride, column_stride = source
+        size, width = window.item_bytes, copy.block_columns
+
+        def unlike(x: ir.Value, y: ir.Value) -> ir.Value:
+            return b.icmp_signed("!=", x, y)
+
+        bits = b.and_(b.or_(b.ptrtoint(source, I64), row_stride), const(I64, size * width - 1))
+        bits = b.or_(bits, b.and_(columns, const(I64, width - 1)))
+        slow = b.or_(unlike(column_stride, const(I64, size)), unlike(bits, const(I64, 0)))
+        # A window's rows must lie within 2 GiB for 32-bit offsets.
+        near = b.icmp_unsigned("<", row_stride, const(I64, (1 << 31) // window.n))
+        fits = b.and_(near, b.icmp_signed(">=", columns, const(I64, window.k)))
+        fast = b.select(fits, const(I32, WHOLE_ROWS), const(I32, CHUNKS_OF_ROWS))
+        return b.select(slow, const(I32, ELEMENTS), fast)
+
+    def fetch_copy(
+        self,
+        b: ir.IRBuilder,
+        window: Window,
+        copy: Copy,
+        source: list,
+        lane: ir.Value,
+        access: ir.Value,
+        row0: ir.Value,
+    ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
         base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
@@ -971,18 +1195,22 @@ class HipLowering(TensorLowering):
 
         def whole() -> list:
             """A window that lies inside the source: a uniform address and a 32-bit offset for each lane."""
-            out, thread = [], _thread(b)
-            top = b.gep(base, [b.mul(row0, row_stride)], source_etype=I8)
-            across = window.k // copy.block_columns
-            even = window.threads % across == 0 and copy.blocks % window.threads == 0
+            out, at = [], 0
+            line = b.add(b.ptrtoint(base, I64), b.mul(row0, row_stride))
+            line = b.inttoptr(_uniform(b, line), base.type)
+            # LLVM would extend the offset to 64 bits outside of a loop, and would no longer know that it is short.
+            offset = _opaque(b, lane, "v")
             for i in range(copy.per_lane):
-                # Where all blocks of a lane lie below each other, only the uniform part of the address differs.
-                row, column, _ = self.block(b, window, copy, 0 if even else i, thread)
-                lane = b.add(b.mul(row, b.trunc(row_stride, I32)), b.mul(column, const(I32, size)))
-                down = i * copy.block_rows * (window.threads // across) if even else 0
-                for r in range(copy.block_rows):
-                    line = b.gep(top, [b.mul(row_stride, const(I64, down + r))], source_etype=I8)
-                    out.append(_load(b, line, b.zext(lane, I64), copy.chunk, chunk_bytes))
+                down = i * (copy.rows_apart or 0)
+                if copy.rows_apart is None:
+                    row, column, _ = self.block(b, window, copy, i, _thread(b))
+                    offset = b.add(b.mul(row, b.trunc(row_stride, I32)), b.mul(column, const(I32, size)))
+                    offset = _opaque(b, offset, "v")
+                for number in range(down, down + copy.block_rows):
+                    # LLVM would derive the address of each line from the one before, in 64 bits a lane.
+                    line = b.gep(line, [b.mul(row_stride, const(I64, number - at))], source_etype=I8)
+                    line, at = _opaque(b, line, "s"), number
+                    out.append(_load(b, line, b.zext(offset, I64), copy.chunk, chunk_bytes))
             return out
 
         def vectors() -> list:
@@ -1007,20 +1235,10 @@ class HipLowering(TensorLowering):
                 _schedule_no_further(b)
             return out
 
-        def unlike(x: ir.Value, y: ir.Value) -> ir.Value:
-            return b.icmp_signed("!=", x, y)
-
         some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
-        bits = b.and_(b.or_(b.ptrtoint(source, I64), row_stride), const(I64, chunk_bytes - 1))
-        bits = b.or_(bits, b.and_(columns, const(I64, width - 1)))
-        slow = b.or_(unlike(column_stride, const(I64, size)), unlike(bits, const(I64, 0)))
-        # A window's rows must lie within 2 GiB for 32-bit offsets.
-        near = b.icmp_unsigned("<", row_stride, const(I64, (1 << 31) // window.n))
-        inside = b.and_(
-            b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows),
-            b.icmp_signed(">=", columns, const(I64, window.k)),
-        )
-        best = b.and_(b.and_(inside, near), b.not_(slow))
+        inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows)
+        best = b.and_(inside, b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS)))
+        slow = b.icmp_unsigned("==", access, const(I32, ELEMENTS))
         nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
 
         def otherwise() -> list:
@@ -1032,45 +1250,57 @@ class HipLowering(TensorLowering):
         window, thread = Window(sig.args[0]), _thread(b)
         _local_barrier(b)
         for number, copy in enumerate(window.copies):
-            local, chunks = self.local(b, st, number), _items(b, b.extract_value(st, 6 + 2 * number))
+            local, chunks = self.local(b, st, number), _items(b, b.extract_value(st, self.member(number, CHUNKS)))
             commit = self.commit_transposed if copy.transposed else self.commit
             for i in range(copy.per_lane):
-                row, column, exists = self.block(b, window, copy, i, thread)
+                exists = None
+                if copy.rows_apart is None:
+                    row, column, exists = self.block(b, window, copy, i, thread)
+                    offset = self.local_offset(b, window, copy, row, column)
+                else:
+                    step = copy.local_bytes * (1 if copy.transposed else copy.ld)
+                    offset = b.extract_value(st, self.member(number, LANE_LOCAL))
+                    offset = b.add(offset, const(I32, i * copy.rows_apart * step))
                 some = chunks[i * copy.block_rows : (i + 1) * copy.block_rows]
                 with contextlib.nullcontext() if exists is None else b.if_then(exists):
-                    commit(b, window, copy, local, row, column, some)
+                    commit(b, window, copy, local, offset, some)
         _local_barrier(b)
         return st
 
     @staticmethod
-    def commit(
-        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, row: ir.Value, column: ir.Value, chunks: list
-    ) -> None:
+    def local_offset(b: ir.IRBuilder, window: Window, copy: Copy, row: ir.Value, column: ir.Value) -> ir.Value:
+        """Byte offset of a block in local memory."""
+        if not window.matrix and window.atom.register_step == 2:
+            # Even columns of a tile first, then odd ones: see `position`.
+            column = b.or_(b.and_(column, const(I32, ~15)), b.lshr(b.and_(column, const(I32, 15)), const(I32, 1)))
+        line, place = (column, row) if copy.transposed else (row, column)
+        line = b.mul(line, const(I32, copy.ld * copy.local_bytes))
+        return b.add(line, b.mul(place, const(I32, copy.local_bytes)))
+
+    @staticmethod
+    def commit(b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, start: ir.Value, chunks: list) -> None:
         """Write one block, which is one chunk of a row, to local memory."""
-        start = b.mul(row, const(I32, copy.ld * copy.local_bytes))
         if window.matrix:
-            _store(b, chunks[0], local, b.add(start, b.mul(column, const(I32, copy.local_bytes))), CHUNK_BYTES)
+            _store(b, chunks[0], local, start, CHUNK_BYTES)
             return
         items = ir.VectorType(_memory_int(window.dtype), copy.block_columns)
         floats = _widen(b, b.bitcast(chunks[0], items), window.dtype)
         if window.atom.register_step == 1:
             for part in range(0, copy.block_columns, 4):
-                offset = b.add(start, b.mul(b.add(column, const(I32, part)), const(I32, 4)))
-                _store(b, _shuffle(b, floats, floats, range(part, part + 4)), local, offset, 16)
+                _store(
+                    b, _shuffle(b, floats, floats, range(part, part + 4)), local, b.add(start, const(I32, 4 * part)), 16
+                )
             return
-        # Even columns of a tile first, then odd ones: see `position`.
-        tile, inner = b.and_(column, const(I32, ~15)), b.lshr(b.and_(column, const(I32, 15)), const(I32, 1))
         for odd in (0, 1):
-            offset = b.add(start, b.mul(b.add(b.add(tile, inner), const(I32, 8 * odd)), const(I32, 4)))
-            _store(b, _shuffle(b, floats, floats, range(odd, copy.block_columns, 2)), local, offset, 8)
+            run = _shuffle(b, floats, floats, range(odd, copy.block_columns, 2))
+            _store(b, run, local, b.add(start, const(I32, 32 * odd)), 8)
 
     @staticmethod
     def commit_transposed(
-        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, row: ir.Value, column: ir.Value, chunks: list
+        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, start: ir.Value, chunks: list
     ) -> None:
         """Write one block, each column in one piece of 16 bytes."""
         lines, size = [_elements(b, chunk) for chunk in chunks], copy.local_bytes
-        start = b.add(b.mul(column, const(I32, size * copy.ld)), b.mul(row, const(I32, size)))
         for c in range(copy.block_columns):
             offset = b.add(start, const(I32, size * copy.ld * c))
             if size == 4:
@@ -1086,7 +1316,7 @@ class HipLowering(TensorLowering):
 
     @staticmethod
     def local(b: ir.IRBuilder, st: ir.Value, copy: int = 0) -> ir.Value:
-        return _in_space(b, b.extract_value(st, 5 + 2 * copy), LOCAL)
+        return _in_space(b, b.extract_value(st, COPY_MEMBERS + 5 * copy), LOCAL)
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         # The barrier that protects the window stands at the next acquire.
@@ -1153,21 +1383,42 @@ class HipLowering(TensorLowering):
                 lambda offset=offset: _branch(b, fast, lambda: vectors(offset), lambda: singles(offset)),
                 lambda: [ir.Constant(run, None)] * (out.k // 16),
             )
-        return _array(b, blocks)
+        return self.keep_operand(b, out, blocks)
+
+    @staticmethod
+    def keep_operand(b: ir.IRBuilder, ty: Any, runs: list) -> ir.Value:
+        """The value of an operand, from its fragments."""
+        if not Parked.suits(ty):
+            return _array(b, runs)
+        parked, lane = Parked(ty), _Lane(b, Layout(ty).atom)
+        place = lane.row if parked.atom.run == 16 else lane.index
+        place = b.add(
+            b.mul(place, const(I32, parked.run_bytes)),
+            b.mul(_wave_index(b, parked.atom), const(I32, parked.wave_bytes)),
+        )
+        base = b.gep(_local_room(b, "rocmkern_operand", parked.bytes), [place], source_etype=I8)
+        for i, run in enumerate(runs):
+            _store(b, run, base, const(I32, i * parked.slot), CHUNK_BYTES)
+        return b.addrspacecast(base, POINTER)
 
     def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
         out = sig.return_type
         atom = Layout(out).atom
         if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return tile
-        runs = []
-        for v in _items(b, tile):
-            if out.dtype == "float16":
-                short = b.fptrunc(v, ir.VectorType(F16, atom.registers))
-            else:
-                short = _bfloat16_bits(b, v)
-            runs.append(self.exchange_halves(b, atom, short) if atom.run == 16 else short)
-        return _array(b, runs)
+
+        def body(b: ir.IRBuilder, _: list, tile: list) -> list:
+            runs = []
+            for v in tile:
+                if out.dtype == "float16":
+                    short = b.fptrunc(v, ir.VectorType(F16, atom.registers))
+                else:
+                    short = _bfloat16_bits(b, v)
+                runs.append(self.exchange_halves(b, atom, short) if atom.run == 16 else short)
+            return runs
+
+        name = f"operand_{out.hw[0]}_{out.hw[1]}_{out.dtype}_{out.m}x{out.k}"
+        return self.keep_operand(b, out, _shared(b, name, [], _items(b, tile), body))
 
     @staticmethod
     def exchange_halves(b: ir.IRBuilder, atom: Atom, short: ir.Value) -> ir.Value:
@@ -1187,53 +1438,115 @@ class HipLowering(TensorLowering):
         return self.product(b, sig, left, st, acc, 0, self.fma_nt)
 
     def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any = None) -> ir.Value:
-        return self.product(b, sig, left, st, acc, 1, self.fma_nn)
+        return self.product_nn(b, sig, left, st, acc, const(I1, 0))
+
+    def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any) -> ir.Value:
+        return self.product_nn(b, sig, left, st, acc, const(I1, 1))
+
+    def product_nn(
+        self, b: ir.IRBuilder, sig: Any, left: ir.Value, st: ir.Value, acc: Any, where: ir.Value
+    ) -> ir.Value:
+        """`dot_nn_where` or `dot_nn`, as ``where`` says at run time."""
+        window, out = Window(sig.args[1]), sig.return_type
+        sums, left = self.start_of(b, out, acc), self.operand_blocks(b, sig.args[0], left)
+        per_row, columns, copy = len(left[0]), len(sums[0]), len(window.copies) - 1
+
+        def body(b: ir.IRBuilder, args: list, own: list) -> list:
+            left, local, where = _in_blocks(args[:-1], per_row), args[-1], own[0]
+
+            def multiply(sums: list) -> list:
+                if window.matrix:
+                    return self.multiply(b, window, left, self.fragments(b, window, local, copy), sums)
+                return self.fma_nn(b, window, left, local, sums)
+
+            def exact() -> list:
+                return self.exact_nn(b, window, left, local, _in_blocks(own[1:], columns))
+
+            (special,) = _if(b, where, [where], lambda: [self.any_special(b, window, local)])
+            tiles = _if(b, special, own[1:], exact)
+            return _if(b, b.not_(special), tiles, lambda: _flat(multiply(_in_blocks(tiles, columns))))
+
+        arch, waves = out.hw
+        name = f"nn_{arch}_{waves}_{window.dtype}_{out.m}x{out.n}x{window.n}"
+        args = [*_flat(left), self.local(b, st, copy)]
+        return _array(b, _shared(b, name, args, [where, *_flat(sums)], body))
 
     def operand_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list:
-        return self.tile_blocks(b, ty, value, ty.k)
+        """Fragments of an operand, for each row block."""
+        if not Parked.suits(ty):
+            return self.tile_blocks(b, ty, value, ty.k)
+        parked = Parked(ty)
+        return [[self.parked(b, parked, value, r, t) for t in range(parked.steps)] for r in range(parked.row_blocks)]
+
+    @staticmethod
+    def parked(b: ir.IRBuilder, parked: Parked, value: ir.Value, r: int, t: int) -> ir.Value:
+        """One fragment of a parked operand."""
+        offset = const(I32, (r * parked.steps + t) * parked.slot)
+        return _load(b, _in_space(b, value, LOCAL), offset, parked.run, CHUNK_BYTES)
 
     def product(
         self, b: ir.IRBuilder, sig: Any, left: ir.Value, st: ir.Value, acc: Any, copy: int, fma: Callable
     ) -> ir.Value:
         """``acc + left @ right``; ``copy`` is the copy of the stage that matrix instructions read."""
         window, sums = Window(sig.args[1]), self.start_of(b, sig.return_type, acc)
-        left = self.operand_blocks(b, sig.args[0], left)
         if window.matrix:
-            fragment = self.fragments(b, window, st, copy)
+            fragment = self.fragments(b, window, self.local(b, st, copy), copy)
+            if Parked.suits(sig.args[0]):
+                return self.join_blocks(b, self.multiply_parked(b, window, sig.args[0], left, fragment, sums))
+            left = self.operand_blocks(b, sig.args[0], left)
             return self.join_blocks(b, self.multiply(b, window, left, fragment, sums))
-        return self.join_blocks(b, fma(b, window, left, self.local(b, st), sums))
+        left = self.operand_blocks(b, sig.args[0], left)
+        sums = fma(b, window, left, self.local(b, st), sums)
+        return self.join_blocks(b, [[_pinned(b, v) for v in block] for block in sums])
 
     def start_of(self, b: ir.IRBuilder, out: Any, acc: Any) -> list:
         if acc is None:
-            acc = ir.Constant(Layout(out).tile(out.n), None)
+            layout = Layout(out)
+            zero = ir.Constant(ir.VectorType(F32, layout.atom.registers), None)
+            return [[zero] * (out.n // 16) for _ in range(layout.row_blocks)]
         return self.tile_blocks(b, out, acc)
 
     @staticmethod
     def multiply(b: ir.IRBuilder, window: Window, left: list, fragment: Callable, sums: list) -> list:
         """``sums + left @ right`` by matrix instructions; ``fragment(c, t)`` is tile (t, c) of right, transposed."""
-        atom, name = window.atom, window.atom.intrinsics[window.dtype]
         out = [list(block) for block in sums]
 
         def use(step: tuple, right: ir.Value) -> None:
             c, t = step
-            trailing = [const(I32, 0)] * atom.trailing
             for r, block in enumerate(left):
-                pairs = [(right, block[t])]
-                if window.item_bytes == 4:  # an instruction takes one element a lane, and sums over the lane groups
-                    pairs = zip(_elements(b, right), _elements(b, block[t]), strict=True)
-                for x, y in pairs:
-                    out[r][c] = call(b, name, out[r][c].type, [x, y, out[r][c], *trailing])
+                out[r][c] = _matrix_instruction(b, window, right, block[t], out[r][c])
 
         steps = list(itertools.product(range(len(sums[0])), range(len(left[0]))))
-        _pipelined(b, steps, lambda step: fragment(*step), use, atom.run * window.item_bytes // 4)
+        _pipelined(b, steps, lambda step: fragment(*step), use, window.atom.run * window.item_bytes // 4)
+        return out
+
+    def multiply_parked(
+        self, b: ir.IRBuilder, window: Window, ty: Any, left: ir.Value, fragment: Callable, sums: list
+    ) -> list:
+        """`multiply` with a left operand in local memory: each of its fragments is read once."""
+        parked, out = Parked(ty), [list(block) for block in sums]
+        ours: dict[int, ir.Value] = {}
+
+        def load(step: tuple) -> tuple:
+            t, r, c = step
+            mine = self.parked(b, parked, left, r, t) if c == 0 else None
+            return mine, fragment(c, t)
+
+        def use(step: tuple, loaded: tuple) -> None:
+            _, r, c = step
+            ours[r] = loaded[0] or ours[r]
+            out[r][c] = _matrix_instruction(b, window, loaded[1], ours[r], out[r][c])
+
+        steps = list(itertools.product(range(parked.steps), range(parked.row_blocks), range(len(sums[0]))))
+        _pipelined(b, steps, load, use, 2 * parked.run_bytes // 4)
         return out
 
     def fragments(
-        self, b: ir.IRBuilder, window: Window, st: ir.Value, copy: int, first: ir.Value | None = None
+        self, b: ir.IRBuilder, window: Window, local: ir.Value, copy: int, first: ir.Value | None = None
     ) -> Callable:
         """``fragment(c, t)``: lanes are 16 lines of a copy, from line ``first + 16 c``; runs start at ``16 t``."""
         atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[copy].ld
-        local, ty = self.local(b, st, copy), ir.VectorType(operand_element(window.dtype), atom.run)
+        ty = ir.VectorType(operand_element(window.dtype), atom.run)
         size = window.item_bytes
         line = lane.row if first is None else b.add(lane.row, first)
         start = b.add(b.mul(line, const(I32, size * ld)), b.mul(lane.group, const(I32, size * atom.run_step)))
@@ -1288,10 +1601,7 @@ class HipLowering(TensorLowering):
         _pipelined(b, list(itertools.product(*map(range, axes))), load, use, atom.registers)
         return [[_vector(b, v) for v in block] for block in out]
 
-    def fma_nn(
-        self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list, exact: bool = False
-    ) -> list:
-        """``exact``: where left is 0 the product is 0, whatever right is."""
+    def fma_nn(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
         atom, lane, ld = window.atom, _Lane(b, window.atom), window.copies[0].ld
         lefts, run = self.spread(b, atom, left), ir.VectorType(F32, atom.registers)
         out = [list(block) for block in sums]
@@ -1308,10 +1618,7 @@ class HipLowering(TensorLowering):
         def use(step: tuple, right: ir.Value) -> None:
             d, t, i, c = step
             for xs, block in zip(lefts(d, t), out, strict=True):
-                y = right
-                if exact:
-                    y = b.select(b.fcmp_ordered("==", xs[i], const(F32, 0.0)), const(run, 0.0), y)
-                block[c] = _math(b, "fma", _splat(b, xs[i], atom.registers), y, block[c])
+                block[c] = _math(b, "fma", _splat(b, xs[i], atom.registers), right, block[c])
 
         axes = atom.groups, len(left[0]), atom.registers, len(sums[0])
         _pipelined(b, list(itertools.product(*map(range, axes))), load, use, atom.registers)
@@ -1324,9 +1631,10 @@ class HipLowering(TensorLowering):
         a_local, local = self.local(b, left), self.local(b, right)
         row0 = b.mul(_wave_index(b, atom), const(I32, 16 * layout.row_blocks))
         if window.matrix:
-            lefts = self.fragments(b, a, left, 1, row0)
+            lefts = self.fragments(b, a, self.local(b, left, 1), 1, row0)
+            fragment = self.fragments(b, window, self.local(b, right, 1), 1)
             blocks = [[lefts(r, t) for t in range(window.n // 16)] for r in range(layout.row_blocks)]
-            return self.join_blocks(b, self.multiply(b, window, blocks, self.fragments(b, window, right, 1), sums))
+            return self.join_blocks(b, self.multiply(b, window, blocks, fragment, sums))
         lane, registers = _Lane(b, atom), atom.registers
         # Where column `lane.row` of a tile lies: see `commit`.
         column = lane.row
@@ -1350,35 +1658,15 @@ class HipLowering(TensorLowering):
         _pipelined(b, list(range(window.n)), load, use, registers * out.n // 16)
         return self.join_blocks(b, sums)
 
-    def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any) -> ir.Value:
-        out, window = sig.return_type, Window(sig.args[1])
-        lefts = self.operand_blocks(b, sig.args[0], left)
-        sums = self.start_of(b, out, acc)
-        per_block = out.n // 16
-
-        def flat(blocks: list) -> list:
-            return [v for block in blocks for v in block]
-
-        def plain() -> list:
-            return _items(b, self.dot_nn(context, b, sig, left, st, acc))
-
-        def careful() -> list:
-            if window.matrix:
-                return flat(self.multiply_where(b, window, lefts, st, sums))
-            return flat(self.fma_nn(b, window, lefts, self.local(b, st), sums, exact=True))
-
-        values = _branch(b, self.any_special(b, window, st), careful, plain)
-        return self.join_blocks(b, [values[i : i + per_block] for i in range(0, len(values), per_block)])
-
-    def any_special(self, b: ir.IRBuilder, window: Window, st: ir.Value) -> ir.Value:
+    @staticmethod
+    def any_special(b: ir.IRBuilder, window: Window, local: ir.Value) -> ir.Value:
         """Whether the window holds a NaN or an infinity: each wave looks at all of the copy that dot_nn reads."""
-        copy, local = window.copies[-1], self.local(b, st, len(window.copies) - 1)
-        wave, lane = window.atom.wave, _Lane(b, window.atom)
+        copy, wave, lane = window.copies[-1], window.atom.wave, _Lane(b, window.atom)
         item = ir.IntType(8 * copy.local_bytes)
         vector = ir.VectorType(item, CHUNK_BYTES // copy.local_bytes)
         per_line = window.n * window.k // copy.lines // vector.count
         chunks = copy.lines * per_line
-        infinity = SPECIAL[window.dtype if window.matrix else "float32"][0]
+        infinity = INFINITY[window.dtype if window.matrix else "float32"]
         largest = const(vector, 0)
         for i in range(-(-chunks // wave)):
             number = b.add(lane.index, const(I32, i * wave))
@@ -1391,70 +1679,85 @@ class HipLowering(TensorLowering):
         worst = _tree(b, lambda x, y: _math(b, "umax", x, y), [largest])
         return _any_lane(b, window.atom, b.icmp_unsigned(">=", worst, const(item, infinity)))
 
-    def multiply_where(self, b: ir.IRBuilder, window: Window, left: list, st: ir.Value, sums: list) -> list:
-        """The product where right may hold NaN and infinities, which count only where left is not 0.
+    def exact_nn(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
+        """``sums + left @ right``, element by element; where left is 0 the product is 0, whatever right is.
 
-        The finite part is an ordinary product. What the others contribute follows from two more products of -1, 0, 1:
-        ``signed`` counts positive minus negative infinities, ``count`` counts infinities and, much larger, NaN.
+        It happens seldom, so it is a small loop for each tile column, over the 32-bit words of left. Registers cannot
+        be numbered at run time: instead the words take turns in being the first.
         """
-        atom = window.atom
-        item = _memory_int(window.dtype)
-        bits, run = ir.VectorType(item, atom.run), ir.VectorType(operand_element(window.dtype), atom.run)
-        infinity, one, many = (const(bits, x) for x in SPECIAL[window.dtype])
-        top = 1 << (item.width - 1)
-        zero, sign, magnitude = const(bits, 0), const(bits, -top), const(bits, top - 1)
-        fragment = self.fragments(b, window, st, 1)
+        blocks = len(left)
+        add = self.add_exact_matrix if window.matrix else self.add_exact_fma
+        per_run = left[0][0].type.count * window.item_bytes // 4 if window.matrix else window.atom.registers
+        vector = ir.VectorType(I32, per_run)
+        words = [[w for run in block for w in _elements(b, b.bitcast(run, vector))] for block in left]
+        steps, out = len(words[0]), []
 
-        def changed(v: ir.Value, body: Callable) -> ir.Value:
-            v = b.bitcast(v, bits)
-            return b.bitcast(body(v, b.and_(v, magnitude)), run)
+        def step(n: ir.Value, values: list, c: int) -> list:
+            totals, queue = values[:blocks], values[blocks:]
+            t, word = b.udiv(n, const(I32, per_run)), b.urem(n, const(I32, per_run))
+            totals = add(b, window, local, c, t, word, queue[::steps], totals)
+            for r in range(blocks):
+                totals += [*queue[r * steps + 1 : (r + 1) * steps], queue[r * steps]]
+            return totals
 
-        def with_sign(v: ir.Value, x: ir.Value) -> ir.Value:
-            return b.or_(x, b.and_(v, sign))
-
-        def finite(v: ir.Value, size: ir.Value) -> ir.Value:
-            return b.select(b.icmp_unsigned(">=", size, infinity), zero, v)
-
-        def infinities(v: ir.Value, size: ir.Value) -> ir.Value:
-            return b.select(b.icmp_unsigned("==", size, infinity), with_sign(v, one), zero)
-
-        def specials(v: ir.Value, size: ir.Value) -> ir.Value:
-            nan = b.select(b.icmp_unsigned(">", size, infinity), many, zero)
-            return b.select(b.icmp_unsigned("==", size, infinity), one, nan)
-
-        def signs(v: ir.Value, size: ir.Value) -> ir.Value:
-            return b.select(b.icmp_unsigned("==", size, zero), zero, with_sign(v, one))
-
-        def seen(v: ir.Value, size: ir.Value) -> ir.Value:
-            return b.select(b.icmp_unsigned("==", size, zero), zero, one)
-
-        floats = ir.VectorType(F32, atom.registers)
-
-        def add_specials(total: ir.Value, balance: ir.Value, n: ir.Value) -> ir.Value:
-            def constant(x: float) -> ir.Constant:
-                return const(floats, x)
-
-            extra = constant(float("nan"))
-            extra = b.select(b.fcmp_ordered("==", b.fneg(balance), n), constant(NEG_INF), extra)
-            extra = b.select(b.fcmp_ordered("==", balance, n), constant(float("inf")), extra)
-            extra = b.select(b.fcmp_ordered(">=", n, constant(SPECIAL_MANY)), constant(float("nan")), extra)
-            return b.fadd(total, b.select(b.fcmp_ordered("==", n, constant(0.0)), constant(0.0), extra))
-
-        out = [[] for _ in left]
-        # One tile at a time, from the start each time, so that few registers are alive.
         for c in range(len(sums[0])):
-            totals = [[[block[c]] for block in sums], *([[const(floats, 0.0)]] * len(left) for _ in range(2))]
-            for t in range(len(left[0])):
-                right = fragment(c, t)
-                changes = (None, finite), (signs, infinities), (seen, specials)
-                for i, (on_left, on_right) in enumerate(changes):
-                    ours = [_opaque(b, block[t], "v") for block in left]
-                    ours = [[changed(v, on_left) if on_left else v] for v in ours]
-                    theirs = changed(right, on_right)
-                    totals[i] = self.multiply(b, window, ours, lambda *_, x=theirs: x, totals[i])
-            for r, values in enumerate(zip(*totals, strict=True)):
-                out[r].append(add_specials(*(v[0] for v in values)))
-        return out
+            start = [*(block[c] for block in sums), *(w for block in words for w in block)]
+            out.append(_loop(b, steps, start, lambda n, values, c=c: step(n, values, c))[:blocks])
+        return [column[r] for r in range(blocks) for column in out]
+
+    @staticmethod
+    def add_exact_matrix(
+        b: ir.IRBuilder, window: Window, local: ir.Value, c: int, t: ir.Value, word: ir.Value, left: list, sums: list
+    ) -> list:
+        """The part of `exact_nn` for tile column ``c`` and word ``word`` of run ``t``: a vector for each row block."""
+        atom, lane, size = window.atom, _Lane(b, window.atom), window.item_bytes
+        item, pitch = _memory_int(window.dtype), window.copies[-1].ld * size
+        few = ir.VectorType(item, 4 // size)
+        line = b.mul(lane.group, const(I32, atom.group_step * pitch))
+        start = b.add(line, b.add(b.mul(t, const(I32, 16 * size)), b.mul(word, const(I32, 4))))
+        totals = [_elements(b, v) for v in sums]
+        for d in range(16 // atom.run):
+            place = b.add(start, b.mul(b.xor(lane.group, const(I32, d)), const(I32, size * atom.run_step)))
+            weights = []
+            for bits in left:
+                bits = b.bitcast(_from_group(b, atom, bits, d), few)
+                weights.append(_elements(b, _widen(b, bits, window.dtype)))
+            for i in range(atom.registers):
+                offset = b.add(place, const(I32, (16 * c + atom.register_step * i) * pitch))
+                values = _load(b, local, offset, few, 4)
+                for e, y in enumerate(_elements(b, _widen(b, values, window.dtype))):
+                    for total, xs in zip(totals, weights, strict=True):
+                        seen = b.select(b.fcmp_ordered("==", xs[e], const(F32, 0.0)), const(F32, 0.0), y)
+                        total[i] = _math(b, "fma", xs[e], seen, total[i])
+            _schedule_no_further(b)
+        return [_vector(b, total) for total in totals]
+
+    def add_exact_fma(
+        self,
+        b: ir.IRBuilder,
+        window: Window,
+        local: ir.Value,
+        c: int,
+        t: ir.Value,
+        word: ir.Value,
+        left: list,
+        sums: list,
+    ) -> list:
+        """As `add_exact_matrix`, for stages of float32 that lie row by row, and tile ``t`` of left."""
+        atom, lane, pitch = window.atom, _Lane(b, window.atom), 4 * window.copies[0].ld
+        run = ir.VectorType(F32, atom.registers)
+        totals, column = list(sums), self.position(b, window, lane.group)
+        first = b.add(b.mul(t, const(I32, 16)), b.mul(word, const(I32, atom.register_step)))
+        for d in range(atom.groups):
+            row = b.add(first, b.mul(b.xor(lane.group, const(I32, d)), const(I32, atom.group_step)))
+            place = b.add(column, b.mul(row, const(I32, pitch)))
+            ys = _load(b, local, b.add(place, const(I32, 64 * c)), run, 16)
+            for r, bits in enumerate(left):
+                x = b.bitcast(_from_group(b, atom, bits, d), F32)
+                seen = b.select(b.fcmp_ordered("==", x, const(F32, 0.0)), const(run, 0.0), ys)
+                totals[r] = _math(b, "fma", _splat(b, x, atom.registers), seen, totals[r])
+            _schedule_no_further(b)
+        return totals
 
     # --------------------------------------------------------------------------------------------------- operators
     def arithmetic(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, on_float: Any, on_int: Any) -> Any:

@@ -114,6 +114,8 @@ CASES = {
     "nan where nobody looks": Case(40, 70, causal="top_left", poison="hidden"),
     "nan and infinity in sight": Case(40, 70, causal="top_left", poison="visible"),
     "two row blocks a wave": Case(70, 70, waves=2, causal=True),
+    "head dim 256": Case(40, 70, 250, 200, causal=True),
+    "one wave": Case(3, 70, 128, 128, causal=True, pack=3, waves=1),
 }
 
 
@@ -156,14 +158,15 @@ def attention(case: Case, dtype: str):
 
     out = fenced((case.splits, batch, heads, case.sq, case.value_dim), np.float32 if case.splits > 1 else ty)
     lse = fenced((case.splits, batch, heads, case.sq), np.float32)
-    width = 64 if case.head_dim <= 64 else 128
+    width = next(width for width in (64, 128, 256) if case.head_dim <= width)
+    block_m, block_n = 16 if case.waves == 1 else 64, 16 if width == 256 or case.waves == 1 else 32
     cfg = Config(
-        arch=device_arch(), waves=case.waves, block_m=64, block_n=32, head_dim=width, value_dim=width,
+        arch=device_arch(), waves=case.waves, block_m=block_m, block_n=block_n, head_dim=width, value_dim=width,
         score_mods=case.mods,
     )  # fmt: skip
     rows = max(case.lengths[0]) if case.lengths else case.sq
     left, right = (FOREVER if n is None else n for n in case.window or (None, None))
-    run(flash_attention, cfg, (-(-rows * case.pack // 64), heads // case.pack, sequences * case.splits), [
+    run(flash_attention, cfg, (-(-rows * case.pack // block_m), heads // case.pack, sequences * case.splits), [
         q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, case.head_dim**-0.5, softcap,
         left, 0 if case.causal else right, int(case.causal != "top_left"), case.pack, case.splits,
     ])  # fmt: skip
@@ -249,12 +252,14 @@ def attention_dtypes(dtype: str) -> tuple:
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_attention_needs_no_scratch(arch, dtype):
-    cfg = Config(arch=arch, waves=4, block_m=64, block_n=32, head_dim=64, value_dim=64)
+@pytest.mark.parametrize("width", [64, 128])
+def test_attention_needs_no_scratch(arch, dtype, width):
+    block_n = 2048 // width if dtype == "float32" else 32
+    cfg = Config(arch=arch, waves=4, block_m=64, block_n=block_n, head_dim=width, value_dim=width)
     kernel = compile_kernel(flash_attention, cfg, attention_dtypes(dtype))
     resources = kernel.resources()
     assert [resources[x] for x in ("scratch_bytes", "vgpr_spills", "sgpr_spills", "flat")] == [0, 0, 0, 0]
-    assert resources["local_bytes"] == kernel.local_bytes <= 18 * 1024
+    assert resources["local_bytes"] == kernel.local_bytes <= 34 * 1024
 
 
 def test_windows_beyond_local_memory_are_refused():
