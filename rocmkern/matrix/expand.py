@@ -36,7 +36,6 @@ from rocmkern.matrix.yaml_source import DataPath
 from rocmkern.runtime import errors
 from rocmkern.runtime.errors import MatrixError
 
-CATEGORIES = ("quick", "full", "benchmark")
 ALL_ARRAYS = "all"
 OUT_ARRAY = "out"
 

@@ -13,8 +13,8 @@ from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
 
-LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
-"""Stream values of the interface that stand for the default streams of a device and of a thread."""
+LEGACY_STREAM = 1
+"""Stream value of the interface that stands for the default stream of a device."""
 
 
 def read_typestr(typestr: Any, argument: str) -> np.dtype:

@@ -16,7 +16,8 @@ import numpy as np
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import cache, source
 from rocmkern.targets.messages import first_message
-from rocmkern.tile import api, entry
+from rocmkern.targets.words import pack
+from rocmkern.tile import api
 from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
@@ -102,7 +103,7 @@ class CpuTarget:
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
-        words = pack(kernel, args)
+        words = np.array(pack(kernel, args), np.int64)
         nx, ny, nz = grid
         total = nx * ny * nz
         if self.threads == 1 or total == 1:
@@ -173,19 +174,3 @@ class CpuTarget:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="rocmkern")
         return self._pool
-
-
-def pack(kernel: Callable, args: Sequence[Any]) -> np.ndarray:
-    """Launch words of a kernel's arguments (see `entry`)."""
-    words: list[int] = []
-    for (_, parameter), value in zip(kernel.parameters, args, strict=True):
-        if parameter.kind == "tensor":
-            words += [address_of(value), *value.shape, *value.strides]
-        else:
-            words.append(entry.float32_bits(value) if parameter.kind == "float" else int(value))
-    return np.array(words, np.int64)
-
-
-def address_of(array: Any) -> int:
-    """Address of an array's first element."""
-    return array.__array_interface__["data"][0]

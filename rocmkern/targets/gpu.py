@@ -12,10 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from rocmkern.targets import cache, source
-from rocmkern.tile import api, entry
+from rocmkern.targets.words import pack
+from rocmkern.tile import api
 
 
 class GpuTarget(ABC):
@@ -59,16 +58,15 @@ class GpuTarget(ABC):
 
         manager = default_manager(self.device)
         handle = manager.stream if stream is None else getattr(stream, "handle", stream)
-        key = (kernel, cfg, tuple([a.dtype for a in args if isinstance(a, np.ndarray)]))
+        dtypes = source.dtypes_of(kernel, args)
         words = pack(kernel, args)
         with self.device.current():
-            run = self._variants.get(key) or self._variant(key, source.dtypes_of(kernel, args))
+            run = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
             run(grid, words, int(handle))
         manager.track(kernel.__name__, handle)
 
-    def _variant(self, key: tuple, dtypes: tuple[str, ...]) -> Callable:
-        # The key has dtypes and not their names, because NumPy takes longer to make a name than a launch takes.
-        kernel, cfg, _ = key
+    def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+        key = (kernel, cfg, dtypes)
         with self._compiling:
             if key not in self._variants:
                 self._variants[key] = self.load(self._compiled(kernel, cfg, dtypes))
@@ -78,8 +76,8 @@ class GpuTarget(ABC):
     def _compiled(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Any:
         """The compiled variant, from disk if it was compiled before."""
         parts = [
-            f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg), repr(dtypes), source.library_fingerprint(),
-            source.kernel_fingerprint(kernel), self.versions(), platform.python_version(),
+            f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg), repr(dtypes), self.versions(),
+            source.library_fingerprint(self.name), source.kernel_fingerprint(kernel), platform.python_version(),
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
         path = cache.cache_directory() / f"{self.name}-{kernel.__name__}-{digest}.pickle"
@@ -90,19 +88,3 @@ class GpuTarget(ABC):
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
             cache.write_atomically(path, pickle.dumps(compiled))
         return compiled
-
-
-def pack(kernel: Callable, args: Sequence[Any]) -> list[int]:
-    """Launch words of a kernel's arguments (see `entry`)."""
-    words: list[int] = []
-    for (_, parameter), value in zip(kernel.parameters, args, strict=True):
-        kind = parameter.kind
-        if kind == "tensor":
-            words.append(value.__array_interface__["data"][0] if value.size else 0)
-            words += value.shape
-            words += value.strides
-        elif kind == "int":
-            words.append(int(value))
-        else:
-            words.append(entry.float32_bits(value))
-    return words

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rocmkern.tile import api, entry
 
 #: Targets that compile; a file named after one of them is its own business.
@@ -23,7 +25,13 @@ TARGETS = ("cpu", "hip", "cuda")
 
 def dtypes_of(kernel: Callable, args: Sequence) -> tuple[str, ...]:
     """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
-    return tuple(a.dtype.name for (_, p), a in zip(kernel.parameters, args, strict=True) if p.kind == "tensor")
+    return tuple([_name(a.dtype) for (_, p), a in zip(kernel.parameters, args, strict=True) if p.kind == "tensor"])
+
+
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    # Every launch asks, and NumPy takes microseconds to make a name.
+    return dtype.name
 
 
 def argument_expressions(kernel: Callable, dtypes: Sequence[str], word: str = "words[{}]") -> list[str]:
@@ -47,8 +55,8 @@ def importable(kernel: Callable) -> bool:
 
 
 @functools.cache
-def library_fingerprint(target: str | None = None) -> str:
-    """Hash of the tile language and the launch code; given a target, without the files of the others.
+def library_fingerprint(target: str) -> str:
+    """Hash of the tile language and the launch code, without the files of the other targets.
 
     A change in any of them makes old variants useless.
     """
@@ -56,7 +64,7 @@ def library_fingerprint(target: str | None = None) -> str:
     root = Path(__file__).resolve().parent.parent
     for folder in ("tile", "targets"):
         for path in sorted((root / folder).glob("*.py")):
-            if target and path.stem in TARGETS and path.stem != target:
+            if path.stem in TARGETS and path.stem != target:
                 continue
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -24,14 +24,12 @@ from numba.core.errors import TypingError
 from numba.core.imputils import Registry as LoweringRegistry
 from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.core.registry import cpu_target
-from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, make_overload_template
 from numba.core.typing.templates import Registry as TypingRegistry
-from numba.extending import typeof_impl
 
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
     F32,
@@ -48,19 +46,7 @@ from rocmkern.tile.tensors import (
 )
 from rocmkern.tile.types import DTYPES, make_types
 
-NUMBA = SimpleNamespace(
-    types=types,
-    signature=signature,
-    AbstractTemplate=AbstractTemplate,
-    AttributeTemplate=AttributeTemplate,
-    make_overload_template=make_overload_template,
-    typing_registry=TypingRegistry(),
-    lowering_registry=LoweringRegistry(),
-    register_model=register_default,
-    models=models,
-    cgutils=cgutils,
-    TypingError=TypingError,
-)
+NUMBA = numba_core(TypingRegistry(), LoweringRegistry(), register_default)
 TILE = make_types(types, TypingError, "cpu")
 
 LOG2_E = 1.4426950408889634
@@ -73,11 +59,6 @@ LANES_FROM = 16
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
     """The configuration as a constant of a generated module."""
     return entry.BoundConfig(TILE.Config(cfg))
-
-
-@typeof_impl.register(entry.BoundConfig)
-def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
-    return value.numba_type
 
 
 # --------------------------------------------------------------------------------------------------------- data models

@@ -33,12 +33,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.core.datamodel import models
 from numba.core.errors import TypingError
-from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, make_overload_template
-from numba.extending import typeof_impl
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
@@ -46,6 +43,7 @@ from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
     F32,
@@ -61,19 +59,7 @@ from rocmkern.tile.tensors import (
 )
 from rocmkern.tile.types import DTYPES, make_types
 
-NUMBA = SimpleNamespace(
-    types=types,
-    signature=signature,
-    AbstractTemplate=AbstractTemplate,
-    AttributeTemplate=AttributeTemplate,
-    make_overload_template=make_overload_template,
-    typing_registry=typing_registry,
-    lowering_registry=impl_registry,
-    register_model=register_model,
-    models=models,
-    cgutils=cgutils,
-    TypingError=TypingError,
-)
+NUMBA = numba_core(typing_registry, impl_registry, register_model)
 TILE = make_types(types, TypingError, "hip")
 
 LOG2_E = 1.4426950408889634
@@ -115,11 +101,6 @@ def atom_of(arch: str) -> Atom:
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
     """The configuration as a constant of a generated module."""
     return entry.BoundConfig(TILE.Config(cfg))
-
-
-@typeof_impl.register(entry.BoundConfig)
-def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
-    return value.numba_type
 
 
 # --------------------------------------------------------------------------------------------------- shapes and layouts
