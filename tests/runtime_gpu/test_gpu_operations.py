@@ -24,6 +24,7 @@ class Interpreter:
     """A target that runs a launch in the interpreter: copies the arguments to the host and the outputs back."""
 
     arch = "python"
+    parallelism = 1
 
     def __init__(self, device):
         self.device, self.streams = device, []
