@@ -7,19 +7,9 @@ bucket of the head dimension, whether scores are modified, and the element type.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from rocmkern.kernels import (
-    apply_mask,
-    causal_mask,
-    combine_splits,
-    flash_attention,
-    merge_attention,
-    qk_scores,
-    repeat_kv,
-    scale,
-    softmax,
-    weighted_values,
-)
+from rocmkern.kernels import flash_attention, qk_scores, weighted_values
 
 
 @dataclass(frozen=True)
@@ -147,18 +137,7 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
-_LINE_CONFIGS = {
-    "apply_mask": apply_mask.Config,
-    "causal_mask": causal_mask.Config,
-    "combine_splits": combine_splits.Config,
-    "merge_attention": merge_attention.Config,
-    "repeat_kv": repeat_kv.Config,
-    "scale": scale.Config,
-    "softmax": softmax.Config,
-}
-
-
-def line(name: str, arch: str, **features: bool):
-    """Variant of an operation that streams through memory."""
+def line(config: type, arch: str, **features: bool) -> Any:
+    """Variant of an operation that streams through memory: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).line
-    return _LINE_CONFIGS[name](arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)

@@ -294,7 +294,7 @@ def merge_attention(
 
     # Launch
     if result_lse.array.size:
-        from rocmkern.ops._launch import launch_merge
+        from rocmkern.ops._launch_attention import launch_merge
 
         launch_merge(
             heads_second(o1.aligned(), layout),
@@ -378,7 +378,7 @@ def _attention(
     if sk == 0:
         _fill_without_keys(result.array, lse_view, sink_values, stream)
     elif result.array.size:
-        from rocmkern.ops._launch import launch_attention
+        from rocmkern.ops._launch_attention import launch_attention
 
         launch_attention(
             queries,
@@ -481,7 +481,7 @@ def _float32(x: Operand, stream: Any) -> np.ndarray:
         return array.astype(np.float32, copy=False)
     if array.dtype == FLOAT32 or not array.size:
         return array
-    from rocmkern.ops._launch import launch_scale
+    from rocmkern.ops._launch_steps import launch_scale
 
     # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
     wide = device_view(_arrays.temporary(array.shape, FLOAT32, x))

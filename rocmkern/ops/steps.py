@@ -75,7 +75,7 @@ def qk_scores(
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_qk_scores
+        from rocmkern.ops._launch_steps import launch_qk_scores
 
         launch_qk_scores(queries, keys, result.array, factor, stream)
     return result.source
@@ -146,7 +146,7 @@ def causal_mask(
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_causal_mask
+        from rocmkern.ops._launch_steps import launch_causal_mask
 
         launch_causal_mask(result.array, left, right, offset, stream)
     return result.source
@@ -199,7 +199,7 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_apply_mask
+        from rocmkern.ops._launch_steps import launch_apply_mask
 
         for some_scores, some_mask, some_out in four_axes(scores.aligned(), mask_view, result.array):
             launch_apply_mask(some_scores, some_mask, some_out, stream)
@@ -251,7 +251,7 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_softmax
+        from rocmkern.ops._launch_steps import launch_softmax
 
         for rows, some_out in four_axes(x.aligned(), result.array, row_axes=1):
             launch_softmax(rows, some_out, stream)
@@ -315,7 +315,7 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
     if sk == 0:
         _arrays.assign(result.array, 0, stream)
     elif result.array.size:
-        from rocmkern.ops._launch import launch_weighted_values
+        from rocmkern.ops._launch_steps import launch_weighted_values
 
         launch_weighted_values(p.aligned(), values, heads_second(result.array, layout), stream)
     return result.source
@@ -363,7 +363,7 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_scale
+        from rocmkern.ops._launch_steps import launch_scale
 
         for some, some_out in four_axes(x.aligned(), result.array):
             launch_scale(some, some_out, factor, stream)
@@ -419,7 +419,7 @@ def repeat_kv(x: Any, n_rep: int, *, layout: str = "bhsd", out: Any = None, stre
 
     # Launch
     if result.array.size:
-        from rocmkern.ops._launch import launch_repeat_kv
+        from rocmkern.ops._launch_steps import launch_repeat_kv
 
         launch_repeat_kv(heads_second(x.aligned(), layout), heads_second(result.array, layout), n_rep, stream)
     return result.source

@@ -19,7 +19,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def launch(request, monkeypatch):
     """Launches go to the reference, then to the kernels as plain Python."""
     if request.param == "reference":
-        monkeypatch.setitem(sys.modules, "rocmkern.ops._launch", canonical_launch)
+        for family in ("attention", "steps"):
+            monkeypatch.setitem(sys.modules, f"rocmkern.ops._launch_{family}", canonical_launch)
         yield
     else:
         with targets.using("python"):

@@ -38,7 +38,8 @@ def no_effect(monkeypatch):
             )
         }
     )
-    monkeypatch.setitem(__import__("sys").modules, "rocmkern.ops._launch", launches)
+    for family in ("attention", "steps"):
+        monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops._launch_{family}", launches)
     monkeypatch.setattr("rocmkern.ops._arrays.allocate", refuse)
 
 

@@ -9,7 +9,7 @@ import pytest
 import rocmkern
 from rocmkern import reference
 from rocmkern import tile as T
-from rocmkern.kernels.scale import scale
+from rocmkern.kernels.scale import Config, scale
 from rocmkern.runtime.errors import RocmkernError, TargetError, TileError
 from rocmkern.targets import current_target
 
@@ -38,7 +38,7 @@ def launch_scale(target, x, factor):
 
     manager = default_manager(target.device)
     with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
-        cfg = _configs.line("scale", target.arch)
+        cfg = _configs.line(Config, target.arch)
         target.launch(
             scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [device_view(source), device_view(out), factor]
         )

@@ -1,151 +1,14 @@
-"""Seeded faults: kernels and tile operations that are wrong on purpose, to prove that the matrix would notice.
-
-A fault is a change of a kernel's text, or another function in place of a tile operation. `inject` puts it in for a
-``with`` block, on the python target, where a kernel is the function that one reads. `caught_by` says which cases fail
-then; a fault that no quick row catches means that a row is missing.
-"""
+"""Faults of attention and of its steps."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import linecache
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.expand import Case
-from rocmkern.matrix.runner import CaseFailure, run_case
+from rocmkern.matrix.faults.engine import Edit, Fault
 from rocmkern.tile import api
-
-KERNELS = "rocmkern.kernels."
-# Where kernels find the names of the tile language.
-TILE = "rocmkern.tile"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of a kernel's text.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the kernel and of its module in `rocmkern.kernels`.
-    old, new : str
-        What is replaced by what; `old` must occur exactly once.
-    """
-
-    kernel: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A seeded fault.
-
-    Attributes
-    ----------
-    name : str
-        Name in tables.
-    description : str
-        What is wrong, in one sentence.
-    operations : tuple of str
-        Operations of the registry that it can make wrong.
-    edits : tuple of Edit
-        Changes of kernels.
-    replace : dict
-        Tile operations by name, and functions that make the wrong one from the right one.
-    """
-
-    name: str
-    description: str
-    operations: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
-    replace: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
-
-
-class FaultError(Exception):
-    """A fault does not fit the kernels any more; the message says which text was not found."""
-
-
-@contextmanager
-def inject(fault: Fault) -> Iterator[None]:
-    """Put a fault in for the ``with`` block.
-
-    Raises
-    ------
-    FaultError
-        When the text that it changes is not in the kernel, or not once.
-    """
-    with ExitStack() as stack:
-        for edit in fault.edits:
-            module = importlib.import_module(KERNELS + edit.kernel)
-            stack.enter_context(_attribute(module, edit.kernel, _edited(module, edit, fault.name)))
-        tile = importlib.import_module(TILE)
-        for name, make in fault.replace.items():
-            stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
-        yield
-
-
-def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -> list[str]:
-    """Ids of the cases that fail with a fault put in.
-
-    Parameters
-    ----------
-    fault : Fault
-    cases : iterable of Case
-        Those of other operations, and those that do not run on the python target, are passed over.
-    at_most : int, optional
-        Stop after so many.
-    """
-    caught: list[str] = []
-    with inject(fault):
-        for case in cases:
-            if case.operation.name not in fault.operations or case.skip_reason("python"):
-                continue
-            try:
-                run_case(case, "python")
-            except CaseFailure:
-                caught.append(case.id)
-            if at_most is not None and len(caught) >= at_most:
-                break
-    return caught
-
-
-@contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., Any]:
-    source = inspect.getsource(module)
-    if source.count(edit.old) != 1:
-        raise FaultError(f"fault {fault}: {edit.old!r} occurs {source.count(edit.old)} times in kernel {edit.kernel}")
-    text = source.replace(edit.old, edit.new)
-    copy = types.ModuleType(module.__name__)
-    copy.__file__ = f"<{edit.kernel} with the fault {fault}>"
-    # Tracebacks, and whoever else asks for the source, get the text that runs.
-    linecache.cache[copy.__file__] = (len(text), None, text.splitlines(keepends=True), copy.__file__)
-    registered = len(api.DEVICE_FUNCTIONS)
-    try:
-        exec(compile(text, copy.__file__, "exec"), copy.__dict__)
-    finally:
-        # The wrong device functions are reached through the wrong kernel only.
-        del api.DEVICE_FUNCTIONS[registered:]
-    return getattr(copy, edit.kernel)
-
-
-# The faults
 
 ATTENTION = ("flash_attention", "flash_attention_packed", "decode_attention")
 
@@ -221,7 +84,7 @@ def _last_row_left(right: Callable[..., Any]) -> Callable[..., Any]:
     return store_tile
 
 
-_FAULTS = (
+FAULTS = (
     _attention(
         "last_partial_tile_dropped",
         "keys behind the last whole tile are left out",
@@ -419,5 +282,3 @@ _FAULTS = (
         replace={"store_tile": _last_row_left},
     ),
 )
-
-FAULTS: dict[str, Fault] = {fault.name: fault for fault in _FAULTS}

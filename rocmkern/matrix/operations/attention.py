@@ -1,11 +1,8 @@
-"""The declarations of this library's own operations: what `matrix.yaml` may name.
-
-How arrays are made from a row's dimensions and features, what is compared with what, and what a call costs.
-"""
+"""Attention: `flash_attention`, packed and dense, `decode_attention`, `merge_attention`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,21 +10,27 @@ import numpy as np
 from rocmkern import reference
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output, Registry
+from rocmkern.matrix.operations._common import (
+    BATCH,
+    HEAD_DIM,
+    HEAD_DIM_V,
+    HEADS,
+    KV_HEADS,
+    LAYOUT,
+    SCALE,
+    SEQ_K,
+    SEQ_Q,
+    in_layout,
+    itemsize,
+    options_of,
+    oracles,
+    with_heads,
+)
+from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
 
 # The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.
 MAX_KEYS_LOOKED_AT = 512
 
-BATCH = Dim("batch", "b")
-HEADS = Dim("heads", "h")
-KV_HEADS = Dim("kv_heads", "kv", default="heads")
-SEQ_Q = Dim("seq_q", "s")
-SEQ_K = Dim("seq_k", "k", default="seq_q")
-HEAD_DIM = Dim("head_dim", "d")
-HEAD_DIM_V = Dim("head_dim_v", "v", default="head_dim")
-
-LAYOUT = Feature("layout", ("bhsd", "bshd"), default="bhsd")
-SCALE = Feature("scale", (float,))
 VISIBILITY = (
     Feature("causal", (True, "bottom_right", "top_left"), default=False),
     Feature("window", (list,)),
@@ -53,16 +56,16 @@ def _attention_call(draw: Draw) -> Call:
     dims, features = draw.dims, draw.features
     batch, heads, seq_q, seq_k = dims["batch"], dims["heads"], dims["seq_q"], dims["seq_k"]
     arrays: dict[str, np.ndarray | None] = {
-        "q": _with_heads(draw, "q", batch, heads, seq_q, dims["head_dim"]),
-        "k": _with_heads(draw, "k", batch, dims["kv_heads"], seq_k, dims["head_dim"]),
-        "v": _with_heads(draw, "v", batch, dims["kv_heads"], seq_k, dims["head_dim_v"]),
+        "q": with_heads(draw, "q", batch, heads, seq_q, dims["head_dim"]),
+        "k": with_heads(draw, "k", batch, dims["kv_heads"], seq_k, dims["head_dim"]),
+        "v": with_heads(draw, "v", batch, dims["kv_heads"], seq_k, dims["head_dim_v"]),
         "alibi_slopes": _slopes(draw, batch),
         "bias": _bias(draw, (batch, heads, seq_q, seq_k)),
         "mask": _mask(draw, (batch, heads, seq_q, seq_k)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
     }
-    options = _options(features, "layout", "causal", "window", "scale", "softcap", "num_splits", "return_lse")
-    out = _in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
+    options = options_of(features, "layout", "causal", "window", "scale", "softcap", "num_splits", "return_lse")
+    out = in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
     return Call(arrays, options, (out, (batch, heads, seq_q))[: 1 + features["return_lse"]])
 
 
@@ -79,7 +82,7 @@ def _packed_call(draw: Draw) -> Call:
         "alibi_slopes": _slopes(draw, len(lens_q)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
     }
-    options = _options(features, "causal", "window", "scale", "softcap", "return_lse")
+    options = options_of(features, "causal", "window", "scale", "softcap", "return_lse")
     if features["max_seqlens"]:
         options |= {"max_seqlen_q": max(lens_q, default=0), "max_seqlen_k": max(lens_k, default=0)}
     out = (total_q, heads, dims["head_dim_v"])
@@ -88,25 +91,6 @@ def _packed_call(draw: Draw) -> Call:
 
 def _offsets(lens: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
-
-
-def _with_heads(draw: Draw, name: str, batch: int, heads: int, rows: int, columns: int) -> np.ndarray:
-    return draw.array(name, _in_layout((batch, heads, rows, columns), draw.features["layout"]))
-
-
-def _in_layout(shape: tuple[int, int, int, int], layout: str) -> tuple[int, ...]:
-    batch, heads, rows, columns = shape
-    return shape if layout == "bhsd" else (batch, rows, heads, columns)
-
-
-def _options(features: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Keyword arguments of the features that are set; lists become the tuples that the functions take."""
-    chosen = {name: features[name] for name in names if name in features}
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in chosen.items()
-        if value is not None and value is not False
-    }
 
 
 def _slopes(draw: Draw, batch: int) -> np.ndarray | None:
@@ -210,15 +194,12 @@ def _attention_hidden(call: Call, where: str) -> dict[str, np.ndarray]:
     return {"k": hidden, "v": hidden}
 
 
-# Arguments of the steps
-
-
 def _merge_call(draw: Draw) -> Call:
     dims = draw.dims
     batch, heads, rows = dims["batch"], dims["heads"], dims["seq_q"]
     arrays: dict[str, np.ndarray] = {}
     for part in ("1", "2"):
-        arrays[f"o{part}"] = _with_heads(draw, f"o{part}", batch, heads, rows, dims["head_dim"])
+        arrays[f"o{part}"] = with_heads(draw, f"o{part}", batch, heads, rows, dims["head_dim"])
         arrays[f"lse{part}"] = draw.array(f"lse{part}", (batch, heads, rows), np.float32)
     empty = draw.features["empty"]
     for part, lse, o in (("first", "lse1", "o1"), ("second", "lse2", "o2")):
@@ -226,85 +207,8 @@ def _merge_call(draw: Draw) -> Call:
             # A part that saw no key: its output is zero by definition.
             arrays[lse][...] = -np.inf
             arrays[o][...] = 0
-    out = _in_layout((batch, heads, rows, dims["head_dim"]), draw.features["layout"])
-    return Call(arrays, _options(draw.features, "layout"), (out, (batch, heads, rows)))
-
-
-def _qk_call(draw: Draw) -> Call:
-    dims = draw.dims
-    batch, heads = dims["batch"], dims["heads"]
-    arrays = {
-        "q": _with_heads(draw, "q", batch, heads, dims["seq_q"], dims["head_dim"]),
-        "k": _with_heads(draw, "k", batch, dims["kv_heads"], dims["seq_k"], dims["head_dim"]),
-    }
-    options = _options(draw.features, "layout", "scale")
-    return Call(arrays, options, ((batch, heads, dims["seq_q"], dims["seq_k"]),))
-
-
-def _causal_mask_call(draw: Draw) -> Call:
-    options = {"sq": draw.dims["seq_q"], "sk": draw.dims["seq_k"], "dtype": draw.dtype}
-    options |= _options(draw.features, "window")
-    options["causal"] = draw.features["causal"]
-    return Call({}, options, ((draw.dims["seq_q"], draw.dims["seq_k"]),))
-
-
-def _apply_mask_call(draw: Draw) -> Call:
-    dims, kind = draw.dims, draw.features["mask"]
-    shape = (dims["batch"], dims["heads"], dims["seq_q"], dims["seq_k"])
-    scores = draw.array("scores", shape)
-    if kind == "boolean":
-        mask = draw.rng("mask").random(shape) < 0.7
-    elif kind == "boolean_per_key":
-        mask = draw.rng("mask").random((shape[0], 1, 1, shape[3])) < 0.7
-    elif kind == "additive":
-        mask = draw.array("mask", shape)
-    else:
-        mask = np.where(np.tri(*shape[2:], dtype=bool), 0.0, -np.inf).astype(draw.dtype)
-    return Call({"scores": scores, "mask": mask}, {}, (shape,))
-
-
-def _softmax_call(draw: Draw) -> Call:
-    shape = tuple(draw.dims["size"])
-    x = draw.array("x", shape)
-    hidden = draw.features["hidden"]
-    if hidden == "rows":
-        x[::2] = -np.inf
-    elif hidden == "some":
-        x[draw.rng("hidden").random(shape) < 0.3] = -np.inf
-    elif hidden == "tail":
-        x[..., 1:] = -np.inf
-    return Call({"x": x}, {}, (shape,))
-
-
-def _softmax_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
-    x = call.arguments["x"]
-    return reference.softmax(x), (~np.isneginf(x.astype(np.float64))).sum(axis=-1)
-
-
-def _weighted_values_call(draw: Draw) -> Call:
-    dims = draw.dims
-    batch, heads = dims["batch"], dims["heads"]
-    scores = draw.array("p", (batch, heads, dims["seq_q"], dims["seq_k"]), np.float64)
-    weights = scores if draw.features["raw"] else reference.softmax(scores)
-    arrays = {
-        "p": weights.astype(draw.dtype),
-        "v": _with_heads(draw, "v", batch, dims["kv_heads"], dims["seq_k"], dims["head_dim"]),
-    }
-    out = _in_layout((batch, heads, dims["seq_q"], dims["head_dim"]), draw.features["layout"])
-    return Call(arrays, _options(draw.features, "layout"), (out,))
-
-
-def _scale_call(draw: Draw) -> Call:
-    shape = tuple(draw.dims["size"])
-    return Call({"x": draw.array("x", shape)}, {"factor": draw.features["factor"]}, (shape,))
-
-
-def _repeat_kv_call(draw: Draw) -> Call:
-    dims = draw.dims
-    batch, kv_heads, rows, columns = dims["batch"], dims["kv_heads"], dims["seq"], dims["head_dim"]
-    x = _with_heads(draw, "x", batch, kv_heads, rows, columns)
-    out = _in_layout((batch, kv_heads * dims["n_rep"], rows, columns), draw.features["layout"])
-    return Call({"x": x}, {"n_rep": dims["n_rep"], **_options(draw.features, "layout")}, (out,))
+    out = in_layout((batch, heads, rows, dims["head_dim"]), draw.features["layout"])
+    return Call(arrays, options_of(draw.features, "layout"), (out, (batch, heads, rows)))
 
 
 # Cost
@@ -330,57 +234,18 @@ def _attention_flops(case: Any) -> float:
 
 
 def _attention_bytes(case: Any) -> float:
-    dims, size = case.dims, _itemsize(case)
+    dims, size = case.dims, itemsize(case)
     queries = dims["heads"] * dims["seq_q"] * (dims["head_dim"] + dims["head_dim_v"])
     keys = dims["kv_heads"] * dims["seq_k"] * (dims["head_dim"] + dims["head_dim_v"])
     return float(dims["batch"] * (queries + keys) * size)
 
 
-def _itemsize(case: Any) -> int:
-    return 4 if case.dtype == "f32" else 2
-
-
-def _product_flops(case: Any) -> float:
-    dims = case.dims
-    return 2.0 * dims["batch"] * dims["heads"] * dims["seq_q"] * dims["seq_k"] * dims["head_dim"]
-
-
-def _product_bytes(case: Any) -> float:
-    dims = case.dims
-    scores = dims["heads"] * dims["seq_q"] * dims["seq_k"]
-    rows = (dims["heads"] * dims["seq_q"] + dims["kv_heads"] * dims["seq_k"]) * dims["head_dim"]
-    return float(dims["batch"] * (scores + rows) * _itemsize(case))
-
-
-def _elements(case: Any) -> int:
-    if "size" in case.dims:
-        return int(np.prod(case.dims["size"]))
-    return int(np.prod([value for value in case.dims.values()]))
-
-
-def _elementwise(per_element: float) -> Callable[[Any], float]:
-    return lambda case: per_element * _elements(case)
-
-
-def _moved_bytes(arrays: float) -> Callable[[Any], float]:
-    return lambda case: arrays * _elements(case) * _itemsize(case)
-
-
-def _oracles(name: str) -> dict[str, Any]:
-    """The public function, its float64 reference and its baseline, which have the same name."""
-    return {
-        "function": f"rocmkern:{name}",
-        "reference": f"rocmkern.reference:{name}",
-        "baseline": f"rocmkern.reference:baseline.{name}",
-    }
-
-
 ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks")
 
-OPERATIONS = Registry(
+OPERATIONS = (
     Operation(
         "flash_attention",
-        **_oracles("flash_attention"),
+        **oracles("flash_attention"),
         call=_attention_call,
         dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM, HEAD_DIM_V),
         arrays=ATTENTION_ARRAYS,
@@ -394,7 +259,7 @@ OPERATIONS = Registry(
     ),
     Operation(
         "flash_attention_packed",
-        **_oracles("flash_attention"),
+        **oracles("flash_attention"),
         call=_packed_call,
         dims=(
             HEADS,
@@ -412,7 +277,7 @@ OPERATIONS = Registry(
     ),
     Operation(
         "decode_attention",
-        **_oracles("decode_attention"),
+        **oracles("decode_attention"),
         call=_attention_call,
         dims=(
             BATCH,
@@ -434,87 +299,11 @@ OPERATIONS = Registry(
     ),
     Operation(
         "merge_attention",
-        **_oracles("merge_attention"),
+        **oracles("merge_attention"),
         call=_merge_call,
         dims=(BATCH, HEADS, SEQ_Q, HEAD_DIM),
         arrays=("o1", "lse1", "o2", "lse2"),
         features=(LAYOUT, Feature("empty", ("first", "second", "both"))),
         outputs=(Output("out"), Output("lse", "f32")),
-    ),
-    Operation(
-        "qk_scores",
-        **_oracles("qk_scores"),
-        call=_qk_call,
-        dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
-        arrays=("q", "k"),
-        features=(LAYOUT, SCALE),
-        flops=_product_flops,
-        nbytes=_product_bytes,
-    ),
-    Operation(
-        "causal_mask",
-        **_oracles("causal_mask"),
-        call=_causal_mask_call,
-        dims=(SEQ_Q, SEQ_K),
-        arrays=(),
-        features=(
-            Feature("causal", (False, True, "top_left"), default="bottom_right"),
-            Feature("window", (list,)),
-        ),
-        exact=True,
-    ),
-    Operation(
-        "apply_mask",
-        **_oracles("apply_mask"),
-        call=_apply_mask_call,
-        dims=(BATCH, HEADS, SEQ_Q, SEQ_K),
-        arrays=("scores", "mask"),
-        features=(Feature("mask", ("boolean", "boolean_per_key", "additive"), default="causal"),),
-        exact=lambda features: features["mask"] != "additive",
-        in_place="scores",
-        flops=_elementwise(1),
-        nbytes=_moved_bytes(2),
-    ),
-    Operation(
-        "softmax",
-        **_oracles("softmax"),
-        call=_softmax_call,
-        dims=(Dim("size", "n", many=True),),
-        arrays=("x",),
-        features=(Feature("hidden", ("rows", "some", "tail")),),
-        flops=_elementwise(5),
-        nbytes=_moved_bytes(2),
-        probabilities=_softmax_probabilities,
-        peers=(peers.TORCH_SOFTMAX,),
-    ),
-    Operation(
-        "weighted_values",
-        **_oracles("weighted_values"),
-        call=_weighted_values_call,
-        dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
-        arrays=("p", "v"),
-        features=(LAYOUT, Feature("raw", (True,), default=False)),
-        flops=_product_flops,
-        nbytes=_product_bytes,
-    ),
-    Operation(
-        "scale",
-        **_oracles("scale"),
-        call=_scale_call,
-        dims=(Dim("size", "n", many=True),),
-        arrays=("x",),
-        features=(Feature("factor", (float,), default=0.125),),
-        in_place="x",
-        flops=_elementwise(1),
-        nbytes=_moved_bytes(2),
-    ),
-    Operation(
-        "repeat_kv",
-        **_oracles("repeat_kv"),
-        call=_repeat_kv_call,
-        dims=(BATCH, Dim("kv_heads", "kv"), Dim("n_rep", "r"), Dim("seq", "s"), HEAD_DIM),
-        arrays=("x",),
-        features=(LAYOUT,),
-        exact=True,
     ),
 )

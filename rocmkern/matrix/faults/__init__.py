@@ -1,0 +1,13 @@
+"""Seeded faults: kernels and tile operations that are wrong on purpose, to prove that the matrix would notice.
+
+`engine` says how one is put in and what catches it; every family of operations has a file of its own.
+"""
+
+from __future__ import annotations
+
+from rocmkern.matrix.faults import attention
+from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
+
+FAULTS: dict[str, Fault] = {fault.name: fault for family in (attention,) for fault in family.FAULTS}
+
+__all__ = ["FAULTS", "Edit", "Fault", "FaultError", "caught_by", "inject"]

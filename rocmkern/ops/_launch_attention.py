@@ -1,0 +1,100 @@
+"""Launches of attention: ``[batch, head, row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.kernels import combine_splits, flash_attention, merge_attention
+from rocmkern.ops import _configs, _streams
+from rocmkern.ops._device_view import DeviceView, device_view
+from rocmkern.ops._launch import absent, by_lines, ceil_div, launch, target_for
+from rocmkern.runtime.manager import default_manager
+
+#: Queries up to this many are packed with the heads of their group into one tile.
+_PACK_UP_TO = 16
+#: Keys that a block of a split attention should have at least.
+_KEYS_PER_SPLIT = 512
+_SMALL_SCALE = 2.0**-100
+
+
+def launch_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    sinks: Any,
+    alibi_slopes: Any,
+    bias: Any,
+    mask: Any,
+    scale: float,
+    softcap: float,
+    left: int,
+    right: int,
+    bottom_right: bool,
+    num_splits: int | None,
+    stream: Any,
+) -> None:
+    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks."""
+    target = target_for(q)
+    batch, heads, q_len, head_dim = q.shape
+    kv_heads, k_len, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    packed = cu_seqlens_q is not None
+    sequences = len(cu_seqlens_q) - 1 if packed else batch
+    longest = max_seqlen_q
+
+    # The kernel's fast path needs a positive factor that turns products into exponents, of a size that float32
+    # can invert and multiply by log2(e).
+    score_mods = (
+        not _SMALL_SCALE < scale < 1 / _SMALL_SCALE
+        or softcap > 0
+        or any(x is not None for x in (alibi_slopes, bias, mask))
+    )
+    pack = heads // kv_heads if longest < _PACK_UP_TO else 1
+    cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods)
+    row_blocks = ceil_div(longest * pack, cfg.block_m)
+    blocks = row_blocks * (heads // pack) * sequences
+    if num_splits is None:
+        wanted = ceil_div(2 * target.parallelism, max(blocks, 1)) if not packed else 1
+        num_splits = max(1, min(wanted, k_len // _KEYS_PER_SPLIT))
+
+    none = np.zeros(0, np.int32)
+    args = [
+        q, k, v, out[None], absent(0, 4) if lse is None else lse[None],
+        cu_seqlens_q if packed else none,
+        cu_seqlens_k if packed else none,
+        absent(0, 1) if sinks is None else sinks,
+        absent(sequences, 2) if alibi_slopes is None else alibi_slopes,
+        absent(batch, 4) if bias is None else bias,
+        absent(batch, 4, np.bool_) if mask is None else mask,
+        scale, softcap, left, right, int(bottom_right), pack, num_splits,
+    ]  # fmt: skip
+    grid = (row_blocks, heads // pack, sequences * num_splits)
+    if num_splits == 1:
+        launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
+        return
+    # Partial results come from the manager's pool: counted by the cap, and reused by the next call.
+    memory = default_manager(target.device)
+    home = _streams.choose(memory, [q], stream) if isinstance(q, DeviceView) else None
+    part_shape = (num_splits, batch, heads, q_len, value_dim)
+    with (
+        memory.empty(part_shape, np.float32, uninitialized=True, stream=home) as part,
+        memory.empty(part_shape[:-1], np.float32, uninitialized=True, stream=home) as part_lse,
+    ):
+        parts = [device_view(x) if target.device else x.numpy_view() for x in (part, part_lse)]
+        launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
+        cfg = _configs.line(combine_splits.Config, target.arch)
+        args = [*parts, out, absent(0, 3) if lse is None else lse]
+        grid = (ceil_div(q_len, cfg.block_m), heads, batch)
+        launch(target, combine_splits.combine_splits, cfg, grid, args, stream)
+
+
+def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:
+    """``kernels.merge_attention``."""
+    by_lines(merge_attention.merge_attention, merge_attention.Config, out, [o1, lse1, o2, lse2, out, lse], stream)

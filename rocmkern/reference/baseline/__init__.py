@@ -1,0 +1,32 @@
+"""The straightforward algorithm in the compute dtype: what an ordinary float32 implementation would return.
+
+Half inputs are widened to float32, all arithmetic is float32 (float64 for float64 inputs), and the result is rounded
+once to the dtype of the first argument; log-sum-exps stay in the compute dtype. Its error against the float64 functions
+of `rocmkern.reference` is the unit in which the error of a kernel is measured. Same arguments as there.
+"""
+
+from __future__ import annotations
+
+from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.steps import (
+    apply_mask,
+    causal_mask,
+    qk_scores,
+    repeat_kv,
+    scale,
+    softmax,
+    weighted_values,
+)
+
+__all__ = [
+    "apply_mask",
+    "causal_mask",
+    "decode_attention",
+    "flash_attention",
+    "merge_attention",
+    "qk_scores",
+    "repeat_kv",
+    "scale",
+    "softmax",
+    "weighted_values",
+]
