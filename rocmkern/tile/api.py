@@ -389,6 +389,11 @@ def exp2(x: Any) -> Any:
         return Tile(np.exp2(x.consume("exp2"))) if isinstance(x, Tile) else np.exp2(x)
 
 
+def copy(tile: Tile) -> Tile:
+    """The same values once more, for where two operations would use them up."""
+    return Tile(_want(Tile, tile, "copy: the argument").data.copy())
+
+
 def tanh(tile: Tile) -> Tile:
     """Hyperbolic tangent (consumes)."""
     return Tile(np.tanh(_want(Tile, tile, "tanh: the argument").consume("tanh")))
@@ -586,7 +591,7 @@ OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, load_rows, store_rows,
-        zeros, load_tile, store_tile, rowmax, rowsum, exp2, tanh, absolute, distance, mask_outside, mask_where,
+        zeros, load_tile, store_tile, rowmax, rowsum, exp2, copy, tanh, absolute, distance, mask_outside, mask_where,
         softmax_step, rows, load_operand, operand, stage, fetch, acquire, release,
         dot_nt, dot_nn, dot_tn, dot_nn_where,
     )

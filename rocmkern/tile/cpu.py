@@ -636,6 +636,13 @@ class CpuLowering(TensorLowering):
             return emit(x)
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(v))
 
+    def copy(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        ty = sig.return_type
+        value = self.new(context, b, ty)
+        size = const(I64, ty.m * ty.n * 4)
+        cgutils.raw_memcpy(b, self.data(context, b, ty, value), self.data(context, b, ty, x), size, 1)
+        return impl_ret_new_ref(context, b, ty, value)
+
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: _tanh(b, v))
 

@@ -956,6 +956,9 @@ class HipLowering(TensorLowering):
             return self.on_rows(context, b, sig, (x,), lambda _, v: _exp2(b, v))
         return self.on_tile(b, sig.args[0], x, lambda v, c: _each(b, v, lambda e: _exp2(b, e)))
 
+    def copy(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        return tile  # an SSA value
+
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         def one(x: ir.Value) -> ir.Value:
             size, square = _math(b, "fabs", x), b.fmul(x, x)

@@ -279,7 +279,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(x):
         return x if isinstance(x, Tile) else float_rows("exp2", x)
 
-    for op in (api.tanh, api.absolute):
+    for op in (api.copy, api.tanh, api.absolute):
         rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
 
     @rule(api.distance)

@@ -56,6 +56,7 @@ def test_operators_and_elementwise_operations(launch, arch, m, normal, col0):
         "mask_outside": np.where((column >= i - 1) & (column <= 2 * i + 3), a, -np.inf),
         "mask_where": np.where(b == 0, -np.inf, a),
         "device": a * 0.75 + rows,
+        "copy": abs(a) + a,
     }
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-6, err_msg=name)

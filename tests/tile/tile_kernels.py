@@ -19,7 +19,7 @@ class Config(T.Config):
 ARITHMETIC = (
     "tile + tile", "tile - tile", "tile * tile", "tile + rows", "tile - rows", "tile * rows",
     "tile + scalar", "tile - scalar", "tile * scalar", "exp2", "tanh", "absolute", "distance", "mask_outside",
-    "mask_where", "device",
+    "mask_where", "device", "copy",
 )  # fmt: skip
 
 
@@ -61,6 +61,8 @@ def arithmetic(
     hidden = T.mask_where(load(cfg, x, row, col0, valid), load(cfg, y, row, col0, valid))
     T.store_tile(out[14], (row,), 0, hidden, valid)
     T.store_tile(out[15], (row,), 0, affine(load(cfg, x, row, col0, valid), rows, factor), valid)
+    t = load(cfg, x, row, col0, valid)
+    T.store_tile(out[16], (row,), 0, T.absolute(T.copy(t)) + t, valid)
     t = load(cfg, x, row, col0, valid)
     T.store_rows(stats[0], (row,), T.rowmax(t), valid)
     T.store_rows(stats[1], (row,), T.rowsum(t), valid)
