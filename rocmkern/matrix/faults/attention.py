@@ -278,7 +278,7 @@ FAULTS = (
     Fault(
         "last_row_not_written",
         "the last row of a block is not stored",
-        (*ATTENTION, "softmax", "repeat_kv", "causal_mask"),
+        (*ATTENTION, "softmax", "scale", "repeat_kv", "causal_mask"),
         replace={"store_tile": _last_row_left},
     ),
 )

@@ -1,0 +1,200 @@
+"""Look at a matrix, run single cases of it, and prove that it would notice mistakes.
+
+    rocmkern matrix list [PATTERN ...]      the cases, one a line
+    rocmkern matrix show ID ...             what a case is: its row, its arrays
+    rocmkern matrix explain ID ...          why its bound is what it is, and five lines that reproduce it
+    rocmkern matrix run PATTERN ...         run cases and print what was measured
+    rocmkern matrix validate                read the file; a mistake is an error with its position
+    rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+
+A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
+CATEGORIES = ("quick", "full", "benchmark")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One subcommand for each thing to do."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument(
+            "--matrix",
+            type=Path,
+            default=Path("matrix.yaml"),
+            metavar="FILE",
+            help="matrix file (default: %(default)s)",
+        )
+        action.set_defaults(action=run)
+        return action
+
+    listing = add("list", _list, "name the cases")
+    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ?")
+    listing.add_argument("--operation", action="append", metavar="NAME", help="cases of one operation (repeatable)")
+    listing.add_argument("--category", action="append", choices=CATEGORIES, help="cases of a category (repeatable)")
+    listing.add_argument("--json", action="store_true", help="as JSON, with dimensions and features")
+    for name, run, text in (
+        ("show", _show, "what a case is"),
+        ("explain", _explain, "why a case has its bound, and how to reproduce it"),
+        ("run", _run, "run cases and print what was measured"),
+    ):
+        action = add(name, run, text)
+        action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?")
+        if name != "show":
+            action.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+    add("validate", _validate, "read the file and expand it")
+    mutate = add("mutate", _mutate, "put seeded faults in and say which quick rows catch them")
+    mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
+    mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
+    mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for."""
+    return arguments.action(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    cases = [
+        case
+        for case in _matching(_cases(arguments), arguments.patterns or ["*"])
+        if case.operation.name in (arguments.operation or [case.operation.name])
+        and case.category in (arguments.category or CATEGORIES)
+    ]
+    if arguments.json:
+        print(json.dumps([_record(case) for case in cases], indent=1))
+    else:
+        for case in cases:
+            print(case.id)
+        print(f"{len(cases)} cases", file=sys.stderr)
+    return 0
+
+
+def _record(case: Any) -> dict[str, Any]:
+    facts = case.facts
+    return {
+        "id": case.id,
+        "operation": case.operation.name,
+        "group": facts.group,
+        "category": case.category,
+        "dtype": case.dtype,
+        "dims": dict(case.dims),
+        "features": dict(case.features),
+        "memory": case.memory,
+        "line": facts.line,
+        "why": facts.why,
+    }
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.explain import describe_case
+
+    return _print_each(arguments, describe_case)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.explain import explain_case
+
+    target = _target(arguments)
+    return _print_each(arguments, lambda case: explain_case(case, target))
+
+
+def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[str]]) -> int:
+    for number, case in enumerate(_matching(_cases(arguments), arguments.patterns)):
+        print(("\n" if number else "") + "\n".join(describe(case)))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix import CaseFailure, run_case
+
+    target, failed = _target(arguments), 0
+    for case in _matching(_cases(arguments), arguments.patterns):
+        reason = case.skip_reason(target)
+        if reason:
+            print(f"skipped  {case.id}: {reason}")
+            continue
+        try:
+            result = run_case(case, target)
+        except CaseFailure as failure:
+            failed += 1
+            print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
+            continue
+        print(f"passed   {case.id}")
+        for comparison in result.comparisons:
+            print(
+                f"         {comparison.output}: error {comparison.error:.3g}, bound {comparison.bound:.3g} "
+                f"({comparison.parts}), {comparison.share:.0%} of it"
+            )
+    return 1 if failed else 0
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    cases = _cases(arguments)
+    counts = ", ".join(f"{sum(case.category == name for case in cases)} {name}" for name in CATEGORIES)
+    print(f"{arguments.matrix}: {len(cases)} cases ({counts})")
+    return 0
+
+
+def _mutate(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix import nearest
+    from rocmkern.matrix.faults import FAULTS, caught_by
+    from rocmkern.runtime.errors import ArgumentError
+
+    for name in arguments.faults:
+        if name not in FAULTS:
+            raise ArgumentError("FAULT", name, f"one of {', '.join(FAULTS)};{nearest(name, FAULTS)}")
+    cases = [case for case in _cases(arguments) if case.category == "quick"]
+    records = []
+    for name in arguments.faults or FAULTS:
+        rows = caught_by(FAULTS[name], cases, at_most=1 if arguments.first else None)
+        records.append({"name": name, "caught": bool(rows), "rows": rows})
+        if not arguments.json:
+            shown = f"{len(rows)} rows, {rows[0]}" if rows else "NOT CAUGHT: " + FAULTS[name].description
+            print(f"{name:<32} {shown}", flush=True)
+    missed = sum(not record["caught"] for record in records)
+    if arguments.json:
+        print(json.dumps({"faults": records}, indent=1))
+    else:
+        print(f"{len(records)} faults, {missed} not caught")
+    return 1 if missed else 0
+
+
+def _cases(arguments: argparse.Namespace) -> list[Any]:
+    from rocmkern.matrix import expand, load
+
+    return expand(load(arguments.matrix))
+
+
+def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:
+    """The cases whose id fits a pattern, in the order of the file; a pattern that fits none is an error."""
+    from rocmkern.matrix import nearest
+    from rocmkern.runtime.errors import ArgumentError
+
+    ids, wanted = [case.id for case in cases], set()
+    for pattern in patterns:
+        found = fnmatch.filter(ids, pattern)
+        if not found:
+            raise ArgumentError(
+                "PATTERN", pattern, f"what fits one of {len(ids)} ids;{nearest(pattern, ids)}".rstrip(";")
+            )
+        wanted.update(found)
+    return [case for case in cases if case.id in wanted]
+
+
+def _target(arguments: argparse.Namespace) -> str:
+    import rocmkern
+
+    return arguments.target or rocmkern.target().name

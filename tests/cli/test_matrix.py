@@ -1,0 +1,126 @@
+"""``rocmkern matrix``: finding cases, saying what they are, running them, and what faults they catch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocmkern import cli
+
+TABLE = """\
+version: 1
+registry: rocmkern.matrix.operations
+groups:
+  halves:
+    why: a half is exact
+    operation: scale
+    rows:
+      - {shape: {size: [2, 3]}, features: {factor: 0.5}, dtypes: [f32, f16]}
+      - {name: wide, category: full, shape: {size: [2, 70]}, tolerance: {absolute: 1.0e-3, reason: an older bound}}
+      - {name: not_finite, shape: {size: [2]}, arguments: {factor: .nan},
+         expect_error: {type: ArgumentError, argument: factor}}
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    return path
+
+
+@pytest.fixture
+def command(table, capsys):
+    """``command("list", ...)`` on the table: exit status, standard output, standard error."""
+
+    def run(action, *words):
+        status = cli.main(["matrix", action, "--matrix", str(table), *words])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_list_names_cases_by_pattern_operation_and_category(command):
+    assert command("list")[1].split() == [
+        "scale-halves-n2x3-f32-factor0.5",
+        "scale-halves-n2x3-f16-factor0.5",
+        "scale-halves-wide-n2x70-f32",
+        "scale-halves-not_finite-n2-f32",
+    ]
+    assert command("list", "*f16*")[1].split() == ["scale-halves-n2x3-f16-factor0.5"]
+    assert command("list", "--category", "full")[1].split() == ["scale-halves-wide-n2x70-f32"]
+    assert command("list", "--operation", "softmax")[1] == ""
+    (record,) = json.loads(command("list", "--json", "*wide*")[1])
+    assert record["dims"] == {"size": [2, 70]} and record["category"] == "full" and record["line"] == 9
+
+
+def test_show_says_what_a_case_is(command, table):
+    status, text, _ = command("show", "*f16*")
+    assert status == 0
+    assert f"{table}:8, group halves, category quick" in text
+    assert "a half is exact" in text and "factor=0.5" in text
+    assert "x           float16[2, 3]" in text and "-> out      float16[2, 3]" in text
+
+
+def test_explain_gives_the_bound_and_lines_that_run(command):
+    _, text, _ = command("explain", "*f32-factor*", "--target", "python")
+    assert "c = 2, u = 2: the default" in text
+    recipe = text.split("reproduce with\n\n")[1]
+    scope: dict = {}
+    exec(recipe, scope)
+    assert scope["case"].id == "scale-halves-n2x3-f32-factor0.5" and scope["arguments"]["factor"] == 0.5
+
+
+def test_explain_names_a_fixed_bound_and_an_expected_error(command):
+    assert "0.001 for every element: an older bound" in command("explain", "*wide*", "--target", "python")[1]
+    text = command("explain", "*not_finite*", "--target", "python")[1]
+    assert "raises      ArgumentError that names factor" in text and "none: the row says which error" in text
+
+
+def test_run_measures_and_fails(command, monkeypatch):
+    status, text, _ = command("run", "*", "--target", "python")
+    assert status == 0
+    assert text.count("passed") == 4 and "error 0, bound" in text
+    from rocmkern.matrix.faults import Edit, Fault, inject
+
+    with inject(Fault("doubled", "twice the product", ("scale",), (Edit("scale", "t * factor", "t * factor * 2.0"),))):
+        status, text, _ = command("run", "*f16*", "--target", "python")
+    assert status == 1 and "FAILED   scale-halves-n2x3-f16-factor0.5: check parity" in text
+
+
+def test_an_unknown_id_names_the_nearest(command):
+    status, _, text = command("show", "scale-halves-wide-n2x71-f32")
+    assert status == 1
+    assert "did you mean 'scale-halves-wide-n2x70-f32'?" in text
+
+
+def test_validate_counts_or_points_at_the_mistake(command, table):
+    status, text, _ = command("validate")
+    assert status == 0 and "4 cases (3 quick, 1 full, 0 benchmark)" in text
+    table.write_text(TABLE.replace("factor: 0.5", "facto: 0.5"))
+    status, _, text = command("validate")
+    assert status == 1 and f"{table}:8:" in text and "did you mean 'factor'?" in text
+
+
+def test_mutate_says_which_rows_catch_a_fault(command):
+    status, text, _ = command("mutate", "--json", "last_row_not_written")
+    (record,) = json.loads(text)["faults"]
+    assert status == 0 and record["caught"] and record["name"] == "last_row_not_written"
+    assert set(record["rows"]) == {"scale-halves-n2x3-f32-factor0.5", "scale-halves-n2x3-f16-factor0.5"}
+
+
+def test_mutate_fails_for_a_fault_that_no_row_catches(command):
+    status, text, _ = command("mutate", "mask_inverted")
+    assert status == 1 and "NOT CAUGHT: True hides instead of showing" in text and "1 faults, 1 not caught" in text
+
+
+def test_mutate_refuses_a_fault_that_it_does_not_know(command):
+    status, _, text = command("mutate", "mask_invert")
+    assert status == 1 and "did you mean 'mask_inverted'?" in text
+
+
+def test_the_committed_matrix_is_the_default(monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert cli.main(["matrix", "validate"]) == 0
+    assert capsys.readouterr().out.startswith("matrix.yaml: ")
