@@ -6,6 +6,7 @@
     rocmkern matrix run PATTERN ...         run cases and print what was measured
     rocmkern matrix validate                read the file; a mistake is an error with its position
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
 A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
 """
@@ -59,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
     mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
+    report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
+    report.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown (default: print it)")
+    report.set_defaults(action=_report)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -170,6 +176,20 @@ def _mutate(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(records)} faults, {missed} not caught")
     return 1 if missed else 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.report import page, summarise, text
+    from rocmkern.matrix.results import read
+
+    summary = summarise([read(path) for path in arguments.results])
+    for path, make in ((arguments.html, page), (arguments.markdown, text)):
+        if path is not None:
+            path.write_text(make(summary), encoding="utf-8")
+            print(f"{path}: {len(summary.everything)} results of {len(summary.runs)} runs")
+    if arguments.html is None and arguments.markdown is None:
+        print(text(summary), end="")
+    return 0
 
 
 def _cases(arguments: argparse.Namespace) -> list[Any]:

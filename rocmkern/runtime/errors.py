@@ -126,7 +126,7 @@ class MatrixError(RocmkernError, ValueError):
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, column: int = 0, path: str = ""):
         self.message, self.file, self.line, self.column, self.path = message, file, line, column, path
-        place = f"{file}:{line}:{column}: " if file else ""
+        place = (f"{file}:{line}:{column}: " if line else f"{file}: ") if file else ""
         super().__init__(f"{place}{path}: {message}" if path else f"{place}{message}")
 
     def __reduce__(self):

@@ -11,7 +11,7 @@ import pytest
 from rocmkern.matrix import Case, CaseFailure, MatrixError, expand, load, reproduce, run_case
 from rocmkern.testing import bench
 from rocmkern.testing.devices import GPU_TARGETS, chosen_targets, device_lock, target_reason
-from rocmkern.testing.plugin import PROPERTY
+from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
 
 MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
 
@@ -47,6 +47,7 @@ def _item(parent: MatrixFile, case: Case, target: str) -> pytest.Item:
     else:
         item = CaseItem.from_parent(parent, name=name)
     item.case, item.target = case, target
+    item.user_properties.append((CASE_PROPERTY, {"case": case.id, "target": target}))
     item.add_marker(MARKER_OF_CATEGORY[case.category])
     if target in GPU_TARGETS and parent.config.pluginmanager.has_plugin("xdist"):
         # With --dist loadgroup one worker runs all cases of a device; the lock holds with any distribution.

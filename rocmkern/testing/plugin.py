@@ -9,6 +9,7 @@ Configuration of a project, in ``pyproject.toml``::
 * ``pytest -m full`` runs the rows that take longer, ``--rocmkern-all`` both;
 * ``pytest --benchmark-only`` times the benchmark rows (with pytest-benchmark);
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
+* ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
 * ``--require-gpu`` makes the lack of a GPU an error instead of skips.
 
 In a project without a matrix file this module does nothing and imports nothing.
@@ -24,6 +25,8 @@ import pytest
 
 MATRIX_INI = "rocmkern_matrix"
 PROPERTY = "rocmkern"
+# On every report of a case, also where it was skipped or failed: which case, on which target.
+CASE_PROPERTY = "rocmkern_case"
 MARKERS = {
     "quick": "rows of the matrix that run in a bare pytest",
     "full": "rows of the matrix that take longer; run with -m full or --rocmkern-all",
@@ -49,6 +52,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--require-gpu", action="store_true", help="no usable GPU is an error instead of skips")
     group.addoption(
         "--rocmkern-bars", action="store_true", help="a benchmark row that is slower than its bar against a peer fails"
+    )
+    group.addoption(
+        "--rocmkern-json", default=None, metavar="FILE", help="write the results to a file, for rocmkern matrix report"
+    )
+    group.addoption("--rocmkern-label", default="", metavar="TEXT", help="name of this run in reports")
+    group.addoption(
+        "--rocmkern-emulated",
+        action="store_true",
+        help="the GPU is emulated: nothing counts as run on a card",
     )
     parser.addini(
         MATRIX_INI, "matrix files of this project, relative to the root directory", type="linelist", default=[]
@@ -147,6 +159,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     _summarise_skips(terminalreporter)
     _summarise_accuracy(terminalreporter)
     _summarise_benchmarks(terminalreporter)
+    if config.getoption("rocmkern_json"):
+        from rocmkern.testing.results import collect
+
+        terminalreporter.line(collect(terminalreporter.stats, config))
 
 
 def _properties(reports: list[Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rocmkern.matrix.results import read
+
 ROOT = Path(__file__).parents[2]
 OPERATIONS = """
 import numpy as np
@@ -276,3 +278,26 @@ def test_a_project_without_a_matrix_pays_nothing(project):
     )
     run = project.pytest("-p", "no:hypothesispytest", "-p", "no:benchmark")
     assert run.status == 0 and run.counts == {"passed": 1} and "rocmkern matrix" not in run
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two workers"])
+def test_the_results_of_a_run_become_a_file(project, workers):
+    project.write("matrix.yaml", MATRIX.replace("rows: [1, 2]", "rows: [1, 13]"))
+    run = project.pytest("--rocmkern-json", "run.json", "--rocmkern-label", "my machine", *workers)
+    assert run.status == 1 and "results of 6 cases: " in run
+    file = read(project.path / "run.json")
+    assert file.environment.label == "my machine" and set(file.environment.devices) == {"cpu", "python"}
+    found = {(result.case, result.target): result for result in file.results}
+    assert found["double-a-r1-f32", "cpu"].outputs[0]["error"] == 0
+    assert found["double-a-r13-f32", "cpu"].outcome == "failed"
+    assert found["double-a-r13-f32", "cpu"].reason == "check parity failed:"
+    assert found["double-a-r3-f32", "python"].outcome == "skipped"
+    assert found["double-a-r3-f32", "python"].reason == "python: not for the interpreter"
+    assert file.labels == {"double": {"rows": "r"}}
+
+
+def test_results_of_benchmarks_hold_their_speed(project):
+    run = project.pytest("--benchmark-only", "--rocmkern-target", "cpu", "--rocmkern-json", "run.json")
+    assert run.status == 0
+    (result,) = read(project.path / "run.json").results
+    assert result.category == "benchmark" and result.speed["wall_s"] > 0 and "numpy" in result.speed["peers"]

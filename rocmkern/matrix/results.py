@@ -1,0 +1,218 @@
+"""Results of runs as files: what was run where, how exact and how fast it was. One JSON file per run of pytest.
+
+`write` makes a file from what pytest collected, `read` checks one and gives it back; ``rocmkern matrix report`` makes
+the page from one or several of them. A file is self-contained: it repeats what a case is, because the table that it
+came from may have changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rocmkern.matrix.expand import Case
+from rocmkern.runtime.errors import MatrixError
+
+FORMAT = 1
+OUTCOMES = ("passed", "failed", "skipped")
+_DISTRIBUTIONS = ("rocmkern", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-hip", "numba-cuda", "torch", "triton")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a target was on the machine of a run.
+
+    Attributes
+    ----------
+    arch : str
+        ``"gfx1100"``, ``"sm_90"``, ``"cpu-..."``; empty for the interpreter.
+    name : str
+        The card or the processor.
+    emulated : bool
+        The machine code ran in an emulator: right or wrong is known, that it runs on a card is not.
+    """
+
+    arch: str
+    name: str
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where and when a run took place."""
+
+    label: str
+    time: str
+    platform: str
+    python: str
+    versions: dict[str, str]
+    devices: dict[str, Device]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case on one target.
+
+    Attributes
+    ----------
+    case, operation, group, category, dtype, why : str
+    dims, features : dict
+    memory : str or dict
+    target : str
+    outcome : str
+        ``"passed"``, ``"failed"`` or ``"skipped"``.
+    reason : str
+        Why it was skipped, or the last line of the failure.
+    outputs : list of dict
+        ``output``, ``error``, ``bound``, ``share``, ``parts`` of each output that was compared.
+    speed : dict, optional
+        What `rocmkern.testing.bench.measure` returns.
+    """
+
+    case: str
+    operation: str
+    group: str
+    category: str
+    dtype: str
+    why: str
+    dims: dict[str, Any]
+    features: dict[str, Any]
+    memory: Any
+    target: str
+    outcome: str
+    reason: str = ""
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    speed: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A file of results.
+
+    Attributes
+    ----------
+    environment : Environment
+    results : list of Result
+    labels : dict
+        For each operation, the short form of each dimension: ``{"softmax": {"size": "n"}}``.
+    """
+
+    environment: Environment
+    results: list[Result]
+    labels: dict[str, dict[str, str]]
+
+
+def result_of(case: Case, target: str, outcome: str, reason: str = "", record: dict[str, Any] | None = None) -> Result:
+    """The result of a case; `record` is what was measured (``outputs``, ``speed``)."""
+    table, measured = case.operation.feature_table, record or {}
+    changed = {name: value for name, value in case.features.items() if value != table[name].default}
+    facts = case.facts
+    return Result(
+        case.id, case.operation.name, facts.group, facts.category, case.dtype, facts.why, dict(case.dims), changed,
+        case.memory, target, outcome, reason, list(measured.get("outputs", ())), measured.get("speed"),
+    )  # fmt: skip
+
+
+def labels_of(cases: Iterable[Case]) -> dict[str, dict[str, str]]:
+    """The short forms of the dimensions of the cases' operations."""
+    return {case.operation.name: {dim.name: dim.label for dim in case.operation.dims} for case in cases}
+
+
+def environment_of(targets: Iterable[str], label: str, emulated: bool) -> Environment:
+    """This machine, as far as it concerns these targets.
+
+    Parameters
+    ----------
+    targets : iterable of str
+        Those that cases ran on.
+    label : str
+        Name of the run in reports; empty: the devices'.
+    emulated : bool
+        GPU targets are emulated.
+    """
+    devices = {target: _device(target, emulated) for target in targets}
+    names = ", ".join(dict.fromkeys(device.name for device in devices.values()))
+    return Environment(
+        label=label or names or platform.node(),
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        platform=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        versions={name: version for name in _DISTRIBUTIONS if (version := _version(name))},
+        devices=devices,
+    )
+
+
+def _device(target: str, emulated: bool) -> Device:
+    import rocmkern
+
+    with rocmkern.using(target):
+        arch = rocmkern.target().arch
+    if target == "python":
+        return Device("", f"Python {platform.python_version()}")
+    if target == "cpu":
+        return Device(arch, _processor())
+    from rocmkern.runtime.devices import open_device
+
+    return Device(arch, open_device(target).info.name, emulated)
+
+
+def _processor() -> str:
+    """Model name of the processor, and its cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {cores} cores"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def write(path: Path, run: Run) -> None:
+    """Write a run to a file."""
+    data = {
+        "format": FORMAT,
+        "environment": asdict(run.environment),
+        "labels": run.labels,
+        "results": [asdict(result) for result in run.results],
+    }
+    path.write_text(json.dumps(data, separators=(",", ":"), default=float) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Run:
+    """Read a file of results.
+
+    Raises
+    ------
+    MatrixError
+        The file cannot be read, is not one of these, or is of another format.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MatrixError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except ValueError as error:
+        raise MatrixError(f"is not JSON: {error}", file=str(path)) from None
+    given = data.get("format") if isinstance(data, dict) else None
+    if given != FORMAT:
+        raise MatrixError(f"has the format {given!r}; allowed: {FORMAT} (pytest --rocmkern-json)", file=str(path))
+    try:
+        place = data["environment"]
+        devices = {target: Device(**device) for target, device in place["devices"].items()}
+        environment = Environment(**{**place, "devices": devices})
+        return Run(environment, [Result(**result) for result in data["results"]], data["labels"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MatrixError(f"is not a file of results: {error}", file=str(path)) from None

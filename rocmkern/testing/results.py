@@ -1,0 +1,50 @@
+"""What a run of pytest measured, as a file for ``rocmkern matrix report``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocmkern.matrix import expand, load
+from rocmkern.matrix.results import Result, Run, environment_of, labels_of, result_of, write
+from rocmkern.testing.devices import chosen_targets, target_reason
+from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
+
+#: pytest's own words for outcomes, and ours; a worse one counts where a case has several reports.
+_OUTCOMES = {"passed": "passed", "skipped": "skipped", "failed": "failed", "error": "failed"}
+
+
+def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
+    """Write the file of ``--rocmkern-json`` from the reports of a run; returns a line that says so."""
+    cases = {case.id: case for path in matrix_files(config) for case in expand(load(path))}
+    results: dict[tuple[str, str], Result] = {}
+    for kind, outcome in _OUTCOMES.items():
+        for report in stats.get(kind, ()):
+            properties = getattr(report, "user_properties", ())
+            named = next((value for name, value in properties if name == CASE_PROPERTY), None)
+            if named is None or named["case"] not in cases:
+                continue
+            record: dict[str, Any] = {}
+            for name, value in properties:
+                if name == PROPERTY:
+                    record.update(value)
+            case, target = cases[named["case"]], named["target"]
+            results[case.id, target] = result_of(case, target, outcome, _reason(report), record)
+    targets = [target for target in chosen_targets(config) if target_reason(target) is None]
+    environment = environment_of(targets, config.getoption("rocmkern_label"), config.getoption("rocmkern_emulated"))
+    path = Path(config.invocation_params.dir, config.getoption("rocmkern_json"))
+    write(path, Run(environment, list(results.values()), labels_of(cases.values())))
+    return f"results of {len(results)} cases: {path}"
+
+
+def _reason(report: Any) -> str:
+    """Why a case was skipped, or how it failed, in a line; empty where it passed."""
+    if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    if report.outcome != "failed":
+        return ""
+    lines = [line for line in str(report.longrepr).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("check ")), lines[-1] if lines else "failed")
