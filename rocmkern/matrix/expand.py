@@ -75,6 +75,7 @@ class RowFacts:
     spoil: Mapping[str, str]
     peers: tuple[str, ...]
     bars: Mapping[str, float]
+    warm: bool
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,7 @@ class _RowExpansion:
             spoil=row.spoil or {},
             peers=tuple(row.peers or ()),
             bars=row.bars or {},
+            warm=bool(row.warm),
         )
 
     def _check_errors(self) -> None:
@@ -281,6 +283,8 @@ class _RowExpansion:
         row = self.row
         if (row.peers or row.bars) and category != "benchmark":
             raise self._error(("peers",) if row.peers else ("bars",), "only rows of the category benchmark have peers")
+        if row.warm is not None and category != "benchmark":
+            raise self._error(("warm",), "only rows of the category benchmark are timed")
         for index, name in enumerate(row.peers or ()):
             if name not in self.operation.peer_table:
                 known = self.operation.peer_table

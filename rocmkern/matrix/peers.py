@@ -24,20 +24,29 @@ def _torch() -> Any:
     return torch
 
 
-def _tensor(torch: Any, array: np.ndarray) -> Any:
+def _device(torch: Any, target: str) -> str:
+    """PyTorch's name of the device of a target."""
+    if target not in ("hip", "cuda"):
+        return "cpu"
+    if not torch.cuda.is_available() or (target == "hip") != bool(torch.version.hip):
+        raise PeerUnavailable(f"this torch ({torch.__version__}) cannot use the device of the target {target}")
+    return "cuda"
+
+
+def _tensor(torch: Any, array: np.ndarray, device: str) -> Any:
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
+        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(np.array(array)).to(device)
 
 
-def _prepare_sdpa(call: Call, case: Any) -> Callable[[], Any]:
+def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """`torch.nn.functional.scaled_dot_product_attention`, with the flags that reach its fast paths."""
     torch = _torch()
-    features, dims = case.features, case.dims
+    device, features, dims = _device(torch, target), case.features, case.dims
     for name in ("softcap", "alibi", "sinks"):
         if features.get(name):
             raise PeerUnavailable(f"scaled_dot_product_attention has no {name}")
-    q, k, v = (_tensor(torch, call.arguments[name]) for name in "qkv")
+    q, k, v = (_tensor(torch, call.arguments[name], device) for name in "qkv")
     if features["layout"] == "bshd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     options: dict[str, Any] = {}
@@ -55,7 +64,7 @@ def _prepare_sdpa(call: Call, case: Any) -> Callable[[], Any]:
         visible = reference.causal_mask(
             dims["seq_q"], dims["seq_k"], causal=features["causal"], window=call.options.get("window")
         )
-        options["attn_mask"] = torch.from_numpy(visible == 0)
+        options["attn_mask"] = torch.from_numpy(visible == 0).to(device)
     attention = torch.nn.functional.scaled_dot_product_attention
 
     def run() -> Any:
@@ -65,9 +74,9 @@ def _prepare_sdpa(call: Call, case: Any) -> Callable[[], Any]:
     return run
 
 
-def _prepare_softmax(call: Call, case: Any) -> Callable[[], Any]:
+def _prepare_softmax(call: Call, case: Any, target: str) -> Callable[[], Any]:
     torch = _torch()
-    x = _tensor(torch, call.arguments["x"])
+    x = _tensor(torch, call.arguments["x"], _device(torch, target))
     return lambda: torch.softmax(x, dim=-1)
 
 

@@ -151,8 +151,9 @@ class Peer:
     name : str
         Name in rows and tables.
     prepare : callable
-        ``prepare(call, case)`` returns a function of no arguments that does the same work once and returns the first
-        output, or raises `PeerUnavailable` with the reason.
+        ``prepare(call, case, target)`` returns a function of no arguments that does the same work once, on the device
+        of the target, and returns the first output, or raises `PeerUnavailable` with the reason. On a GPU the work goes
+        to the default stream.
     """
 
     name: str

@@ -191,6 +191,7 @@ class Row(Settings):
     expect_error: ExpectError | None = None
     peers: Annotated[list[Name], Field(min_length=1)] | None = None
     bars: Annotated[dict[Name, Positive], Field(min_length=1)] | None = None
+    warm: bool | None = None
 
 
 class Group(Settings):

@@ -142,6 +142,12 @@ class CudaDevice(GpuDevice):
     def _record(self, event: Any, stream: Stream) -> None:
         self.check("cuEventRecord", driver.cuEventRecord(event, stream))
 
+    def _create_timed_event(self) -> Any:
+        return self.check("cuEventCreate", driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT))
+
+    def _elapsed_ms(self, start: Any, stop: Any) -> float:
+        return self.check("cuEventElapsedTime", driver.cuEventElapsedTime(start, stop))
+
     def query(self, event: Any) -> bool:
         status = driver.cuEventQuery(event)
         if status[0] == _NOT_READY:

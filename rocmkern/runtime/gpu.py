@@ -56,6 +56,37 @@ class GpuDevice(Device):
                 raise
         return event
 
+    @abstractmethod
+    def _create_timed_event(self) -> Any:
+        """Make an event that keeps the time; the device is current."""
+
+    @abstractmethod
+    def _elapsed_ms(self, start: Any, stop: Any) -> float:
+        """Milliseconds between two events with time."""
+
+    def record_timed(self, stream: Stream) -> Any:
+        """Record an event that keeps the time when the stream gets there.
+
+        Parameters
+        ----------
+        stream : int
+            Any stream of this device; 0 is the default stream.
+
+        Returns
+        -------
+        object
+            An event for `elapsed`; it lives as long as the process, so measurements are for benchmarks.
+        """
+        with self.current():
+            event = self._create_timed_event()
+            self._record(event, stream)
+        return event
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        """Seconds between two events of `record_timed` that have both been reached."""
+        with self.current():
+            return self._elapsed_ms(start, stop) * 1e-3
+
     def release_event(self, event: Any) -> None:
         # A stream that was told to wait for it keeps what it was recorded for; recording it again is safe.
         self._idle_events.append(event)

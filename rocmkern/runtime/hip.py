@@ -159,6 +159,12 @@ class HipDevice(GpuDevice):
     def _record(self, event: int, stream: Stream) -> None:
         self.check("hipEventRecord", hip.hipEventRecord(event, _handle(stream)))
 
+    def _create_timed_event(self) -> int:
+        return int(self.check("hipEventCreateWithFlags", hip.hipEventCreateWithFlags(hip.hipEventDefault)))
+
+    def _elapsed_ms(self, start: int, stop: int) -> float:
+        return self.check("hipEventElapsedTime", hip.hipEventElapsedTime(start, stop))
+
     def query(self, event: int) -> bool:
         status = hip.hipEventQuery(event)
         if status[0] == _NOT_READY:

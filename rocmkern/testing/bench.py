@@ -1,21 +1,21 @@
-"""Timing of benchmark rows: the kernel and its peers in turns, in one run, medians.
-
-The clock that counts on a CPU is the CPU time of the process, over all its threads: it does not flatter the one of two
-implementations that happened to run while the other cores were free. Wall-clock medians are recorded beside it.
-"""
+"""Timing of benchmark rows: the kernel and its peers in turns, in one run, medians."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from rocmkern.matrix import Case, CaseFailure, PeerUnavailable, make_call
 from rocmkern.matrix.inputs import output_dtype
-from rocmkern.matrix.registry import resolve
+from rocmkern.matrix.registry import Call, resolve
+from rocmkern.testing.clocks import DeviceClock, HostClock
+from rocmkern.testing.devices import GPU_TARGETS
+from rocmkern.testing.roofs import roof
+
+Clock = HostClock | DeviceClock
 
 # Rounds are chosen so that the kernel runs for about this long altogether.
 SECONDS_PER_ROW = 1.5
@@ -24,52 +24,38 @@ MIN_ROUNDS, MAX_ROUNDS = 5, 100
 SETTLE_SECONDS = 0.003
 # Largest difference from a peer's result, relative to its largest value: a benchmark of a wrong result is worthless.
 AGREEMENT = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
-
-
-class _Clock:
-    """CPU and wall-clock seconds of the runs of one function."""
-
-    def __init__(self, function: Callable[[], Any]):
-        self.function = function
-        self.cpu: list[float] = []
-        self.wall: list[float] = []
-
-    def __call__(self) -> Any:
-        cpu, wall = time.process_time(), time.perf_counter()
-        result = self.function()
-        self.wall.append(time.perf_counter() - wall)
-        self.cpu.append(time.process_time() - cpu)
-        return result
+# A GPU's peers work on the default stream.
+DEFAULT_STREAM = 0
 
 
 def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
     """Time a case and its peers with pytest-benchmark.
 
+    On a GPU the arguments lie in the device's memory.
+
     Parameters
     ----------
     benchmark : pytest_benchmark.fixture.BenchmarkFixture
-        Its statistics are those of the kernel's wall-clock times; ``extra_info`` gets what is returned.
+        Its statistics are wall-clock times of whole rounds; ``extra_info`` gets what is returned.
     case : Case
     target : str
 
     Returns
     -------
     dict
-        ``cpu_s`` and ``wall_s`` (medians), ``flop_per_s`` and ``byte_per_s`` (by wall clock), and ``peers``: for each
-        its medians and the ratios peer / kernel (above 1: the kernel is faster), or ``unavailable`` with the reason.
+        ``wall_s`` (median; on a GPU the time between device events), on a CPU ``cpu_s``, ``spread`` (quartile distance
+        over median), ``rounds``, ``flop_per_s`` and ``byte_per_s``, ``roof`` (see `rocmkern.testing.roofs.roof`), and
+        ``peers``: for each its medians and ``ratio``, peer / kernel (above 1: the kernel is faster), or
+        ``unavailable`` with the reason.
     """
     import rocmkern
 
     call = make_call(case)
-    function = resolve(case.operation.function)
-    outs = tuple(np.empty(shape, output_dtype(case, index)) for index, shape in enumerate(call.out_shapes))
-    arguments = call.arguments
-    if case.operation.out:
-        arguments["out"] = outs if len(outs) > 1 else outs[0]
     with rocmkern.use(target):
-        kernel = _Clock(lambda: function(**arguments))
+        place = _GpuPlace(case, target) if target in GPU_TARGETS else _HostPlace(case)
+        kernel = place.kernel(call)
         first = kernel.function()
-        peers, unavailable = _prepare_peers(case, call, first[0] if isinstance(first, tuple) else first)
+        peers, unavailable = _prepare_peers(case, call, target, place, first[0] if isinstance(first, tuple) else first)
 
         def run_peers() -> None:
             for peer in peers.values():
@@ -78,9 +64,60 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
             time.sleep(SETTLE_SECONDS)
 
         benchmark.pedantic(kernel, setup=run_peers, rounds=_rounds(kernel.function), iterations=1)
-    speed = _speed(case, kernel, peers, unavailable)
+    speed = _speed(case, kernel, peers, unavailable) | {"roof": roof(target, case.dtype)}
     benchmark.extra_info.update({"case": case.id, "target": target, **speed})
     return speed
+
+
+class _HostPlace:
+    """Arrays in host memory."""
+
+    def __init__(self, case: Case):
+        self.case = case
+
+    def array(self, array: np.ndarray) -> Any:
+        return array
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.empty(shape, dtype)
+
+    def kernel(self, call: Call) -> Clock:
+        """A clock around the operation with ``out=``."""
+        function = resolve(self.case.operation.function)
+        arguments = {n: self.array(a) if isinstance(a, np.ndarray) else a for n, a in call.arguments.items()}
+        outs = tuple(self.empty(shape, output_dtype(self.case, index)) for index, shape in enumerate(call.out_shapes))
+        if self.case.operation.out:
+            arguments["out"] = outs if len(outs) > 1 else outs[0]
+        return self.clock(lambda: function(**arguments))
+
+    def clock(self, function: Callable[[], Any]) -> Clock:
+        return HostClock(function)
+
+    def peer(self, function: Callable[[], Any]) -> Clock:
+        return HostClock(function)
+
+
+class _GpuPlace(_HostPlace):
+    """Arrays in the memory of the card that a target stands for."""
+
+    def __init__(self, case: Case, target: str):
+        from rocmkern.runtime.devices import open_device
+        from rocmkern.runtime.manager import default_manager
+
+        super().__init__(case)
+        self.manager = default_manager(open_device(target))
+
+    def array(self, array: np.ndarray) -> Any:
+        return self.manager.from_numpy(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.manager.empty(shape, dtype, uninitialized=True)
+
+    def clock(self, function: Callable[[], Any]) -> Clock:
+        return DeviceClock(function, self.manager, self.manager.stream, self.case.facts.warm)
+
+    def peer(self, function: Callable[[], Any]) -> Clock:
+        return DeviceClock(function, self.manager, DEFAULT_STREAM, self.case.facts.warm)
 
 
 def _rounds(function: Callable[[], Any]) -> int:
@@ -90,22 +127,26 @@ def _rounds(function: Callable[[], Any]) -> int:
     return int(min(max(SECONDS_PER_ROW / seconds, MIN_ROUNDS), MAX_ROUNDS))
 
 
-def _prepare_peers(case: Case, call: Any, ours: Any) -> tuple[dict[str, _Clock], dict[str, str]]:
+def _prepare_peers(
+    case: Case, call: Call, target: str, place: _HostPlace, ours: Any
+) -> tuple[dict[str, Clock], dict[str, str]]:
     peers, unavailable = {}, {}
     for name in case.facts.peers:
         try:
-            run = case.operation.peer_table[name].prepare(call, case)
+            run = case.operation.peer_table[name].prepare(call, case, target)
         except PeerUnavailable as reason:
             unavailable[name] = str(reason)
             continue
         _check_agreement(case, name, ours, run())
-        peers[name] = _Clock(run)
+        peers[name] = place.peer(run)
     return peers, unavailable
 
 
 def _check_agreement(case: Case, name: str, ours: Any, theirs: Any) -> None:
     if hasattr(theirs, "detach"):
         theirs = theirs.detach().float().cpu().numpy()
+    if hasattr(ours, "to_numpy"):
+        ours = ours.to_numpy()
     if case.features.get("layout") == "bshd":
         theirs = np.swapaxes(theirs, 1, 2)
     ours, theirs = np.asarray(ours).astype(np.float64), np.asarray(theirs).astype(np.float64)
@@ -114,19 +155,18 @@ def _check_agreement(case: Case, name: str, ours: Any, theirs: Any) -> None:
         raise CaseFailure("parity", f"differs from {name} by {error:.3g} where values reach {largest:.3g}")
 
 
-def _speed(case: Case, kernel: _Clock, peers: dict[str, _Clock], unavailable: dict[str, str]) -> dict[str, Any]:
-    cpu, wall = median(kernel.cpu), median(kernel.wall)
-    speed: dict[str, Any] = {"cpu_s": cpu, "wall_s": wall, "rounds": len(kernel.wall)}
+def _speed(case: Case, kernel: Clock, peers: dict[str, Clock], unavailable: dict[str, str]) -> dict[str, Any]:
+    medians = kernel.medians()
+    speed: dict[str, Any] = {**medians, "spread": kernel.spread(), "rounds": kernel.rounds}
     if case.operation.flops is not None:
-        speed["flop_per_s"] = case.operation.flops(case) / wall
+        speed["flop_per_s"] = case.operation.flops(case) / medians["wall_s"]
     if case.operation.nbytes is not None:
-        speed["byte_per_s"] = case.operation.nbytes(case) / wall
+        speed["byte_per_s"] = case.operation.nbytes(case) / medians["wall_s"]
     speed["peers"] = {
         name: {
-            "cpu_s": median(peer.cpu),
-            "wall_s": median(peer.wall),
-            "cpu_ratio": median(peer.cpu) / cpu,
-            "wall_ratio": median(peer.wall) / wall,
+            **(theirs := peer.medians()),
+            "ratio": theirs[kernel.counts] / medians[kernel.counts],
+            "wall_ratio": theirs["wall_s"] / medians["wall_s"],
             "bar": case.facts.bars.get(name),
         }
         for name, peer in peers.items()
@@ -138,21 +178,23 @@ def check_bars(case: Case, speed: dict[str, Any]) -> None:
     """Fail when the kernel is slower than a bar of its row allows."""
     for name, peer in speed["peers"].items():
         bar = peer.get("bar")
-        if bar is not None and peer["cpu_ratio"] < bar:
-            raise CaseFailure("speed", f"{peer['cpu_ratio']:.2f} times the speed of {name}, the bar is {bar:g}")
+        if bar is not None and peer["ratio"] < bar:
+            raise CaseFailure("speed", f"{peer['ratio']:.2f} times the speed of {name}, the bar is {bar:g}")
 
 
 def table(records: list[dict[str, Any]]) -> list[str]:
     """The benchmark table that is printed at the end of a run."""
     width = max(len(record["case"]) for record in records) + 1
     head = (
-        f"{'case':{width}}{'target':>7}{'wall ms':>10}{'cpu ms':>10}{'GFLOP/s':>9}{'GB/s':>8}  peer / kernel, CPU time"
+        f"{'case':{width}}{'target':>7}{'wall ms':>10}{'cpu ms':>10}{'spread':>8}{'GFLOP/s':>9}{'GB/s':>8}"
+        "  peer / kernel by what counts (CPU time, device events)"
     )
     lines = [head]
     for record in records:
         speed = record["speed"]
+        cpu = f"{speed['cpu_s'] * 1e3:10.3f}" if "cpu_s" in speed else " " * 10
         lines.append(
-            f"{record['case']:{width}}{record['target']:>7}{speed['wall_s'] * 1e3:10.3f}{speed['cpu_s'] * 1e3:10.3f}"
+            f"{record['case']:{width}}{record['target']:>7}{speed['wall_s'] * 1e3:10.3f}{cpu}{speed['spread']:8.0%}"
             f"{speed.get('flop_per_s', 0) / 1e9:9.1f}{speed.get('byte_per_s', 0) / 1e9:8.2f}  "
             + ", ".join(_peer_text(name, peer) for name, peer in speed["peers"].items())
         )
@@ -162,7 +204,7 @@ def table(records: list[dict[str, Any]]) -> list[str]:
 def _peer_text(name: str, peer: dict[str, Any]) -> str:
     if "unavailable" in peer:
         return f"{name}: {peer['unavailable']}"
-    text = f"{name} {peer['cpu_ratio']:.2f} (wall {peer['wall_ratio']:.2f})"
+    text = f"{name} {peer['ratio']:.2f} (wall {peer['wall_ratio']:.2f})"
     if peer["bar"] is None:
         return text
-    return f"{text}, bar {peer['bar']:g} {'met' if peer['cpu_ratio'] >= peer['bar'] else 'MISSED'}"
+    return f"{text}, bar {peer['bar']:g} {'met' if peer['ratio'] >= peer['bar'] else 'MISSED'}"

@@ -29,14 +29,14 @@ def call(draw):
     shape = (draw.dims["rows"], 4)
     return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
 
-def unavailable(call, case):
+def unavailable(call, case, target):
     raise PeerUnavailable("other is not installed")
 
 OPERATIONS = Registry(Operation(
     "double", function=double, reference=lambda x: 2 * x, call=call, dims=(Dim("rows", "r"),), arrays=("x",),
     flops=lambda case: 4.0 * case.dims["rows"], nbytes=lambda case: 32.0 * case.dims["rows"],
-    peers=(Peer("numpy", lambda call, case: lambda: call.arguments["x"] * 2), Peer("other", unavailable),
-           Peer("wrong", lambda call, case: lambda: call.arguments["x"] * 3)),
+    peers=(Peer("numpy", lambda call, case, target: lambda: call.arguments["x"] * 2), Peer("other", unavailable),
+           Peer("wrong", lambda call, case, target: lambda: call.arguments["x"] * 3)),
 ))
 """
 MATRIX = """
@@ -244,7 +244,7 @@ def test_benchmarks_are_timed_with_their_peers(project):
     info = entry["extra_info"]
     assert info["flop_per_s"] == pytest.approx(800 / info["wall_s"])
     assert info["byte_per_s"] == pytest.approx(6400 / info["wall_s"])
-    assert info["peers"]["numpy"]["cpu_ratio"] > 0 and entry["group"] == "double"
+    assert info["peers"]["numpy"]["ratio"] > 0 and entry["group"] == "double"
 
 
 def test_a_missed_bar_fails_where_bars_count(project):

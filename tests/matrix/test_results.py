@@ -44,7 +44,7 @@ def timed(flops):
             "flop_per_s": flops,
             "byte_per_s": 1e9,
             "roof": {"flop_per_s": 4e9, "byte_per_s": 4e9},
-            "peers": {"torch": {"cpu_ratio": 1.25}, "other": {"unavailable": "not installed"}},
+            "peers": {"torch": {"ratio": 1.25}, "other": {"unavailable": "not installed"}},
         }
     }
 

@@ -161,11 +161,7 @@ def counts(summary: Summary, place: Place) -> dict[str, int]:
 
 def ratios(speed: dict[str, Any]) -> dict[str, float]:
     """Times of the peers over that of the kernel: above 1 the kernel is faster."""
-    return {
-        name: peer.get("ratio", peer.get("cpu_ratio"))
-        for name, peer in speed.get("peers", {}).items()
-        if "unavailable" not in peer
-    }
+    return {name: peer["ratio"] for name, peer in speed.get("peers", {}).items() if "unavailable" not in peer}
 
 
 def roof_share(speed: dict[str, Any]) -> float | None:
