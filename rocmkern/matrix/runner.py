@@ -31,7 +31,7 @@ class CaseFailure(AssertionError):
     ----------
     check : str
         Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
-        ``inputs``, ``ledger``, ``error`` or ``speed``.
+        ``inputs``, ``ledger``, ``error``, ``speed`` or ``known_failure``.
     comparisons : tuple of Comparison
         What was measured, as far as it was.
     """
