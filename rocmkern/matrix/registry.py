@@ -165,6 +165,28 @@ class PeerUnavailable(Exception):
 
 
 @dataclass(frozen=True)
+class Domain:
+    """What fuzzing may draw for an operation: every row in it must hold.
+
+    Attributes
+    ----------
+    dims : dict
+        Smallest and largest size by dimension; 0 and 70 for one that is not named.
+    features : dict
+        Values by feature, for features that are numbers, or of which not every value is drawn.
+    dtypes : tuple of str, optional
+        All by default.
+    accepts : callable, optional
+        ``accepts(dims, features)``: whether these fit together.
+    """
+
+    dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] | None = None
+    accepts: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None
+
+
+@dataclass(frozen=True)
 class Operation:
     """The declaration of one operation.
 
@@ -203,6 +225,8 @@ class Operation:
         against the array).
     peers : tuple of Peer
         Other implementations for benchmark rows.
+    domain : Domain, optional
+        What fuzzing draws; an operation without one is not fuzzed.
     """
 
     name: str
@@ -222,6 +246,7 @@ class Operation:
     probabilities: Callable[[Call], tuple[np.ndarray, np.ndarray]] | None = None
     hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
     peers: tuple[Peer, ...] = ()
+    domain: Domain | None = None
 
     @cached_property
     def dim_table(self) -> dict[str, Dim]:

@@ -339,3 +339,27 @@ def test_a_known_failure_that_fits_no_case_is_a_mistake(project):
     assert run.status != 0 and "known_failures[0].cases: '*r8-*' fits none of the" in run
     project.write("matrix.yaml", WRONG.replace("RULES", "{cases: '*r7-*', issue: seven, expires: '2026-13-01'}"))
     assert "known_failures[0].expires: month must be in 1..12" in project.pytest("matrix.yaml")
+
+
+def test_fuzzing_prints_the_smallest_row_that_fails_and_it_can_be_pasted(project):
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 40)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared.replace("x.shape[0] != 13", "x.shape[0] < 13").replace("== 7", "== -1"))
+    run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "200", "--rocmkern-target", "python")
+    assert run.status == 1 and run.counts == {"failed": 1}
+    group = re.search(r"(?m)^  found_by_fuzzing:\n(?:    .*\n)+", run.output)[0]
+    assert "- {shape: {rows: 13}, dtypes: [f" in group and "CaseFailure" in run
+    project.write("matrix.yaml", MATRIX + group)
+    run = project.pytest("matrix.yaml", "-k", "found_by_fuzzing", "--rocmkern-target", "python")
+    assert run.status == 1 and run.counts["failed"] == 1 and "check parity failed" in run
+
+
+def test_fuzzing_passes_over_operations_without_a_domain_and_finds_nothing_in_right_ones(project):
+    assert project.pytest("matrix.yaml", "--rocmkern-fuzz", "20").status == 5, "no domain, no tests"
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 6)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared)
+    run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "30", "--rocmkern-target", "python", "-rA")
+    assert run.status == 0 and run.counts == {"passed": 1} and "30 rows" in run
