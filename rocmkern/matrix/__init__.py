@@ -10,7 +10,19 @@ from __future__ import annotations
 from rocmkern.matrix.expand import Case, expand
 from rocmkern.matrix.inputs import Draw, make_call
 from rocmkern.matrix.loader import Document, load, loads, nearest
-from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer, PeerUnavailable, Registry
+from rocmkern.matrix.registry import (
+    Call,
+    Dim,
+    Domain,
+    Edit,
+    Fault,
+    Feature,
+    Operation,
+    Output,
+    Peer,
+    PeerUnavailable,
+    Registry,
+)
 from rocmkern.matrix.runner import CaseFailure, CaseResult, reproduce, run_case
 from rocmkern.matrix.tolerance import Comparison, compare
 from rocmkern.runtime.errors import MatrixError
@@ -25,6 +37,8 @@ __all__ = [
     "Document",
     "Domain",
     "Draw",
+    "Edit",
+    "Fault",
     "Feature",
     "MatrixError",
     "Operation",
