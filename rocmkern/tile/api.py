@@ -325,6 +325,20 @@ def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     return out
 
 
+def load_integers(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
+    """One int32 per row: ``x[index]`` of an int32 or int64 tensor where ``valid``, else 0.
+
+    ``index`` is as in `load_rows`. A number that int32 does not hold becomes the nearest that it holds.
+    """
+    _check_index("load_integers", x, index, x.ndim, valid)
+    if x.dtype.name not in ("int32", "int64"):
+        raise TileError(f"load_integers: needs a tensor of int32 or int64, got {x.dtype.name}")
+    out = np.zeros(valid.shape, np.int32)
+    limits = np.iinfo(np.int32)
+    out[valid] = np.clip(x[_pick(index, valid)], limits.min, limits.max)
+    return out
+
+
 def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
     """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even)."""
     _check_index("store_rows", x, index, x.ndim, valid)
@@ -418,6 +432,21 @@ def tanh(tile: Tile) -> Tile:
 def absolute(tile: Tile) -> Tile:
     """Absolute value (consumes)."""
     return Tile(np.abs(_want(Tile, tile, "absolute: the argument").consume("absolute")))
+
+
+def rounded(tile: Tile, like: np.ndarray) -> Tile:
+    """The values as they would come back from ``like``: rounded to its dtype, to nearest even (consumes the tile)."""
+    _check_storable("rounded", like)
+    values = _want(Tile, tile, "rounded: the argument").consume("rounded")
+    with np.errstate(over="ignore"):
+        return Tile(values.astype(like.dtype).astype(np.float32))
+
+
+def pad_columns(tile: Tile, col0: int, stop: int, value: float) -> Tile:
+    """``value`` in the columns ``col0 + c`` from ``stop`` on, which lie past the end of a tensor (consumes)."""
+    values = _want(Tile, tile, "pad_columns: the argument").consume("pad_columns")
+    values[:, max(stop - col0, 0) :] = value
+    return Tile(values)
 
 
 def _activation(tile: Tile, name: str, factor: Callable[[np.ndarray], np.ndarray]) -> Tile:
@@ -636,10 +665,10 @@ def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
 OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
-        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows, store_rows,
-        zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu,
-        distance, mask_outside, mask_where, softmax_step, rows, load_operand, operand, stage, fetch, acquire, release,
-        dot_nt, dot_nn, dot_tn, dot_nn_where,
+        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
+        load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
+        silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step, rows,
+        load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn, dot_nn_where,
     )
 }  # fmt: skip
 
@@ -652,6 +681,8 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "gelu": ("tile",),
     "gelu_tanh": ("tile",),
     "relu": ("tile",),
+    "rounded": ("tile",),
+    "pad_columns": ("tile",),
     "mask_outside": ("tile",),
     "mask_where": ("tile", "visible"),
     "softmax_step": ("s", "acc"),

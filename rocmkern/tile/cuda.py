@@ -45,7 +45,19 @@ from rocmkern.tile import api, entry
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
-from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, TensorLowering, call, const, register_tensor_model
+from rocmkern.tile.tensors import (
+    F16,
+    F32,
+    I1,
+    I16,
+    I32,
+    I64,
+    TensorLowering,
+    as_int32,
+    call,
+    const,
+    register_tensor_model,
+)
 from rocmkern.tile.types import DTYPES, make_types
 
 #: Compute capability that is being compiled for.
@@ -851,6 +863,14 @@ class CudaLowering(TensorLowering):
         pairs = zip(addresses, _unpack(b, valid), strict=True)
         return _pack(b, [_bits_to_float32(b, _load_bits(b, a, ty.dtype, v), ty.dtype) for a, v in pairs])
 
+    def load_integers(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.return_type)
+        pairs = zip(addresses, _unpack(b, valid), strict=True)
+        return _pack(b, [as_int32(b, _load_bits(b, a, ty.dtype, v)) for a, v in pairs])
+
     def store_rows(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: ir.Value, valid: Any
     ) -> ir.Value:
@@ -1033,6 +1053,20 @@ class CudaLowering(TensorLowering):
 
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
+
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        return _pack(b, _pairs_to_float32(b, _float32_to_pairs(b, _unpack(b, x), dtype), dtype))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        left = b.sub(
+            self.scalar(context, b, sig.args[2], stop, "i32"), self.columns_from(context, b, sig.args[1], col0)
+        )
+        filling = self.scalar(context, b, sig.args[3], value, "f32")
+        pairs = zip(_elements(sig.args[0]), _unpack(b, tile), strict=True)
+        return _pack(b, [b.select(b.icmp_signed("<", const(I32, c), left), v, filling) for (_, c), v in pairs])
 
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
