@@ -1,7 +1,7 @@
 """Layer norm over the last axis: ``out = (x - mean) / sqrt(var + eps) * weight + bias`` (Ba, Kiros, Hinton, 2016).
 
-The variance is the mean of ``(x - mean)^2``, summed by `squares`, never a difference of two means. What the mean lacks
-by its rounding shows as the mean of ``x - mean`` and is taken out too.
+The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What
+the mean lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
 
 Shapes (any strides; weight and bias have one row)::
 
@@ -14,7 +14,7 @@ tile, which stays: a row of one tile is read once. Grid: (row block, B, A). No l
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.kernels.squares import add_squares, unit
+from rocmkern.kernels.squares import unit
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,8 @@ class Config(T.Config):
 
 
 @T.device
-def centred(cfg, x, mean, row, n0, valid):
-    t = T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid) - mean
-    return T.pad_columns(t, n0, x.shape[1], 0.0)
-
-
-@T.device
-def store(cfg, t, shift, scale, factor, weight, bias, out, row, n0, valid):
-    t = (t - shift) * scale * factor
+def store(cfg, t, scale, factor, weight, bias, out, row, n0, valid):
+    t = t * scale * factor
     if cfg.with_weight:
         t = t * T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
     if cfg.with_bias:
@@ -56,16 +50,16 @@ def layer_norm(
 
     mean = T.full_rows(cfg, cfg.block_m, 0.0)
     for n0 in range(0, last, cfg.block_n):
-        mean = mean + T.rowsum(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) * inverse_n)
+        mean = mean + T.rowsum(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid)) * inverse_n
     t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
-    mean = mean + T.rowsum(T.copy(t) * inverse_n)
+    mean = mean + T.rowsum(t) * inverse_n
 
     t = T.pad_columns(t - mean, last, n_columns, 0.0)
-    m, total = add_squares(t, T.full_rows(cfg, cfg.block_m, root_eps), T.full_rows(cfg, cfg.block_m, 0.0))
+    m, total = T.square_step(t, T.full_rows(cfg, cfg.block_m, root_eps), T.full_rows(cfg, cfg.block_m, 0.0))
     shift = T.rowsum(t)
     for n0 in range(0, last, cfg.block_n):
-        u = centred(cfg, x[a, b], mean, row, n0, valid)
-        m, total = add_squares(u, m, total)
+        u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
+        m, total = T.square_step(u, m, total)
         shift = shift + T.rowsum(u)
 
     scale = unit(m)
@@ -75,7 +69,8 @@ def layer_norm(
     variance = total * inverse_n - off * off
     variance = T.where(variance < 0.0, 0.0, variance)
     factor = scale * T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
-    store(cfg, t, shift, scale, factor, weight, bias, out[a, b], row, last, valid)
+    store(cfg, t - shift, scale, factor, weight, bias, out[a, b], row, last, valid)
+    mean = mean + shift
     for n0 in range(0, last, cfg.block_n):
-        u = centred(cfg, x[a, b], mean, row, n0, valid)
-        store(cfg, u, shift, scale, factor, weight, bias, out[a, b], row, n0, valid)
+        u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
+        store(cfg, u, scale, factor, weight, bias, out[a, b], row, n0, valid)

@@ -1,7 +1,8 @@
 """RMS norm over the last axis: ``out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset)`` (Zhang, Sennrich, 2019).
 
-With a residual, ``sums = x + residual``, rounded to its dtype, takes the place of x. The mean is that of `squares`,
-which starts from ``m = sqrt(eps)``: then ``sqrt(mean + eps)`` in units of m is between ``1 / sqrt(N)`` and ``sqrt(2)``.
+With a residual, ``sums = x + residual``, rounded to its dtype, takes the place of x. The sum of
+squares is in units of the largest value or ``sqrt(eps)``, whichever is larger: in these units ``sqrt(mean + eps)`` lies
+between ``1 / sqrt(N)`` and ``sqrt(2)``.
 
 Shapes (any strides; weight has one row)::
 
@@ -14,7 +15,7 @@ which stays: a row of one tile is read once. Grid: (row block, B, A). No local m
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.kernels.squares import add_squares, unit
+from rocmkern.kernels.squares import unit
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ def rms_norm(
     t = load(cfg, x, residual, a, b, row, 0, valid)
     last = 0
     for n0 in range(cfg.block_n, n_columns, cfg.block_n):
-        m, total = add_squares(t, m, total)
+        m, total = T.square_step(t, m, total)
         if cfg.with_residual:
             T.store_tile(sums[a, b], (row,), last, t, valid)
         last = n0
         t = load(cfg, x, residual, a, b, row, n0, valid)
-    m, total = add_squares(t, m, total)
+    m, total = T.square_step(t, m, total)
     if cfg.with_residual:
         T.store_tile(sums[a, b], (row,), last, t, valid)
 

@@ -71,5 +71,70 @@ def _prepare_softmax(call: Call, case: Any) -> Callable[[], Any]:
     return lambda: torch.softmax(x, dim=-1)
 
 
+def _prepare_rms_norm(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    x, weight, residual = (_optional(torch, call, name) for name in ("x", "weight", "residual"))
+    eps, offset = call.options.get("eps", 1e-6), call.options.get("weight_offset", 0.0)
+    weight = weight + offset if offset else weight
+    norm = torch.nn.functional.rms_norm
+    return lambda: norm(x if residual is None else x + residual, x.shape[-1:], weight, eps)
+
+
+def _prepare_layer_norm(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    x, weight, bias = (_optional(torch, call, name) for name in ("x", "weight", "bias"))
+    return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, call.options.get("eps", 1e-5))
+
+
+def _prepare_add(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    x, residual = (_tensor(torch, call.arguments[name]) for name in ("x", "residual"))
+    return lambda: x + residual
+
+
+def _gated_halves(torch: Any, call: Call) -> list[Any]:
+    gate, up = (_optional(torch, call, name) for name in ("gate", "up"))
+    halves = list(gate.chunk(2, dim=-1)) if up is None else [gate, up]
+    return halves[::-1] if call.options.get("order") == "up_gate" else halves
+
+
+def _prepare_swiglu(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    gate, up = _gated_halves(torch, call)
+    return lambda: torch.nn.functional.silu(gate) * up
+
+
+def _prepare_geglu(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    gate, up = _gated_halves(torch, call)
+    approximate = call.options.get("approximate", "none")
+    return lambda: torch.nn.functional.gelu(gate, approximate=approximate) * up
+
+
+def _prepare_embedding(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    table, indices = _tensor(torch, call.arguments["table"]), torch.from_numpy(np.array(call.arguments["indices"]))
+    return lambda: torch.nn.functional.embedding(indices, table)
+
+
+def _prepare_transpose(call: Call, case: Any) -> Callable[[], Any]:
+    torch = _torch()
+    x = _tensor(torch, call.arguments["x"])
+    axes = call.options.get("axes") or tuple(reversed(range(x.ndim)))
+    return lambda: x.permute(axes).contiguous()
+
+
+def _optional(torch: Any, call: Call, name: str) -> Any:
+    array = call.arguments.get(name)
+    return None if array is None else _tensor(torch, array)
+
+
 TORCH_SDPA = Peer("torch", _prepare_sdpa)
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
+TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
+TORCH_LAYER_NORM = Peer("torch", _prepare_layer_norm)
+TORCH_ADD = Peer("torch", _prepare_add)
+TORCH_SWIGLU = Peer("torch", _prepare_swiglu)
+TORCH_GEGLU = Peer("torch", _prepare_geglu)
+TORCH_EMBEDDING = Peer("torch", _prepare_embedding)
+TORCH_TRANSPOSE = Peer("torch", _prepare_transpose)

@@ -25,10 +25,14 @@ def add_residual(x, residual):
     return _add_residual(x, residual, np.float64)
 
 
+def _mean(x):
+    return x.sum(axis=-1, keepdims=True) / max(x.shape[-1], 1)
+
+
 def _rms_norm(x, weight, eps, weight_offset, compute):
     x = x.astype(compute)
     with np.errstate(all="ignore"):
-        root = np.sqrt((x * x).mean(axis=-1, keepdims=True) + compute(eps))
+        root = np.sqrt(_mean(x * x) + compute(eps))
         # A row of zeros with an epsilon of 0.
         root = np.where(root == 0, compute(1), root)
         return x / root * (weight.astype(compute) + compute(weight_offset))
@@ -37,8 +41,8 @@ def _rms_norm(x, weight, eps, weight_offset, compute):
 def _layer_norm(x, weight, bias, eps, compute):
     x = x.astype(compute)
     with np.errstate(all="ignore"):
-        x = x - x.mean(axis=-1, keepdims=True)
-        root = np.sqrt((x * x).mean(axis=-1, keepdims=True) + compute(eps))
+        x = x - _mean(x)
+        root = np.sqrt(_mean(x * x) + compute(eps))
         x = x / np.where(root == 0, compute(1), root)
         x = x if weight is None else x * weight.astype(compute)
         return x if bias is None else x + bias.astype(compute)

@@ -540,6 +540,37 @@ def softmax_step(
     return Tile(p), new, l * shrink + p.sum(1, dtype=np.float32), Tile(acc.consume("softmax_step") * shrink[:, None])
 
 
+def square_step(tile: Tile, m: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One step of a sum of squares that neither overflows nor vanishes: take in some more columns. Does not consume.
+
+    The sum is kept in units of the square of the largest absolute value so far, as an online softmax keeps its
+    denominator::
+
+        m'     = max(m, rowmax(|tile|))
+        total' = total * (m / m') ** 2 + rowsum((tile / m') ** 2)
+
+    A row that has only zeros, or an infinity, is summed in units of 1.
+
+    Parameters
+    ----------
+    tile : Tile, [M, N]
+    m, total : rows, float32
+        Running maximum and running sum, at first any m and 0.
+
+    Returns
+    -------
+    m, total
+    """
+    _match("square_step", _want(Tile, tile, "square_step: the argument"), m, total)
+    values = tile.data
+    new = np.fmax(m, np.fmax.reduce(np.abs(values), axis=1))
+    unit = np.where((new > 0) & np.isfinite(new), new, np.float32(1)).astype(np.float64)
+    with np.errstate(all="ignore"):
+        scaled = (values / unit[:, None]).astype(np.float32)
+        shrink = ((m / unit) ** 2).astype(np.float32)
+        return new, np.where(m == new, total, total * shrink) + (scaled * scaled).sum(axis=1, dtype=np.float32)
+
+
 # ---------------------------------------------------------------------------------------------------------- products
 
 
@@ -667,8 +698,9 @@ OPERATIONS: dict[str, Callable] = {
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
-        silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step, rows,
-        load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn, dot_nn_where,
+        silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
+        square_step, rows, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
+        dot_nn_where,
     )
 }  # fmt: skip
 

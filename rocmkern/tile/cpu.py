@@ -26,7 +26,7 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import Registry as TypingRegistry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -779,6 +779,24 @@ class CpuLowering(TensorLowering):
         total = self.reduce_rows(b, s_ty, scores, 0.0, b.fadd, weight)
         result = context.make_tuple(b, sig.return_type, (s, new, b.fadd(b.load(denominator), total), acc))
         return impl_ret_borrowed(context, b, sig.return_type, result)
+
+    def square_step(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, m: ir.Value, total: ir.Value
+    ) -> ir.Value:
+        ty = sig.args[0]
+        data = self.data(context, b, ty, tile)
+
+        def size(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            return call(b, f"llvm.fabs.v{vector.type.count}f32", vector.type, [vector])
+
+        new = _fmax(b, self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size), m)
+        scale = squares.unit(b, new, lambda b, x: call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x]))
+
+        def square(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            return squares.square(b, vector, self.row_part(b, ty, scale, part))
+
+        more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square)
+        return context.make_tuple(b, sig.return_type, (new, b.fadd(squares.rescale(b, total, m, new, scale), more)))
 
     # --------------------------------------------------------------------------------------------------- operators
     def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:

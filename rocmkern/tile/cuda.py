@@ -41,7 +41,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, mak
 from numba.cuda.typing.templates import Registry as TypingRegistry
 from numba.cuda.typing.typeof import typeof_impl
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -458,6 +458,10 @@ def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "ex2.approx.ftz.f32 $0, $1;", F32, "=f,f", [x])
 
 
+def _sqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _asm(b, "sqrt.rn.f32 $0, $1;", F32, "=f,f", [x])
+
+
 def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
@@ -842,8 +846,7 @@ class CudaLowering(TensorLowering):
         return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _complete_rows(b, sig.args[0], x)])
 
     def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        root = functools.partial(_asm, b, "sqrt.rn.f32 $0, $1;", F32, "=f,f")
-        return _pack(b, [root([v]) for v in _complete_rows(b, sig.args[0], x)])
+        return _pack(b, [_sqrt(b, v) for v in _complete_rows(b, sig.args[0], x)])
 
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
@@ -1108,6 +1111,18 @@ class CudaLowering(TensorLowering):
             return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
 
         return _pack(b, [emit(*pair) for pair in zip(_unpack(b, tile), _unpack(b, visible), strict=True)])
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty, values, old = sig.args[0], _unpack(b, tile), _complete_rows(b, sig.args[1], m)
+        sizes = _pack(b, [_fabs(b, v) for v in values])
+        largest = _unpack(b, self.reduce_rows(b, ty, sizes, functools.partial(_fmax, b)))
+        new = [_fmax(b, x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, _sqrt) for x in new]
+        parts = [squares.square(b, v, scales[slot]) for (slot, _), v in zip(_elements(ty), values, strict=True)]
+        more = _unpack(b, self.reduce_rows(b, ty, _pack(b, parts), b.fadd))
+        before = zip(_complete_rows(b, sig.args[2], total), old, new, scales, strict=True)
+        sums = [b.fadd(squares.rescale(b, *each), x) for each, x in zip(before, more, strict=True)]
+        return context.make_tuple(b, sig.return_type, [_pack(b, new), _pack(b, sums)])
 
     # ----------------------------------------------------------------------------------------------------- softmax
     #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.

@@ -39,7 +39,7 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
@@ -1067,6 +1067,23 @@ class HipLowering(TensorLowering):
                 for v, seen in zip(_items(b, tile), _items(b, visible), strict=True)
             ],
         )
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty = sig.args[0]
+        sizes = self.on_tile(b, ty, tile, lambda v, c: _math(b, "fabs", v))
+        largest = self.reduce_rows(b, ty, sizes, lambda x, y: _math(b, "maxnum", x, y))
+        old = _items(b, m)
+        new = [_math(b, "maxnum", x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, lambda b, x: _math(b, "sqrt", x)) for x in new]
+        parts = self.on_tile(
+            b, ty, tile, lambda v, c, s: squares.square(b, v, _splat(b, s, v.type.count)), _array(b, scales)
+        )
+        sums = []
+        for before, now, sum_before, scale, more in zip(
+            old, new, _items(b, total), scales, self.reduce_rows(b, ty, parts, b.fadd), strict=True
+        ):
+            sums.append(b.fadd(squares.rescale(b, sum_before, before, now, scale), more))
+        return context.make_tuple(b, sig.return_type, [_array(b, new), _array(b, sums)])
 
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any

@@ -339,6 +339,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"softmax_step: {show(s)} and {show(acc)} do not match")
         return types.Tuple((s, m, l, acc))
 
+    @rule(api.square_step)
+    def _(t, m, total):
+        want(Tile, t, "square_step: the argument")
+        for r in (m, total):
+            if float_rows("square_step", r).m != t.m:
+                fail(f"square_step: {show(t)} and {show(r)} do not match")
+        return types.Tuple((Rows(t.m, "f32", t.hw), Rows(t.m, "f32", t.hw)))
+
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)
     def _(cfg, x, index, col0, k, valid):

@@ -5,7 +5,9 @@ How arrays are made from a row's dimensions and features, what is compared with 
 
 from __future__ import annotations
 
-from rocmkern.matrix.operations import attention, steps
+from rocmkern.matrix.operations import activations, attention, gather, norm, steps
 from rocmkern.matrix.registry import Registry
 
-OPERATIONS = Registry(*attention.OPERATIONS, *steps.OPERATIONS)
+OPERATIONS = Registry(
+    *attention.OPERATIONS, *steps.OPERATIONS, *norm.OPERATIONS, *activations.OPERATIONS, *gather.OPERATIONS
+)
