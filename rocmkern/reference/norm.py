@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -32,10 +34,13 @@ def _mean(x):
 def _rms_norm(x, weight, eps, weight_offset, compute):
     x = x.astype(compute)
     with np.errstate(all="ignore"):
-        root = np.sqrt(_mean(x * x) + compute(eps))
+        # float32 does not hold the square of everything that it holds; in float64 this changes nothing.
+        unit = np.maximum(np.abs(x).max(axis=-1, keepdims=True, initial=0), compute(math.sqrt(eps)))
+        unit = np.where(np.isfinite(unit) & (unit > 0), unit, compute(1))
+        root = np.sqrt(_mean((x / unit) ** 2) + (compute(math.sqrt(eps)) / unit) ** 2)
         # A row of zeros with an epsilon of 0.
         root = np.where(root == 0, compute(1), root)
-        return x / root * (weight.astype(compute) + compute(weight_offset))
+        return x / unit / root * (weight.astype(compute) + compute(weight_offset))
 
 
 def _layer_norm(x, weight, bias, eps, compute):

@@ -223,6 +223,18 @@ def online_softmax(
 
 
 @T.kernel
+def sums_of_squares(cfg, x: T.Tensor[2], stats: T.Tensor[2], first: T.Float):
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid = row < x.shape[0]
+    m = T.full_rows(cfg, cfg.m, first)
+    total = T.full_rows(cfg, cfg.m, 0.0)
+    for n0 in range(0, x.shape[1], cfg.n):
+        m, total = T.square_step(load(cfg, x, row, n0, valid), m, total)
+    T.store_rows(stats[0], (row,), m, valid)
+    T.store_rows(stats[1], (row,), total, valid)
+
+
+@T.kernel
 def grid_indices(cfg, out: T.Tensor[4]):
     """out[z, y, x] = 1 + its block's number, plus what was there."""
     x = T.block_id(cfg, 0)

@@ -76,7 +76,7 @@ FAULTS = (
         "rms_without_offset",
         "the offset of the weights is left out",
         ("rms_norm",),
-        edits=(Edit("rms_norm", " + weight_offset", ""),),
+        edits=(Edit("rms_norm", "n0, cfg.block_n, valid) + weight_offset", "n0, cfg.block_n, valid)"),),
     ),
     Fault(
         "rms_without_residual",
