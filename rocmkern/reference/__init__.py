@@ -8,7 +8,10 @@ kernel has. Nothing here shares code with the kernels.
 from __future__ import annotations
 
 from rocmkern.reference import baseline
+from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.gather import embedding, transpose
+from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -20,15 +23,22 @@ from rocmkern.reference.steps import (
 )
 
 __all__ = [
+    "add_residual",
     "apply_mask",
     "baseline",
     "causal_mask",
     "decode_attention",
+    "embedding",
     "flash_attention",
+    "geglu",
+    "layer_norm",
     "merge_attention",
     "qk_scores",
     "repeat_kv",
+    "rms_norm",
     "scale",
     "softmax",
+    "swiglu",
+    "transpose",
     "weighted_values",
 ]

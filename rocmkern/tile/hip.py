@@ -39,7 +39,8 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
+from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -53,6 +54,7 @@ from rocmkern.tile.tensors import (
     I32,
     I64,
     TensorLowering,
+    as_int32,
     call,
     const,
     register_tensor_model,
@@ -390,6 +392,14 @@ def _each(b: ir.IRBuilder, vector: ir.Value, body: Callable) -> ir.Value:
 
 def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _math(b, "amdgcn.exp2", x)
+
+
+def _divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x / y to two units in the last place, y being neither very small nor very large."""
+    return b.fmul(x, _math(b, "amdgcn.rcp", y))
+
+
+ACTIVATIONS = Activations(exp2=_exp2, divide=_divide)
 
 
 def _tree(b: ir.IRBuilder, join: Callable, xs: list) -> ir.Value:
@@ -792,6 +802,9 @@ class HipLowering(TensorLowering):
     def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
         return self.on_rows(context, b, sig, (x,), lambda _, v: _math(b, "amdgcn.log", v))
 
+    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x,), lambda _, v: _math(b, "sqrt", v))
+
     def row_offsets(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any, strides: list, blocks: int) -> list:
         """Byte offset of every row (per row block) that an index of rows and scalars selects."""
         offsets = [const(I64, 0)] * blocks
@@ -809,16 +822,22 @@ class HipLowering(TensorLowering):
         base, blocks = _in_space(b, data, GLOBAL), Layout(sig.return_type).row_blocks
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, blocks)
 
+        integers = sig.return_type.kind == "i32"
+        zero = const(I32 if integers else F32, 0)
+
         def one(offset: ir.Value) -> list:
-            return [_widen(b, _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype]), ty.dtype)]
+            bits = _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype])
+            return [as_int32(b, bits) if integers else _widen(b, bits, ty.dtype)]
 
         return _array(
             b,
             [
-                _branch(b, ok, lambda offset=offset: one(offset), lambda: [const(F32, 0.0)])[0]
+                _branch(b, ok, lambda offset=offset: one(offset), lambda: [zero])[0]
                 for ok, offset in zip(_flags(b, valid), offsets, strict=True)
             ],
         )
+
+    load_integers = load_rows
 
     def store_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, values: Any, valid: Any) -> Any:
         ty, layout = sig.args[0], Layout(sig.args[2])
@@ -951,6 +970,10 @@ class HipLowering(TensorLowering):
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return _array(b, self.reduce_rows(b, sig.args[0], tile, b.fadd))
 
+    def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        products = _array(b, [b.fmul(u, v) for u, v in zip(_items(b, x), _items(b, y), strict=True)])
+        return _array(b, self.reduce_rows(b, sig.args[0], products, b.fadd))
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
         if isinstance(sig.args[0], TILE.Rows):
             return self.on_rows(context, b, sig, (x,), lambda _, v: _exp2(b, v))
@@ -972,6 +995,39 @@ class HipLowering(TensorLowering):
             return b.select(is_small, small, _math(b, "copysign", large, x))
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        if dtype == "float32":
+            return tile
+
+        def one(x: ir.Value) -> ir.Value:
+            return _widen(b, b.bitcast(_narrow(b, x, dtype), I16), dtype)
+
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        atom = Layout(ty).atom
+        first, end = (self.scalar(context, b, t, v, "i32") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
+        left = _splat(b, b.sub(end, b.add(first, self.group_column(b, atom))), atom.registers)
+        filling = _splat(b, self.scalar(context, b, sig.args[3], value, "f32"), atom.registers)
+
+        def body(v: ir.Value, c: int) -> ir.Value:
+            return b.select(b.icmp_signed("<", self.column_numbers(atom, c), left), v, filling)
+
+        return self.on_tile(b, ty, tile, body)
+
+    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, name: str) -> ir.Value:
+        emit = getattr(ACTIVATIONS, name)
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, lambda x: emit(b, x)))
+
+    silu = functools.partialmethod(activation, name="silu")
+    gelu = functools.partialmethod(activation, name="gelu")
+    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
+    relu = functools.partialmethod(activation, name="relu")
 
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _math(b, "fabs", v))
@@ -1011,6 +1067,23 @@ class HipLowering(TensorLowering):
                 for v, seen in zip(_items(b, tile), _items(b, visible), strict=True)
             ],
         )
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty = sig.args[0]
+        sizes = self.on_tile(b, ty, tile, lambda v, c: _math(b, "fabs", v))
+        largest = self.reduce_rows(b, ty, sizes, lambda x, y: _math(b, "maxnum", x, y))
+        old = _items(b, m)
+        new = [_math(b, "maxnum", x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, lambda b, x: _math(b, "sqrt", x)) for x in new]
+        parts = self.on_tile(
+            b, ty, tile, lambda v, c, s: squares.square(b, v, _splat(b, s, v.type.count)), _array(b, scales)
+        )
+        sums = []
+        for before, now, sum_before, scale, more in zip(
+            old, new, _items(b, total), scales, self.reduce_rows(b, ty, parts, b.fadd), strict=True
+        ):
+            sums.append(b.fadd(squares.rescale(b, sum_before, before, now, scale), more))
+        return context.make_tuple(b, sig.return_type, [_array(b, new), _array(b, sums)])
 
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any

@@ -6,7 +6,20 @@ How arrays are made from a row's dimensions and features, what is compared with 
 from __future__ import annotations
 
 from rocmkern.matrix.faults import FAULTS
-from rocmkern.matrix.operations import attention, steps
+from rocmkern.matrix.operations import (
+    activations,
+    attention,
+    gather,
+    norm,
+    steps,
+)
 from rocmkern.matrix.registry import Registry
 
-OPERATIONS = Registry(*attention.OPERATIONS, *steps.OPERATIONS, faults=FAULTS.values())
+FAMILIES = (
+    attention,
+    steps,
+    norm,
+    activations,
+    gather,
+)
+OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())

@@ -7,7 +7,10 @@ of `rocmkern.reference` is the unit in which the error of a kernel is measured. 
 
 from __future__ import annotations
 
+from rocmkern.reference.baseline.activations import geglu, swiglu
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.gather import embedding, transpose
+from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.baseline.steps import (
     apply_mask,
     causal_mask,
@@ -19,14 +22,21 @@ from rocmkern.reference.baseline.steps import (
 )
 
 __all__ = [
+    "add_residual",
     "apply_mask",
     "causal_mask",
     "decode_attention",
+    "embedding",
     "flash_attention",
+    "geglu",
+    "layer_norm",
     "merge_attention",
     "qk_scores",
     "repeat_kv",
+    "rms_norm",
     "scale",
     "softmax",
+    "swiglu",
+    "transpose",
     "weighted_values",
 ]
