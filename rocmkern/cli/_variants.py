@@ -20,7 +20,7 @@ from rocmkern.tile import api
 _KEYS = 24
 _HEADS = 2
 #: Lengths of rows that reach every variant of a norm.
-_WIDTHS = (8,)
+_WIDTHS = (8, 512, 1024, 2048)
 
 
 @dataclass(frozen=True)

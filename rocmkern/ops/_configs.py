@@ -36,6 +36,10 @@ class Blocks:
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
+    lines : tuple of int
+        Columns to choose from, smallest first, where rows may lie along lanes: the first that holds a row is taken,
+        else the last. A wave has one row. Where the smallest is more than twice a row's length, and where there are
+        none, `line` counts.
     """
 
     rows: dict[int, int]
@@ -46,6 +50,7 @@ class Blocks:
     one_wave_bytes: int = 1024
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
+    lines: tuple[int, ...] = ()
 
     def block_rows(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> tuple[int, int]:
         """Rows and waves of a block for a problem of so many rows."""
@@ -70,7 +75,13 @@ class Blocks:
 
 _CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, line=(4, 256, 1))
 # A wave has 16 rows; local memory and registers bound the keys.
-_CDNA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
+_CDNA = Blocks(
+    rows={16: 1, 64: 4},
+    keys={64: 64, 128: 32, 256: 16},
+    float32_share=2,
+    line=(64, 64, 4),
+    lines=(512, 1024, 2048),
+)
 _RDNA = Blocks(
     rows={16: 1, 64: 4},
     keys={64: 64, 128: 32, 256: 16},
@@ -78,10 +89,16 @@ _RDNA = Blocks(
     one_wave_share=2,
     one_wave_bytes=512,
     line=(64, 64, 4),
+    lines=(512, 1024, 2048),
 )
 # A warp of a tall block has 32 rows, which halves what it reads of local memory for each product.
 _NVIDIA = Blocks(
-    rows={16: 1, 64: 4}, keys={64: 64, 128: 64, 256: 32}, float32_share=2, tall=(128, 4, 128), line=(64, 64, 4)
+    rows={16: 1, 64: 4},
+    keys={64: 64, 128: 64, 256: 32},
+    float32_share=2,
+    tall=(128, 4, 128),
+    line=(64, 64, 4),
+    lines=(512, 1024, 2048),
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
@@ -137,7 +154,14 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
-def line(config: type, arch: str, **features: bool) -> Any:
-    """Variant of an operation that streams through memory: ``config`` is its kernel's Config."""
-    block_m, block_n, waves = blocks(arch).line
+def line(config: type, arch: str, columns: int = 0, **features: bool) -> Any:
+    """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
+
+    With ``columns``, the length of its rows, they may lie along lanes.
+    """
+    sizes = blocks(arch)
+    block_m, block_n, waves = sizes.line
+    if sizes.lines and 2 * columns >= sizes.lines[0]:
+        block_n = next((n for n in sizes.lines if n >= columns), sizes.lines[-1])
+        return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)

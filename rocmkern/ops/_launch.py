@@ -72,5 +72,5 @@ def ceil_div(a: int, b: int) -> int:
 def by_lines(kernel: Any, config: type, out: Any, args: list, stream: Any, **features: bool) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, **features)
+    cfg = _configs.line(config, target.arch, out.shape[3], **features)
     launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)

@@ -43,6 +43,8 @@ from rocmkern.runtime.errors import TileError
 from rocmkern.tile.architectures import local_memory_bytes
 
 NEG_INF = float("-inf")
+#: Columns side by side in a lane where rows lie along lanes: 16 bytes of a half type.
+LINE_COLUMNS = 8
 
 # --------------------------------------------------------------------------------------- kernels and their arguments
 
@@ -57,10 +59,15 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
+    line : bool
+        For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
+        in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
+        `LINE_COLUMNS` columns a lane then.
     """
 
     arch: str = "python"
     waves: int = 1
+    line: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ each. Within a warp a tile lies as the accumulator of ``mma.sync.m16n8k16`` does
 ``l / 4 + 8`` of each m-tile, and of every 8 columns the two at ``2 * (l % 4)``. So `Rows` are two values per m-tile,
 the same in the four lanes of a *quad*, and a row's reduction is two exchanges inside a quad.
 
+The configuration of a kernel without products may ask for lines instead: see `_Lines`.
+
 =========  =======================================================================================================
 tile       ``[m-tile][8 columns][row, row + 8][2 columns]`` float32 per lane
 rows       ``[m-tile][row, row + 8]`` per lane
@@ -134,6 +136,18 @@ def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
 
 def _check_layout(ty: Any) -> None:
     """Refuse what does not fit the layout."""
+    if isinstance(ty, types.BaseTuple):
+        for each in ty:
+            _check_layout(each)
+    elif isinstance(ty, TILE.Rows | TILE.Tile) and _is_line(ty):
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % _Lines.columns:
+            raise TypingError(
+                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
+                f"of {_Lines.columns}; got {ty}"
+            )
+        return
+    elif isinstance(ty, TILE.Operand | TILE.Stage) and _is_line(ty):
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         step = 16 * ty.hw[1]
         if ty.m % step:
@@ -164,6 +178,16 @@ def _checked(rule: Callable) -> Callable:
 # --------------------------------------------------------------------------------------------------------- data models
 
 
+def _is_line(ty: Any) -> bool:
+    """Whether rows lie along lanes."""
+    return len(ty.hw) == 3
+
+
+def _slots(ty: Any) -> int:
+    """Rows that a lane has a part of."""
+    return ty.m // ty.hw[1] if _is_line(ty) else 2 * _m_tiles(ty)
+
+
 def _m_tiles(ty: Any) -> int:
     """m-tiles (16 rows) of one warp."""
     return ty.m // (16 * ty.hw[1])
@@ -181,8 +205,8 @@ def _is_packed(ty: Any) -> bool:
 def _storage(ty: Any) -> ir.ArrayType:
     """What one lane holds of rows, a tile or an operand."""
     if isinstance(ty, TILE.Rows):
-        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], 2 * _m_tiles(ty))
-    per_lane = _m_tiles(ty) * 16 * _columns(ty) // LANES
+        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], _slots(ty))
+    per_lane = ty.m // ty.hw[1] * _columns(ty) // LANES
     return ir.ArrayType(I32, per_lane // 2) if _is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
@@ -248,6 +272,8 @@ def _softmax_step(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         p, m, sums, acc = rule(*args)
+        if _is_line(p):
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
         return types.Tuple((p, m, PartialRows(sums.m, sums.hw), acc))
 
     return typed
@@ -407,18 +433,59 @@ def _row_of_lane(b: ir.IRBuilder) -> ir.Value:
     return b.lshr(_lane(b), const(I32, 2))
 
 
-def _column_of_lane(b: ir.IRBuilder) -> ir.Value:
-    """First of this lane's two columns in every 8."""
+def _column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
+    """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
+    if ty is not None and _is_line(ty):
+        return b.mul(_lane(b), const(I32, _Lines.wide))
     return b.shl(b.and_(_lane(b), const(I32, 3)), const(I32, 1))
 
 
 def _elements(ty: Any) -> Iterator[tuple[int, int]]:
     """(slot of its row, column less the lane's) of each element of a tile, in the order of storage."""
+    if _is_line(ty):
+        yield from _Lines.elements(ty)
+        return
     for i in range(_m_tiles(ty)):
         for j in range(_columns(ty) // 8):
             for half in (0, 1):
                 for e in (0, 1):
                     yield 2 * i + half, 8 * j + e
+
+
+class _Lines:
+    """The layout of rows along lanes: consecutive rows belong to a warp, each to all of its lanes.
+
+    Lane ``l`` has 8 columns from ``8 * l`` on of every 256: one 16-byte piece of a half type, two of float32.
+
+    =====  ====================================================
+    tile   ``[row of the warp][256 columns][8]`` float32 per lane
+    rows   ``[row of the warp]``, the same in all lanes
+    =====  ====================================================
+    """
+
+    wide = api.LINE_COLUMNS
+    columns = LANES * wide
+
+    @classmethod
+    def elements(cls, ty: Any) -> Iterator[tuple[int, int]]:
+        """As `_elements`."""
+        for slot in range(_slots(ty)):
+            for first in range(0, _columns(ty), cls.columns):
+                for e in range(cls.wide):
+                    yield slot, first + e
+
+    @classmethod
+    def pieces(cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> Iterator[tuple]:
+        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
+        size, count = DTYPES[dtype], 16 // DTYPES[dtype]
+        column = b.zext(_column_of_lane(b, shape), I64)
+        rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
+        rows = [b.add(row, offset) for row in place.rows]
+        starts = [first + e for first in range(0, _columns(shape), cls.columns) for e in range(0, cls.wide, count)]
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
+        for slot, row in enumerate(rows):
+            for c in starts:
+                yield b.add(row, const(I64, c * size)), b.and_(place.exists[slot], inside[c])
 
 
 def _barrier(b: ir.IRBuilder) -> None:
@@ -494,9 +561,9 @@ def _shuffle(b: ir.IRBuilder, x: ir.Value, lane: ir.Value) -> ir.Value:
     return _asm(b, "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", F32, "=f,f,r", [x, lane], effect=True)
 
 
-def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable) -> ir.Value:
-    """Combine over the four lanes that share rows."""
-    for distance in (1, 2):
+def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable, lanes: int = 4) -> ir.Value:
+    """Combine over the four lanes (or more) that share rows."""
+    for distance in (1, 2, 4, 8, 16)[: lanes.bit_length() - 1]:
         code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         x = combine(x, _asm(b, code, F32, "=f,f", [x], effect=True))
     return x
@@ -801,10 +868,13 @@ class CudaLowering(TensorLowering):
         """The values of rows, or a scalar once for each row of ``like``."""
         if isinstance(ty, TILE.Rows):
             return _complete_rows(b, ty, value)
-        return [self.scalar(context, b, ty, value, like.kind)] * (2 * _m_tiles(like))
+        return [self.scalar(context, b, ty, value, like.kind)] * _slots(like)
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
-        first = b.add(_first_row(b, sig.return_type), _row_of_lane(b))
+        first = _first_row(b, sig.return_type)
+        if _is_line(sig.return_type):
+            return _pack(b, [b.add(first, const(I32, i)) for i in range(_slots(sig.return_type))])
+        first = b.add(first, _row_of_lane(b))
         return _pack(b, [b.add(first, const(I32, 8 * i)) for i in range(2 * _m_tiles(sig.return_type))])
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
@@ -851,7 +921,7 @@ class CudaLowering(TensorLowering):
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
-        addresses = [b.ptrtoint(data, I64)] * (2 * _m_tiles(m))
+        addresses = [b.ptrtoint(data, I64)] * _slots(m)
         for (t, v), stride in zip(self.index_entries(context, b, index_ty, index), strides, strict=False):
             if isinstance(t, TILE.Rows):
                 offsets = [b.mul(b.sext(i, I64), stride) for i in _unpack(b, v)]
@@ -879,7 +949,7 @@ class CudaLowering(TensorLowering):
     ) -> ir.Value:
         ty = sig.args[0]
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
-        one_of_quad = b.icmp_signed("==", _column_of_lane(b), const(I32, 0))
+        one_of_quad = b.icmp_signed("==", _column_of_lane(b, sig.args[2]), const(I32, 0))
         rows = _complete_rows(b, sig.args[2], values)
         for a, value, v in zip(addresses, rows, _unpack(b, valid), strict=True):
             _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
@@ -916,8 +986,13 @@ class CudaLowering(TensorLowering):
     def in_pieces(self, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> tuple[int, ir.Value]:
         """Bytes that a lane moves at once, and whether this tensor allows it."""
         size = DTYPES[dtype]
-        nbytes = 16 if size == 2 and _columns(shape) % 32 == 0 else 2 * size
+        if _is_line(shape):
+            nbytes = 16
+        else:
+            nbytes = 16 if size == 2 and _columns(shape) % 32 == 0 else 2 * size
         aligned = b.icmp_signed("==", b.and_(place.alignment, const(I64, nbytes - 1)), const(I64, 0))
+        if _is_line(shape) and size not in (2, 4):
+            aligned = const(I1, 0)
         return nbytes, b.and_(place.dense, aligned)
 
     @staticmethod
@@ -939,10 +1014,10 @@ class CudaLowering(TensorLowering):
     @staticmethod
     def single_elements(b: ir.IRBuilder, rows: list, exists: list, rest: Any, stride: Any, shape: Any) -> Iterator:
         """(address, whether it exists) of each element of a lane, in the order of storage."""
-        column = b.zext(_column_of_lane(b), I64)
+        column = b.zext(_column_of_lane(b, shape), I64)
         rows = [b.add(row, b.mul(column, stride)) for row in rows]
         rest = b.sub(rest, column)
-        columns = [8 * j + e for j in range(_columns(shape) // 8) for e in (0, 1)]
+        columns = sorted({c for _, c in _elements(shape)})
         inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in columns}
         offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
         return ((b.add(rows[s], offsets[c]), b.and_(exists[s], inside[c])) for s, c in _elements(shape))
@@ -963,6 +1038,10 @@ class CudaLowering(TensorLowering):
             return _join_pairs(b, [_load_bits(b, a, dtype, there) for a, there in places], dtype)
 
         def in_pieces() -> list[ir.Value]:
+            if _is_line(ty):
+                places = _Lines.pieces(b, place, dtype, ty) if DTYPES[dtype] in (2, 4) else ()
+                words = [word for address, there in places for word in _load_piece(b, address, 16, there)]
+                return words or [const(I32, 0)] * total
             words: list[Any] = [None] * total
             per_pair = total // (_m_tiles(ty) * _columns(ty) // 4)
             for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
@@ -974,7 +1053,7 @@ class CudaLowering(TensorLowering):
                     words[at : at + per_pair] = piece[k : k + per_pair]
             return words
 
-        name = f"load_one_by_one_{ty.m}_{_columns(ty)}_{ty.hw[1]}_{dtype}"
+        name = f"load_one_by_one_{self.shape_name(ty)}_{dtype}"
         exists = [b.zext(x, I32) for x in place.exists]
         return _if_else(
             b,
@@ -986,9 +1065,14 @@ class CudaLowering(TensorLowering):
         )
 
     @staticmethod
+    def shape_name(ty: Any) -> str:
+        """Rows, columns and layout, as a part of a function's name."""
+        return "_".join(map(str, (ty.m, _columns(ty), *ty.hw[1:])))
+
+    @staticmethod
     def words_of_tile(ty: Any, dtype: str) -> int:
         """32-bit words of a lane's pairs; see `gather`."""
-        return _m_tiles(ty) * _columns(ty) // 4 * max(1, DTYPES[dtype] // 2)
+        return ty.m // ty.hw[1] * _columns(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
@@ -1013,7 +1097,10 @@ class CudaLowering(TensorLowering):
 
         with b.if_else(regular) as (yes, no):
             with yes:
-                for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
+                if _is_line(ty):
+                    for i, (address, there) in enumerate(_Lines.pieces(b, place, dtype, ty)):
+                        _store_piece(b, address, words[4 * i : 4 * i + 4], there)
+                for i, half, j, address, there in () if _is_line(ty) else self.pieces(b, place, dtype, ty, nbytes):
                     pairs = [(i * (_columns(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
                     piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
                     _store_piece(b, address, _transpose_quad(b, piece) if nbytes == 16 else piece, there)
@@ -1022,13 +1109,13 @@ class CudaLowering(TensorLowering):
                 for values in (place.rows, [b.zext(x, I32) for x in place.exists], words):
                     arrays.append(_stack(b, ir.ArrayType(values[0].type, len(values))))
                     b.store(_pack(b, values), arrays[-1])
-                name = f"store_one_by_one_{ty.m}_{ty.n}_{ty.hw[1]}_{dtype}"
+                name = f"store_one_by_one_{self.shape_name(ty)}_{dtype}"
                 _call_outlined(b, name, [place.rest, place.stride, *arrays], one_by_one)
         return context.get_dummy_value()
 
     def by_slot(self, ty: Any, values: list[ir.Value]) -> list[list[ir.Value]]:
         """This lane's values of each of its rows."""
-        rows: list[list[ir.Value]] = [[] for _ in range(2 * _m_tiles(ty))]
+        rows: list[list[ir.Value]] = [[] for _ in range(_slots(ty))]
         for (slot, _), v in zip(_elements(ty), values, strict=True):
             rows[slot].append(v)
         return rows
@@ -1040,8 +1127,8 @@ class CudaLowering(TensorLowering):
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
-        rows = self.by_slot(ty, _unpack(b, tile))
-        return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine) for row in rows])
+        rows, lanes = self.by_slot(ty, _unpack(b, tile)), LANES if _is_line(ty) else 4
+        return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine, lanes) for row in rows])
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         products = [b.fmul(u, v) for u, v in zip(_unpack(b, x), _unpack(b, y), strict=True)]
@@ -1064,9 +1151,8 @@ class CudaLowering(TensorLowering):
     def pad_columns(
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
     ) -> ir.Value:
-        left = b.sub(
-            self.scalar(context, b, sig.args[2], stop, "i32"), self.columns_from(context, b, sig.args[1], col0)
-        )
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
+        left = b.sub(self.scalar(context, b, sig.args[2], stop, "i32"), first)
         filling = self.scalar(context, b, sig.args[3], value, "f32")
         pairs = zip(_elements(sig.args[0]), _unpack(b, tile), strict=True)
         return _pack(b, [b.select(b.icmp_signed("<", const(I32, c), left), v, filling) for (_, c), v in pairs])
@@ -1083,21 +1169,21 @@ class CudaLowering(TensorLowering):
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: _fabs(b, v))
 
-    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value) -> ir.Value:
-        """``col0`` (of numba type ``ty``) plus this lane's first column, i32."""
-        return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b))
+    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value, tile: Any = None) -> ir.Value:
+        """``col0`` (of numba type ``ty``) plus this lane's first column of a tile, i32."""
+        return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b, tile))
 
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[2], col0)
+        first = self.columns_from(context, b, sig.args[2], col0, sig.return_type)
         before = [b.sub(p, first) for p in _unpack(b, position)]
         return _pack(b, [b.sitofp(b.sub(before[s], const(I32, c)), F32) for s, c in _elements(sig.return_type)])
 
     def mask_outside(
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[1], col0)
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
         lowest, highest = ([b.sub(x, first) for x in _unpack(b, bound)] for bound in (low, high))
         values = []
         for (s, c), v in zip(_elements(sig.args[0]), _unpack(b, tile), strict=True):
