@@ -11,6 +11,9 @@ from typing import Any
 
 from rocmkern.kernels import flash_attention, qk_scores, weighted_values
 
+#: Short rows of a wave where rows lie along lanes.
+SHORT_ROWS = 4
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -37,9 +40,8 @@ class Blocks:
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
     lines : tuple of int
-        Columns to choose from, smallest first, where rows may lie along lanes: the first that holds a row is taken,
-        else the last. A wave has one row. Where the smallest is more than twice a row's length, and where there are
-        none, `line` counts.
+        Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
+        the last. A wave has one row then, or `SHORT_ROWS` of half the first number or less.
     """
 
     rows: dict[int, int]
@@ -80,7 +82,7 @@ _CDNA = Blocks(
     keys={64: 64, 128: 32, 256: 16},
     float32_share=2,
     line=(64, 64, 4),
-    lines=(512, 1024, 2048),
+    lines=(512, 1024),
 )
 _RDNA = Blocks(
     rows={16: 1, 64: 4},
@@ -89,7 +91,7 @@ _RDNA = Blocks(
     one_wave_share=2,
     one_wave_bytes=512,
     line=(64, 64, 4),
-    lines=(512, 1024, 2048),
+    lines=(512, 1024),
 )
 # A warp of a tall block has 32 rows, which halves what it reads of local memory for each product.
 _NVIDIA = Blocks(
@@ -157,11 +159,12 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
 def line(config: type, arch: str, columns: int = 0, **features: bool) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
-    With ``columns``, the length of its rows, they may lie along lanes.
+    With ``columns``, the length of its rows, they lie along lanes where there are lanes.
     """
     sizes = blocks(arch)
     block_m, block_n, waves = sizes.line
-    if sizes.lines and 2 * columns >= sizes.lines[0]:
+    if sizes.lines and columns:
+        block_m = waves * (SHORT_ROWS if 2 * columns <= sizes.lines[0] else 1)
         block_n = next((n for n in sizes.lines if n >= columns), sizes.lines[-1])
-        return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
+        return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=True, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)

@@ -69,8 +69,13 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def by_lines(kernel: Any, config: type, out: Any, args: list, stream: Any, **features: bool) -> None:
-    """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
+def by_lines(
+    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: bool
+) -> None:
+    """A kernel whose grid is (row block, axis 1, axis 0) of its output.
+
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row.
+    """
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, out.shape[3], **features)
+    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, **features)
     launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)

@@ -20,4 +20,5 @@ def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
 
 def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
     """``kernels.copy_rows``."""
-    by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream)
+    dense = x.strides[3] == out.strides[3] == x.itemsize
+    by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream, along_lanes=dense)

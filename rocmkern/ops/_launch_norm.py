@@ -16,7 +16,8 @@ def launch_rms_norm(
     nothing = absent(1, 4, x.dtype)
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     args += [math.sqrt(eps), 1 / x.shape[3], weight_offset]
-    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, with_residual=residual is not None)
+    features = {"with_residual": residual is not None}
+    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, **features)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
@@ -24,9 +25,9 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     args = [x, *parameters, out, math.sqrt(eps), 1 / x.shape[3]]
     features = {"with_weight": weight is not None, "with_bias": bias is not None}
-    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, **features)
+    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, **features)
 
 
 def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:
     """``kernels.add_residual``."""
-    by_lines(add_residual.add_residual, add_residual.Config, out, [x, residual, out], stream)
+    by_lines(add_residual.add_residual, add_residual.Config, out, [x, residual, out], stream, along_lanes=True)

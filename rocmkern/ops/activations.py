@@ -119,8 +119,8 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
     if result.array.size:
         from rocmkern.ops._launch_activations import launch_gated
 
-        for views in flat_lines(acted.aligned(), factor.aligned(), result.array):
-            launch_gated(*views, activation, stream)
+        for some_acted, some_factor, some_out in flat_lines(acted.aligned(), factor.aligned(), result.array):
+            launch_gated(some_acted, some_factor, some_out, activation, stream)
     return result.source
 
 

@@ -91,7 +91,8 @@ def rms_norm(
         if added is not None and sums is not None:
             views += [added.aligned(), sums.array]
         for some_x, some_out, *pair in lines(*views):
-            launch_rms_norm(some_x, *(pair or (None, None)), weight.aligned(), some_out, eps, offset, stream)
+            some_added, some_sums = pair or (None, None)
+            launch_rms_norm(some_x, some_added, some_sums, weight.aligned(), some_out, eps, offset, stream)
     return result.source if sums is None else (result.source, sums.source)
 
 
@@ -208,8 +209,8 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
     if result.array.size:
         from rocmkern.ops._launch_norm import launch_add_residual
 
-        for views in flat_lines(x.aligned(), added.aligned(), result.array):
-            launch_add_residual(*views, stream)
+        for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.array):
+            launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
 
 
