@@ -11,9 +11,6 @@ from typing import Any
 
 from rocmkern.kernels import flash_attention, qk_scores, weighted_values
 
-#: Short rows of a wave where rows lie along lanes.
-SHORT_ROWS = 4
-
 
 @dataclass(frozen=True)
 class Blocks:
@@ -41,7 +38,7 @@ class Blocks:
         Rows, columns and waves of a block in operations that only stream through memory.
     lines : tuple of int
         Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
-        the last. A wave has one row then, or `SHORT_ROWS` of half the first number or less.
+        the last; for float32 not the last one if there are several. A wave has one row then.
     """
 
     rows: dict[int, int]
@@ -82,7 +79,7 @@ _CDNA = Blocks(
     keys={64: 64, 128: 32, 256: 16},
     float32_share=2,
     line=(64, 64, 4),
-    lines=(512, 1024),
+    lines=(512,),
 )
 _RDNA = Blocks(
     rows={16: 1, 64: 4},
@@ -156,15 +153,16 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
-def line(config: type, arch: str, columns: int = 0, **features: bool) -> Any:
+def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **features: bool) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
-    With ``columns``, the length of its rows, they lie along lanes where there are lanes.
+    With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
+    elements.
     """
     sizes = blocks(arch)
     block_m, block_n, waves = sizes.line
     if sizes.lines and columns:
-        block_m = waves * (SHORT_ROWS if 2 * columns <= sizes.lines[0] else 1)
-        block_n = next((n for n in sizes.lines if n >= columns), sizes.lines[-1])
-        return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=True, **features)
+        lines = sizes.lines if itemsize == 2 else sizes.lines[:-1] or sizes.lines
+        block_n = next((n for n in lines if n >= columns), lines[-1])
+        return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)

@@ -77,5 +77,5 @@ def by_lines(
     With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row.
     """
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, **features)
+    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, out.dtype.itemsize, **features)
     launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)

@@ -13,7 +13,7 @@ def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
     """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
     target = target_for(out)
     error = error_word(target, "embedding", "indices", "table")
-    cfg = _configs.line(embedding.Config, target.arch, out.shape[1])
+    cfg = _configs.line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     launch(target, embedding.embedding, cfg, grid, [table, indices, out, error], stream)
 

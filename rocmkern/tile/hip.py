@@ -1054,18 +1054,22 @@ class HipLowering(TensorLowering):
         element = _memory_int(dtype)
 
         def in_pieces(offset: ir.Value) -> list:
-            out, count = [], CHUNK_BYTES // size
+            count, piece = CHUNK_BYTES // size, ir.VectorType(element, CHUNK_BYTES // size)
             place, nothing = b.add(offset, b.mul(at.first, const(I64, size))), const(ir.VectorType(F32, count), 0.0)
-            for c in range(vectors):
-                pieces = []
-                for e in range(0, registers, count):
-                    column = layout.width * c + e
-                    here = b.add(place, const(I64, column * size))
-                    here = b.select(_below(b, column, left), here, offset)
-                    values = _widen(b, _load(b, at.base, here, ir.VectorType(element, count), CHUNK_BYTES), dtype)
-                    pieces.append(b.select(_below(b, column, left_again), values, nothing))
-                out.append(pieces[0] if len(pieces) == 1 else _shuffle(b, *pieces, range(registers)))
-            return out
+            columns = [layout.width * c + e for c in range(vectors) for e in range(0, registers, count)]
+            loaded = []
+            for column in columns:
+                here = b.add(place, const(I64, column * size))
+                loaded.append(_load(b, at.base, b.select(_below(b, column, left), here, offset), piece, CHUNK_BYTES))
+            # All loads are on their way before the first one is looked at.
+            _schedule_no_further(b)
+            parts = [
+                b.select(_below(b, column, left_again), _widen(b, bits, dtype), nothing)
+                for column, bits in zip(columns, loaded, strict=True)
+            ]
+            if count == registers:
+                return parts
+            return [_shuffle(b, *pair, range(registers)) for pair in zip(parts[::2], parts[1::2], strict=True)]
 
         def one_by_one(offset: ir.Value) -> list:
             out, place = [], b.add(offset, b.mul(at.first, at.stride))
