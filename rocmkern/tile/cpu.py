@@ -11,6 +11,7 @@ A stage is a view of the source where that holds float32 in unit stride, and a c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ register_default(TILE.Operand)(_BufferModel)
 
 @register_default(TILE.Stage)
 class _StageModel(models.StructModel):
-    """The source (address, extents, strides in bytes), the fetched row, and the window in use.
+    """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
     The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer.
     """
@@ -102,7 +103,8 @@ class _StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         members: list[tuple[str, Any]] = [("meminfo", types.MemInfoPointer(types.voidptr))]
         members += [("source", types.voidptr), ("window", types.voidptr)]
-        members += [(name, types.int64) for name in ("rows", "cols", "row_stride", "col_stride", "row0", "count", "ld")]
+        members += [(name, types.int64) for name in ("rows", "columns", "row_stride", "col_stride", "row0", "col0")]
+        members += [(name, types.int64) for name in ("count", "cols", "ld")]
         super().__init__(manager, ty, members)
 
 
@@ -537,15 +539,23 @@ class CpuLowering(TensorLowering):
         shape: Any,
         valid: ir.Value,
     ) -> SimpleNamespace:
-        """Where the rows of a tile lie in a tensor, and how many of its columns exist there."""
+        """Where the rows of a tile lie in a tensor, and how much of it exists there.
+
+        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there.
+        """
         addresses, extent, stride = self.row_addresses(context, b, ty, x, index_ty, index, shape.m)
         first = self.scalar(context, b, col0_ty, col0, "i64")
         left = b.sub(extent, first)
+        flags, offset = self.spill(b, valid), b.mul(first, stride)
+
+        def exists(r: ir.Value, n: int) -> ir.Value:
+            some = b.load(at(b, flags, r, _vec(I8, n)), align=1)
+            return b.not_(_any(b, b.icmp_unsigned("==", some, const(some.type, 0))))
+
         return SimpleNamespace(
-            addresses=addresses,
-            flags=self.spill(b, valid),
+            row=lambda r: b.add(self.pick(b, addresses, r, I64, 8), offset),
+            exists=exists,
             stride=stride,
-            offset=b.mul(first, stride),
             columns=_smax(b, const(I64, 0), _smin(b, left, const(I64, shape.n))),
         )
 
@@ -560,9 +570,8 @@ class CpuLowering(TensorLowering):
             return b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step)))
 
         def memory(r: ir.Value, c: ir.Value, n: int) -> ir.Value:
-            base = b.add(self.pick(b, window.addresses, r, I64, 8), window.offset)
             step = const(I64, size) if n else window.stride
-            address = b.add(base, b.mul(c, step))
+            address = b.add(window.row(r), b.mul(c, step))
             return b.inttoptr(address, ir.PointerType(_vec(storage, n) if n else storage))
 
         def move(r: ir.Value, c: ir.Value, n: int = 0) -> None:
@@ -574,24 +583,17 @@ class CpuLowering(TensorLowering):
 
         def row_by_row(r: ir.Value, first: ir.Value) -> None:
             """Columns first .. of one row."""
-            with b.if_else(self.flag(b, window.flags, r)) as (exists, missing):
-                with exists:
-                    with _loop(b, window.columns, 1, first) as (c, _):
-                        move(r, c)
-                    start = window.columns
-                with missing:
-                    pass
+            with b.if_then(window.exists(r, 1)), _loop(b, window.columns, 1, first) as (c, _):
+                move(r, c)
             if load:
-                start = b.select(self.flag(b, window.flags, r), window.columns, const(I64, 0))
+                start = b.select(window.exists(r, 1), window.columns, const(I64, 0))
                 with _loop(b, const(I64, ty.n), 1, start) as (c, _):
                     _store(b, const(F32, 0.0), data, buffer_index(r, c))
 
         if by_column:
             whole = _floor_to(b, window.columns, w)
             with _loop(b, ty.m, w) as (r0, _):
-                exist = b.load(at(b, window.flags, r0, _vec(I8, w)), align=1)
-                all_exist = b.not_(_any(b, b.icmp_unsigned("==", exist, const(exist.type, 0))))
-                fast = b.and_(all_exist, dense)
+                fast = b.and_(window.exists(r0, w), dense)
                 with b.if_then(fast), _loop(b, whole, w) as (c0, _):
                     rows = [b.add(r0, const(I64, i)) for i in range(w)]
                     columns = [b.add(c0, const(I64, i)) for i in range(w)]
@@ -609,7 +611,7 @@ class CpuLowering(TensorLowering):
         else:
             with _loop(b, ty.m) as (r, _):
                 whole = b.select(dense, _floor_to(b, window.columns, w), const(I64, 0))
-                with b.if_then(self.flag(b, window.flags, r)), _loop(b, whole, w) as (c, _):
+                with b.if_then(window.exists(r, 1)), _loop(b, whole, w) as (c, _):
                     move(r, c, w)
                 row_by_row(r, whole)
 
@@ -802,14 +804,15 @@ class CpuLowering(TensorLowering):
         size = context.get_constant(types.uintp, ty.n * ty.k * 4)
         st.meminfo = context.nrt.meminfo_alloc_aligned(b, size, context.get_constant(types.uint32, 64))
         st.source = st.window = data
-        st.rows, st.cols = shape[0], _smin(b, shape[1], const(I64, ty.k))
+        st.rows, st.columns = shape
         st.row_stride, st.col_stride = strides
-        st.row0 = st.count = st.ld = const(I64, 0)
+        st.row0 = st.col0 = st.count = st.cols = st.ld = const(I64, 0)
         return impl_ret_new_ref(context, b, ty, st._getvalue())
 
-    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
         st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
-        st.row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
+        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
         return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
@@ -817,7 +820,8 @@ class CpuLowering(TensorLowering):
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
         storage, size, w = _STORAGE[ty.dtype], DTYPES[ty.dtype], VECTOR_WIDTH[ty.hw[0]]
         st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
-        origin = b.gep(st.source, [b.mul(st.row0, st.row_stride)])
+        st.cols = _smax(b, const(I64, 0), _smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
+        origin = b.gep(st.source, [b.add(b.mul(st.row0, st.row_stride), b.mul(st.col0, st.col_stride))])
         buffer = context.nrt.meminfo_data(b, st.meminfo)
         dense = b.icmp_signed("==", st.col_stride, const(I64, size))
         in_place = const(I1, 0)
@@ -853,21 +857,44 @@ class CpuLowering(TensorLowering):
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
         ty, a_ty = sig.return_type, sig.args[0]
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
-        a = self.data(context, b, a_ty, left)
         out, data = self.accumulator(context, b, sig, acc)
-        if self.by_column(ty):
-            one = const(I64, 1)
-            _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, (st.window, st.ld, one), a, data)
-        else:
-            _multiply_rows_nt(b, self.width(ty), ty, a_ty.k, st, a, data)
+        with self.left(context, b, a_ty, left) as a:
+            if self.by_column(ty):
+                one = const(I64, 1)
+                _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, (st.window, st.ld, one), a, data)
+            else:
+                _multiply_rows_nt(b, self.width(ty), ty, a_ty.k, st, a, data)
         return out
 
     def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
         ty, a_ty = sig.return_type, sig.args[0]
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
         out, data = self.accumulator(context, b, sig, acc)
-        self.multiply_nn(b, ty, a_ty, st, self.data(context, b, a_ty, left), data)
+        with self.left(context, b, a_ty, left) as a:
+            self.multiply_nn(b, ty, a_ty, st, a, data)
         return out
+
+    @contextlib.contextmanager
+    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Any:
+        """Data of the left side of a product, stored as an operand: a stage is copied for the time of the product."""
+        if not isinstance(ty, TILE.Stage):
+            yield self.data(context, b, ty, value)
+            return
+        own = TILE.Operand(ty.n, ty.k, ty.dtype, ty.hw)
+        copy = self.new(context, b, own)
+        data = self.data(context, b, own, copy)
+        st = cgutils.create_struct_proxy(ty)(context, b, value)
+        shape = SimpleNamespace(m=ty.n, n=ty.k, hw=ty.hw)
+        address, step = b.ptrtoint(st.window, I64), b.mul(st.ld, const(I64, 4))
+        window = SimpleNamespace(
+            row=lambda r: b.add(address, b.mul(r, step)),
+            exists=lambda r, n: b.icmp_signed("<=", b.add(r, const(I64, n)), st.count),
+            stride=const(I64, 4),
+            columns=st.cols,
+        )
+        self.transfer(b, shape, data, "float32", window, load=True)
+        yield data
+        context.nrt.decref(b, own, copy)
 
     def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, a: ir.Value, data: ir.Value) -> None:
         if self.by_column(ty):
