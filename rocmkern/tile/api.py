@@ -31,6 +31,7 @@ Rules
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -310,6 +311,12 @@ def log2(x: np.ndarray) -> np.ndarray:
         return np.log2(x)
 
 
+def sqrt(x: np.ndarray) -> np.ndarray:
+    """Rows: square root; NaN below 0."""
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(x)
+
+
 def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
     _check_index("load_rows", x, index, x.ndim, valid)
@@ -383,6 +390,15 @@ def rowsum(tile: Tile) -> np.ndarray:
     return _want(Tile, tile, "rowsum: the argument").data.sum(axis=1, dtype=np.float32)
 
 
+def rowdot(a: Tile, b: Tile) -> np.ndarray:
+    """Sum over each row of the products ``a * b``. Does not consume."""
+    _match("rowdot", _want(Tile, a, "rowdot: the argument"), _want(Tile, b, "rowdot: the argument"))
+    if a.shape != b.shape:
+        raise TileError(f"rowdot: {_show(a)} and {_show(b)} do not match")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (a.data * b.data).sum(axis=1, dtype=np.float32)
+
+
 def exp2(x: Any) -> Any:
     """``2 ** x`` of rows, or of a tile (consumed)."""
     with np.errstate(over="ignore", under="ignore"):
@@ -402,6 +418,36 @@ def tanh(tile: Tile) -> Tile:
 def absolute(tile: Tile) -> Tile:
     """Absolute value (consumes)."""
     return Tile(np.abs(_want(Tile, tile, "absolute: the argument").consume("absolute")))
+
+
+def _activation(tile: Tile, name: str, factor: Callable[[np.ndarray], np.ndarray]) -> Tile:
+    """``x * factor(x)`` in float64, with the limit at minus infinity."""
+    x = _want(Tile, tile, f"{name}: the argument").consume(name)
+    bounded = np.where(x < -1e3, -1e3, x.astype(np.float64))
+    with np.errstate(over="ignore", under="ignore"):
+        return Tile((np.where(x < 0, bounded, x) * factor(bounded)).astype(np.float32))
+
+
+def silu(tile: Tile) -> Tile:
+    """``x / (1 + exp(-x))``; -0 at minus infinity (consumes)."""
+    return _activation(tile, "silu", lambda x: 1 / (1 + np.exp(-x)))
+
+
+def gelu(tile: Tile) -> Tile:
+    """``x / 2 * (1 + erf(x / sqrt(2)))``; -0 at minus infinity (consumes)."""
+    erfc = np.vectorize(math.erfc, otypes=[np.float64])
+    return _activation(tile, "gelu", lambda x: erfc(-x / math.sqrt(2)) / 2)
+
+
+def gelu_tanh(tile: Tile) -> Tile:
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; -0 at minus infinity (consumes)."""
+    return _activation(tile, "gelu_tanh", lambda x: 1 / (1 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def relu(tile: Tile) -> Tile:
+    """``max(x, 0)``; NaN stays NaN (consumes)."""
+    x = _want(Tile, tile, "relu: the argument").consume("relu")
+    return Tile(np.where(x <= 0, np.float32(0), x))
 
 
 def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
@@ -604,9 +650,9 @@ def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
 OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
-        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, load_rows, store_rows,
-        zeros, load_tile, store_tile, rowmax, rowsum, exp2, copy, tanh, absolute, distance, mask_outside, mask_where,
-        softmax_step, rows, load_operand, operand, stage, fetch, acquire, release,
+        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows, store_rows,
+        zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu,
+        distance, mask_outside, mask_where, softmax_step, rows, load_operand, operand, stage, fetch, acquire, release,
         dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
     )
 }  # fmt: skip
@@ -616,6 +662,10 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "exp2": ("x",),
     "tanh": ("tile",),
     "absolute": ("tile",),
+    "silu": ("tile",),
+    "gelu": ("tile",),
+    "gelu_tanh": ("tile",),
+    "relu": ("tile",),
     "mask_outside": ("tile",),
     "mask_where": ("tile", "visible"),
     "softmax_step": ("s", "acc"),

@@ -28,6 +28,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import Registry as TypingRegistry
 
 from rocmkern.tile import api, entry
+from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.numba_core import numba_core
@@ -260,6 +261,8 @@ def _tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered("<", size, const(x.type, 0.625)), near, far)
 
 
+ACTIVATIONS = Activations(exp2=_exp2, divide=ir.IRBuilder.fdiv)
+
 # ------------------------------------------------------------------------------------- element types in memory <-> f32
 
 _STORAGE = {"float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64}
@@ -448,6 +451,9 @@ class CpuLowering(TensorLowering):
             x = b.insert_element(x, call(b, "llvm.log2.f32", F32, [_element(b, x, r)]), const(I32, r))
         return x
 
+    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x])
+
     def row_addresses(
         self, context: Any, b: ir.IRBuilder, ty: Any, x: ir.Value, index_ty: Any, index: ir.Value, m: int
     ) -> tuple:
@@ -625,6 +631,15 @@ class CpuLowering(TensorLowering):
         ty = sig.args[0]
         return self.reduce_rows(b, ty, self.data(context, b, ty, tile), 0.0, b.fadd, lambda i, x, part: x)
 
+    def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        other = self.data(context, b, ty, y)
+
+        def product(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            return b.fmul(vector, _load(b, other, index, vector.type.count))
+
+        return self.reduce_rows(b, ty, self.data(context, b, ty, x), 0.0, b.fadd, product)
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         def emit(v: ir.Value) -> ir.Value:
             # `_exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
@@ -647,6 +662,15 @@ class CpuLowering(TensorLowering):
 
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: _tanh(b, v))
+
+    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
+        emit = getattr(ACTIVATIONS, name)
+        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(b, v))
+
+    silu = functools.partialmethod(activation, name="silu")
+    gelu = functools.partialmethod(activation, name="gelu")
+    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
+    relu = functools.partialmethod(activation, name="relu")
 
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         def emit(i: Any, v: ir.Value, rows: Any, column: Any) -> ir.Value:

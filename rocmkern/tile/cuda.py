@@ -42,6 +42,7 @@ from numba.cuda.typing.templates import Registry as TypingRegistry
 from numba.cuda.typing.typeof import typeof_impl
 
 from rocmkern.tile import api, entry
+from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, TensorLowering, call, const, register_tensor_model
@@ -449,6 +450,14 @@ def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
 
+def _divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x / y to two units in the last place, y being neither very small nor very large."""
+    return _asm(b, "div.full.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])
+
+
+ACTIVATIONS = Activations(exp2=_exp2, divide=_divide)
+
+
 def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Python's // and % of integers."""
     zero = const(x.type, 0)
@@ -820,6 +829,10 @@ class CudaLowering(TensorLowering):
     def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _complete_rows(b, sig.args[0], x)])
 
+    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        root = functools.partial(_asm, b, "sqrt.rn.f32 $0, $1;", F32, "=f,f")
+        return _pack(b, [root([v]) for v in _complete_rows(b, sig.args[0], x)])
+
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
@@ -1007,6 +1020,10 @@ class CudaLowering(TensorLowering):
         rows = self.by_slot(ty, _unpack(b, tile))
         return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine) for row in rows])
 
+    def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        products = [b.fmul(u, v) for u, v in zip(_unpack(b, x), _unpack(b, y), strict=True)]
+        return self.reduce_rows(b, sig.args[0], _pack(b, products), b.fadd)
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         values = _complete_rows(b, sig.args[0], x)
         return _pack(b, [_exp2(b, v) for v in values])
@@ -1016,6 +1033,15 @@ class CudaLowering(TensorLowering):
 
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
+
+    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
+        emit = getattr(ACTIVATIONS, name)
+        return self.map_tile(b, x, lambda v: emit(b, v))
+
+    silu = functools.partialmethod(activation, name="silu")
+    gelu = functools.partialmethod(activation, name="gelu")
+    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
+    relu = functools.partialmethod(activation, name="relu")
 
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: _fabs(b, v))

@@ -40,6 +40,7 @@ from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
 from rocmkern.tile import api, entry
+from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -390,6 +391,14 @@ def _each(b: ir.IRBuilder, vector: ir.Value, body: Callable) -> ir.Value:
 
 def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _math(b, "amdgcn.exp2", x)
+
+
+def _divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x / y to two units in the last place, y being neither very small nor very large."""
+    return b.fmul(x, _math(b, "amdgcn.rcp", y))
+
+
+ACTIVATIONS = Activations(exp2=_exp2, divide=_divide)
 
 
 def _tree(b: ir.IRBuilder, join: Callable, xs: list) -> ir.Value:
@@ -792,6 +801,9 @@ class HipLowering(TensorLowering):
     def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
         return self.on_rows(context, b, sig, (x,), lambda _, v: _math(b, "amdgcn.log", v))
 
+    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x,), lambda _, v: _math(b, "sqrt", v))
+
     def row_offsets(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any, strides: list, blocks: int) -> list:
         """Byte offset of every row (per row block) that an index of rows and scalars selects."""
         offsets = [const(I64, 0)] * blocks
@@ -951,6 +963,10 @@ class HipLowering(TensorLowering):
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return _array(b, self.reduce_rows(b, sig.args[0], tile, b.fadd))
 
+    def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        products = _array(b, [b.fmul(u, v) for u, v in zip(_items(b, x), _items(b, y), strict=True)])
+        return _array(b, self.reduce_rows(b, sig.args[0], products, b.fadd))
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
         if isinstance(sig.args[0], TILE.Rows):
             return self.on_rows(context, b, sig, (x,), lambda _, v: _exp2(b, v))
@@ -972,6 +988,15 @@ class HipLowering(TensorLowering):
             return b.select(is_small, small, _math(b, "copysign", large, x))
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, name: str) -> ir.Value:
+        emit = getattr(ACTIVATIONS, name)
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, lambda x: emit(b, x)))
+
+    silu = functools.partialmethod(activation, name="silu")
+    gelu = functools.partialmethod(activation, name="gelu")
+    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
+    relu = functools.partialmethod(activation, name="relu")
 
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _math(b, "fabs", v))

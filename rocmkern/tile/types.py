@@ -238,7 +238,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"{name}: needs rows of f32, got {show(x)}")
         return x
 
-    for op in (api.reciprocal_or_zero, api.log2):
+    for op in (api.reciprocal_or_zero, api.log2, api.sqrt):
         rule(op)(lambda x, name=op.__name__: float_rows(name, x))
 
     @rule(api.load_rows)
@@ -279,7 +279,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(x):
         return x if isinstance(x, Tile) else float_rows("exp2", x)
 
-    for op in (api.copy, api.tanh, api.absolute):
+    for op in (api.copy, api.tanh, api.absolute, api.silu, api.gelu, api.gelu_tanh, api.relu):
         rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
 
     @rule(api.distance)
@@ -300,6 +300,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if want(Tile, a, f"{op}: the argument") != b:
             fail(f"{op}: {show(a)} and {show(b)} do not match")
         return a
+
+    @rule(api.rowdot)
+    def _(a, b):
+        return Rows(same_tile("rowdot", a, b).m, "f32", a.hw)
 
     @rule(api.mask_where)
     def _(t, visible):

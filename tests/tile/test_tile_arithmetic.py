@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tile_kernels import ARITHMETIC, Config, arithmetic
@@ -13,7 +15,7 @@ N = 48
 
 def run(launch, arch, m, x, y, r, factor=0.75, col0=0):
     out = np.full((len(ARITHMETIC), len(x), N), 99, np.float32)
-    stats = np.full((2, len(x)), 99, np.float32)
+    stats = np.full((4, len(x)), 99, np.float32)
     cfg = Config(arch=arch, m=m, n=N)
     launch(arithmetic, cfg, (-(-len(x) // m), 1, 1), x, y, r, out, stats, factor, col0)
     return dict(zip(ARITHMETIC, out, strict=True)), stats
@@ -22,6 +24,20 @@ def run(launch, arch, m, x, y, r, factor=0.75, col0=0):
 @pytest.fixture
 def normal():
     return np.random.default_rng(1).standard_normal
+
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+def activation(name, x):
+    """The activation functions in float64, written so that nothing cancels."""
+    if name == "relu":
+        return np.maximum(x, 0.0)
+    if name == "gelu":
+        return x * np.vectorize(math.erfc)(-x / math.sqrt(2.0)) / 2
+    z = x if name == "silu" else 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    with np.errstate(over="ignore"):
+        return np.where(z < 0, x * np.exp(np.minimum(z, 0)), x) / (1 + np.exp(-abs(z)))
 
 
 def padded(x, col0):
@@ -57,11 +73,13 @@ def test_operators_and_elementwise_operations(launch, arch, m, normal, col0):
         "mask_where": np.where(b == 0, -np.inf, a),
         "device": a * 0.75 + rows,
         "copy": abs(a) + a,
+        **{name: activation(name, a) for name in ACTIVATIONS},
     }
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
     np.testing.assert_array_equal(stats[0], a.max(1).astype(np.float32))
-    np.testing.assert_allclose(stats[1], a.sum(1), rtol=1e-5, atol=1e-5)
+    for got, value in zip(stats[1:], (a.sum(1), (a * b).sum(1), (a * a).sum(1)), strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-5)
 
 
 def column(values):
@@ -91,6 +109,27 @@ def test_tanh_is_accurate_relatively(launch, arch, m):
     np.testing.assert_allclose(got, np.tanh(x.astype(np.float64)), rtol=1e-6)
     assert np.array_equal(np.signbit(got), np.signbit(x))
     assert np.isnan(run(launch, arch, m, column([np.nan]), x, x[:, 0])[0]["tanh"]).all()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_accurate_relatively_over_their_whole_range(launch, arch, m, name):
+    sizes = np.concatenate([2.0 ** np.arange(-100, 7, 4), np.linspace(0.01, 14, 3 * N - 27)]).astype(np.float32)
+    x = (sizes * np.where(np.arange(sizes.size) % 2, 1, -1).astype(np.float32)).reshape(3, N)
+    for sign in (1, -1):
+        values = sign * x
+        got = run(launch, arch, m, values, x, x[:, 0])[0][name].astype(np.float64)
+        exact = activation(name, values.astype(np.float64))
+        # Below 2 ** -126 numbers have fewer digits, but there are some.
+        assert (abs(got - exact) <= 8e-7 * abs(exact) + 2.0**-148).all()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_at_zero_infinity_and_nan(launch, arch, m, name):
+    x = column([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e4, -1e4, 3e38, -3e38])
+    got = run(launch, arch, m, x, x, x[:, 0])[0][name][0, :9]
+    np.testing.assert_array_equal(got, np.float32([np.inf, 0, np.nan, 0, 0, 1e4, 0, 3e38, 0]))
+    if name != "relu":
+        assert np.signbit(got[[1, 4, 6, 8]]).all()
 
 
 def test_masks_hide_what_is_there_and_show_the_rest_unchanged(launch, arch, m):

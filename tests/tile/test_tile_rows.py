@@ -62,6 +62,7 @@ def test_rows_follow_numpy_and_integers_follow_python(launch, arch, m):
         "block_id": [r // m for r in row],
         "x[i]": [a[1]] * n_rows,
         "int(c[i])": [41] * n_rows,
+        "sqrt": [np.sqrt(v) if v >= 0 else np.nan for v in a],
         "where integers": [p if u < v else 3 for p, u, v in zip(i, a, b, strict=True)],
     }
     assert set(expected) == set(ROWS)
@@ -80,6 +81,7 @@ def test_rows_of_zero_infinity_and_nan(launch, arch, m):
     np.testing.assert_array_equal(got["maximum"], np.fmax(x, y))
     np.testing.assert_array_equal(got["exp2"][:6], np.float32([1, 1, inf, 0, nan, nan]))
     with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got["sqrt"], np.sqrt(x))
         np.testing.assert_array_equal(got["x - y"], x - y)
     for name, value in {
         "x <= y": x <= y, "x > y": x > y, "x >= y": x >= y, "x == y": x == y, "x != y": x != y

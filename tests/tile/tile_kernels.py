@@ -19,7 +19,7 @@ class Config(T.Config):
 ARITHMETIC = (
     "tile + tile", "tile - tile", "tile * tile", "tile + rows", "tile - rows", "tile * rows",
     "tile + scalar", "tile - scalar", "tile * scalar", "exp2", "tanh", "absolute", "distance", "mask_outside",
-    "mask_where", "device", "copy",
+    "mask_where", "device", "copy", "silu", "gelu", "gelu_tanh", "relu",
 )  # fmt: skip
 
 
@@ -63,16 +63,22 @@ def arithmetic(
     T.store_tile(out[15], (row,), 0, affine(load(cfg, x, row, col0, valid), rows, factor), valid)
     t = load(cfg, x, row, col0, valid)
     T.store_tile(out[16], (row,), 0, T.absolute(T.copy(t)) + t, valid)
+    T.store_tile(out[17], (row,), 0, T.silu(load(cfg, x, row, col0, valid)), valid)
+    T.store_tile(out[18], (row,), 0, T.gelu(load(cfg, x, row, col0, valid)), valid)
+    T.store_tile(out[19], (row,), 0, T.gelu_tanh(load(cfg, x, row, col0, valid)), valid)
+    T.store_tile(out[20], (row,), 0, T.relu(load(cfg, x, row, col0, valid)), valid)
     t = load(cfg, x, row, col0, valid)
     T.store_rows(stats[0], (row,), T.rowmax(t), valid)
     T.store_rows(stats[1], (row,), T.rowsum(t), valid)
+    T.store_rows(stats[2], (row,), T.rowdot(t, load(cfg, y, row, col0, valid)), valid)
+    T.store_rows(stats[3], (row,), T.rowdot(t, t), valid)
 
 
 ROWS = (
     "x + y", "x - y", "x * y", "2 - x", "minimum", "maximum", "minimum(x, 0.5)", "maximum(x, 0.5)",
     "where(x < y)", "where scalars", "reciprocal_or_zero", "log2", "exp2", "full_rows", "x <= y", "x > y", "x >= y",
     "x == y", "x != y", "&", "i + j", "i - j", "i * 3", "i // 3", "i % 3", "i // -3", "i % -3", "i // j", "i % j",
-    "minimum(i, j)", "maximum(i, 2)", "7 - i", "block_id", "x[i]", "int(c[i])", "where integers",
+    "minimum(i, j)", "maximum(i, 2)", "7 - i", "block_id", "x[i]", "int(c[i])", "where integers", "sqrt",
 )  # fmt: skip
 
 
@@ -129,6 +135,7 @@ def row_arithmetic(
     T.store_rows(out[33], (row,), T.full_rows(cfg, cfg.m, x[1]), valid)
     T.store_rows(out[34], (row,), as_float(cfg, row * 0 + int(c[0])), valid)
     T.store_rows(out[35], (row,), as_float(cfg, T.where(a < b, i, 3)), valid)
+    T.store_rows(out[36], (row,), T.sqrt(a), valid)
 
 
 @T.kernel
