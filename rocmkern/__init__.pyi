@@ -5,6 +5,9 @@ from rocmkern import tile as tile
 from rocmkern.ops.attention import decode_attention as decode_attention
 from rocmkern.ops.attention import flash_attention as flash_attention
 from rocmkern.ops.attention import merge_attention as merge_attention
+from rocmkern.ops.linear import linear as linear
+from rocmkern.ops.linear import matmul as matmul
+from rocmkern.ops.mlp import mlp as mlp
 from rocmkern.ops.steps import apply_mask as apply_mask
 from rocmkern.ops.steps import causal_mask as causal_mask
 from rocmkern.ops.steps import qk_scores as qk_scores

@@ -413,7 +413,7 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
     Parameters
     ----------
     *arrays : numpy.ndarray
-        All of the same shape.
+        All of the same shape, but for the trailing ones of `row_axes`.
     row_axes : int
         Trailing axes that keep their meaning.
     """
@@ -421,8 +421,7 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
     while arrays[0].ndim > 4 and i < arrays[0].ndim - row_axes - 1:
         shape = arrays[0].shape
         if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
-            joined = (*shape[:i], shape[i] * shape[i + 1], *shape[i + 2 :])
-            arrays = tuple(x.reshape(joined) for x in arrays)
+            arrays = tuple(_joined(x, i) for x in arrays)
         else:
             i += 1
     extra = arrays[0].ndim - 4
@@ -431,6 +430,25 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
         return
     for index in np.ndindex(arrays[0].shape[:extra]):
         yield tuple(x[index] for x in arrays)
+
+
+def joined_rows(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Views of arrays ``[..., M, n]`` with as many of their rows in one axis as the strides of all of them allow.
+
+    The arrays have the same shape, but for the last axis.
+    """
+    while arrays[0].ndim > 2:
+        i, shape = arrays[0].ndim - 3, arrays[0].shape
+        if 1 not in shape[i : i + 2] and any(x.strides[i] != x.strides[i + 1] * shape[i + 1] for x in arrays):
+            break
+        arrays = tuple(_joined(x, i) for x in arrays)
+    return arrays
+
+
+def _joined(x: np.ndarray, axis: int) -> np.ndarray:
+    """An axis and the one behind it as one axis."""
+    shape = x.shape
+    return x.reshape((*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
 def _dlpack_view(name: str, x: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rocmkern.kernels import flash_attention, qk_scores, weighted_values
+from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, weighted_values
 
 
 @dataclass(frozen=True)
@@ -141,3 +141,59 @@ def line(config: type, arch: str, **features: bool) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).line
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+
+
+@dataclass(frozen=True)
+class ProductBlocks:
+    """Block sizes of matrix products on one architecture.
+
+    Attributes
+    ----------
+    half, single : dict of int to (int, int, int)
+        For 2-byte elements and for float32: tile rows to choose from, smallest first, each with the columns of such a
+        block, what it takes of K in a step, and its waves. The first that holds the problem's rows is taken, else the
+        last.
+    gated : int
+        Divisor of the columns where a block computes two products at once; it has at least 16.
+    """
+
+    half: dict[int, tuple[int, int, int]]
+    single: dict[int, tuple[int, int, int]]
+    gated: int = 2
+
+    def choose(self, rows: int, itemsize: int) -> tuple[int, int, int, int]:
+        """Rows, columns, step and waves of a block for so many rows."""
+        sizes = self.half if itemsize == 2 else self.single
+        size = next((size for size in sizes if size >= rows), max(sizes))
+        return size, *sizes[size]
+
+
+_CPU_PRODUCT = {1: (64, 1024, 1), 4: (64, 1024, 1), 16: (256, 256, 1), 64: (256, 256, 1)}
+_GPU_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}
+_GPU_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}
+_PRODUCT_TABLE = {
+    "python": ProductBlocks(half={16: (16, 16, 1)}, single={16: (16, 16, 1)}, gated=1),
+    "cpu-": ProductBlocks(half=_CPU_PRODUCT, single=_CPU_PRODUCT),
+    "gfx": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
+    "sm_": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
+}
+
+
+def _product_blocks(arch: str) -> ProductBlocks:
+    return _PRODUCT_TABLE[max((prefix for prefix in _PRODUCT_TABLE if arch.startswith(prefix)), key=len)]
+
+
+def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
+    block_m, block_n, block_k, waves = _product_blocks(arch).choose(rows, itemsize)
+    return matmul.Config(
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
+    )
+
+
+def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
+    """Variant of ``gated_mlp`` for so many rows of x."""
+    sizes = _product_blocks(arch)
+    block_m, block_n, block_k, waves = sizes.choose(rows, itemsize)
+    block_n = max(16, block_n // sizes.gated)
+    return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
