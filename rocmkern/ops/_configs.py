@@ -168,12 +168,12 @@ class ProductBlocks:
         return size, *sizes[size]
 
 
-_CPU_PRODUCT = {1: (64, 1024, 1), 4: (64, 1024, 1), 16: (256, 256, 1), 64: (256, 256, 1)}
+_CPU_PRODUCT = {1: (64, 1024, 1), 4: (64, 1024, 1), 16: (256, 256, 1), 128: (256, 256, 1)}
 _GPU_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}
 _GPU_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}
 _PRODUCT_TABLE = {
     "python": ProductBlocks(half={16: (16, 16, 1)}, single={16: (16, 16, 1)}, gated=1),
-    "cpu-": ProductBlocks(half=_CPU_PRODUCT, single=_CPU_PRODUCT),
+    "cpu-": ProductBlocks(half=_CPU_PRODUCT, single=_CPU_PRODUCT, gated=1),
     "gfx": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
     "sm_": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -570,10 +570,15 @@ class CpuLowering(TensorLowering):
         w, storage, size = self.width(ty), _STORAGE[dtype], DTYPES[dtype]
         dense = b.icmp_signed("==", window.stride, const(I64, size))
         by_column = self.by_column(ty)
-        column_step, row_step = (ty.m, 1) if by_column else (1, ty.n)
+        panel = getattr(ty, "panel", ty.m)  # rows that lie side by side in column storage
 
         def buffer_index(r: ir.Value, c: ir.Value) -> ir.Value:
-            return b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step)))
+            if not by_column:
+                return b.add(c, b.mul(r, const(I64, ty.n)))
+            if panel == ty.m:
+                return b.add(b.mul(c, const(I64, ty.m)), r)
+            first = _floor_to(b, r, panel)
+            return b.add(b.add(b.mul(first, const(I64, ty.n)), b.mul(c, const(I64, panel))), b.sub(r, first))
 
         def memory(r: ir.Value, c: ir.Value, n: int) -> ir.Value:
             step = const(I64, size) if n else window.stride
@@ -879,53 +884,61 @@ class CpuLowering(TensorLowering):
         return impl_ret_new_ref(context, b, ty, value), data
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        ty, a_ty = sig.return_type, sig.args[0]
+        ty = sig.return_type
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
         out, data = self.accumulator(context, b, sig, acc)
-        with self.left(context, b, a_ty, left) as a:
+        with self.left(context, b, sig, left) as a:
             if self.by_column(ty):
-                one = const(I64, 1)
-                _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, (st.window, st.ld, one), a, data)
+                source = _Right(st.window, st.ld, const(I64, 1))
+                _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, source, a, data)
             else:
-                _multiply_rows_nt(b, self.width(ty), ty, a_ty.k, st, a, data)
+                _multiply_rows_nt(b, self.width(ty), ty, sig.args[0].k, st, a.data, data)
         return out
 
     def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        ty, a_ty = sig.return_type, sig.args[0]
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
         out, data = self.accumulator(context, b, sig, acc)
-        with self.left(context, b, a_ty, left) as a:
-            self.multiply_nn(b, ty, a_ty, st, a, data)
+        with self.left(context, b, sig, left) as a:
+            self.multiply_nn(b, sig.return_type, sig.args[0], st, a, data)
         return out
 
     @contextlib.contextmanager
-    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Any:
-        """Data of the left side of a product, stored as an operand: a stage is copied for the time of the product."""
-        if not isinstance(ty, TILE.Stage):
-            yield self.data(context, b, ty, value)
-            return
-        own = TILE.Operand(ty.n, ty.k, ty.dtype, ty.hw)
-        copy = self.new(context, b, own)
-        data = self.data(context, b, own, copy)
-        st = cgutils.create_struct_proxy(ty)(context, b, value)
-        shape = SimpleNamespace(m=ty.n, n=ty.k, hw=ty.hw)
-        address, step = b.ptrtoint(st.window, I64), b.mul(st.ld, const(I64, 4))
-        window = SimpleNamespace(
-            row=lambda r: b.add(address, b.mul(r, step)),
-            exists=lambda r, n: b.icmp_signed("<=", b.add(r, const(I64, n)), st.count),
-            stride=const(I64, 4),
-            columns=st.cols,
-        )
-        self.transfer(b, shape, data, "float32", window, load=True)
-        yield data
-        context.nrt.decref(b, own, copy)
+    def left(self, context: Any, b: ir.IRBuilder, sig: Any, value: ir.Value) -> Any:
+        """The left side of a product as a `_Left`. A stage is copied for the time of the product.
 
-    def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, a: ir.Value, data: ir.Value) -> None:
+        A product of two stages is one step of many over large matrices: the copy is made of panels as wide as the
+        micro-kernel, and has room for the lines of the right side that the micro-kernel works on.
+        """
+        ty, out = sig.args[0], sig.return_type
+        if not isinstance(ty, TILE.Stage):
+            yield _Left(self.data(context, b, ty, value), ty.m, 1)
+            return
+        across, heights = BLOCKING[self.width(ty)]
+        lanes = self.by_column(out)
+        panel = min(ty.n, across * self.width(ty)) if lanes else ty.n
+        # The lines of the right side are counted as more rows of an operand.
+        room = TILE.Operand(ty.n + heights[0] * lanes, ty.k + LINE_PADDING * lanes, ty.dtype, ty.hw)
+        copy = self.new(context, b, room)
+        data = self.data(context, b, room, copy)
+        source = cgutils.create_struct_proxy(ty)(context, b, value)
+        address, step = b.ptrtoint(source.window, I64), b.mul(source.ld, const(I64, 4))
+        place = SimpleNamespace(
+            row=lambda r: b.add(address, b.mul(r, step)),
+            exists=lambda r, n: b.icmp_signed("<=", b.add(r, const(I64, n)), source.count),
+            stride=const(I64, 4),
+            columns=source.cols,
+        )
+        self.transfer(b, SimpleNamespace(m=ty.n, n=ty.k, hw=ty.hw, panel=panel), data, "float32", place, load=True)
+        lines = b.gep(data, [const(I64, 4 * ty.n * ty.k)]) if lanes else None
+        yield _Left(data, panel, 1 if panel == ty.n else ty.k, lines, ty.k + LINE_PADDING)
+        context.nrt.decref(b, room, copy)
+
+    def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, left: _Left, data: ir.Value) -> None:
         if self.by_column(ty):
-            one = const(I64, 1)
-            _multiply_lanes(b, self.width(ty), ty.m, st.cols, st.count, (st.window, one, st.ld), a, data)
+            source = _Right(st.window, const(I64, 1), st.ld)
+            _multiply_lanes(b, self.width(ty), ty.m, st.cols, st.count, source, left, data)
         else:
-            _multiply_rows_nn(b, self.width(ty), ty, a_ty.k, st, a, data)
+            _multiply_rows_nn(b, self.width(ty), ty, a_ty.k, st, left.data, data)
 
     def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any) -> ir.Value:
         ty, a_ty = sig.return_type, sig.args[0]
@@ -934,7 +947,7 @@ class CpuLowering(TensorLowering):
         out, data = self.accumulator(context, b, sig, (acc,))
         with b.if_else(self.window_is_finite(b, self.width(ty), st), likely=True) as (finite, not_finite):
             with finite:
-                self.multiply_nn(b, ty, a_ty, st, a, data)
+                self.multiply_nn(b, ty, a_ty, st, _Left(a, ty.m, 1), data)
             with not_finite:
                 step_a, step_out = (ty.m, ty.m) if self.by_column(ty) else (1, 1)
                 row_a, row_out = (1, 1) if self.by_column(ty) else (a_ty.k, ty.n)
@@ -999,6 +1012,33 @@ def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, 
 # ------------------------------------------------------------------------------------------------ matrix micro-kernels
 
 
+class _Left(NamedTuple):
+    """Left side of a product: ``left[i][r]`` lies ``i * line + r * row_step`` floats from ``data``, for the first r of
+    a vector. Lines are m floats, or as many as a micro-kernel takes (``row_step`` is then the length of a panel).
+
+    ``lines``, where it is given, is room for those lines of the right side that a micro-kernel works on, ``ld`` floats
+    apart: where the source has them, their distance may put all of them into the same few sets of a cache.
+    """
+
+    data: ir.Value
+    line: int
+    row_step: int
+    lines: ir.Value | None = None
+    ld: int = 0
+
+
+class _Right(NamedTuple):
+    """Right side of a product: ``right(j, i)`` lies ``j * j_step + i * i_step`` floats from ``data``."""
+
+    data: ir.Value
+    j_step: ir.Value
+    i_step: ir.Value
+
+
+#: Floats between the copied lines of a right side.
+LINE_PADDING = 16
+
+
 def _k_loop(b: ir.IRBuilder, count: ir.Value, initial: list[ir.Value], body: Any) -> list[ir.Value]:
     """A loop that carries vectors in registers: ``body(k, values) -> values``, for k in 0 .. count."""
     before = b.block
@@ -1033,29 +1073,29 @@ BLOCKING = {16: (2, (12, 4, 1)), 8: (2, (6, 2, 1)), 4: (2, (6, 2, 1))}
 
 
 def _multiply_lanes(
-    b: ir.IRBuilder, w: int, m: int, n: ir.Value, k: ir.Value, right: tuple, left: ir.Value, out: ir.Value
+    b: ir.IRBuilder, w: int, m: int, n: ir.Value, k: ir.Value, right: _Right, left: _Left, out: ir.Value
 ) -> None:
-    """out[j][r] += sum_i right(j, i) * left[i][r] for r < m (lanes), j < n, i < k.
-
-    ``left`` and ``out`` are dense with m floats a line; ``right`` is (pointer, stride of j, stride of i) in floats.
-    """
-    pointer, j_stride, i_stride = right
+    """out[j][r] += sum_i right(j, i) * left[i][r] for r < m (lanes), j < n, i < k; ``out`` has m floats a line."""
     across, heights = BLOCKING[w]
     across = min(across, m // w)
 
-    def block(j0: ir.Value, r0: ir.Value, height: int) -> None:
-        lines = [b.add(j0, const(I64, y)) for y in range(height)]
+    def block(right: _Right, j0: ir.Value, first: ir.Value, r0: ir.Value, height: int) -> None:
+        """Columns ``j0 .. j0 + height``, which are ``first ..`` of ``right``."""
+        numbers = [const(I64, y) for y in range(height)]
         outs = [
-            b.add(b.add(b.mul(line, const(I64, m)), r0), const(I64, x * w)) for line in lines for x in range(across)
+            b.add(b.add(b.mul(b.add(j0, y), const(I64, m)), r0), const(I64, x * w))
+            for y in numbers
+            for x in range(across)
         ]
-        starts = [b.mul(line, j_stride) for line in lines]
+        starts = [b.mul(b.add(first, y), right.j_step) for y in numbers]
 
         def step(i: ir.Value, sums: list) -> list:
-            base, column = b.add(b.mul(i, const(I64, m)), r0), b.mul(i, i_stride)
-            vectors = [_load(b, left, b.add(base, const(I64, x * w)), w) for x in range(across)]
+            base = b.add(b.mul(i, const(I64, left.line)), b.mul(r0, const(I64, left.row_step)))
+            column = b.mul(i, right.i_step)
+            vectors = [_load(b, left.data, b.add(base, const(I64, x * w)), w) for x in range(across)]
             new = []
             for y, start in enumerate(starts):  # one number at a time: the registers are full of sums
-                number = _splat(b, _load(b, pointer, b.add(start, column)), w)
+                number = _splat(b, _load(b, right.data, b.add(start, column)), w)
                 new += [_fma(b, number, vectors[x], sums[y * across + x]) for x in range(across)]
             return new
 
@@ -1063,13 +1103,49 @@ def _multiply_lanes(
         for i, total in zip(outs, sums, strict=True):
             _store(b, total, out, i)
 
-    with _loop(b, m, across * w) as (r0, _):
+    def over_columns(body: Any) -> None:
         start: ir.Value = const(I64, 0)
         for height in heights:
             stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
             with _loop(b, stop, height, start) as (j0, _):
-                block(j0, r0, height)
+                body(j0, height)
             start = stop
+
+    def copied(j0: ir.Value, height: int) -> None:
+        lines = _copy_lines(b, w, k, right, j0, height, left)
+        with _loop(b, m, across * w) as (r0, _):
+            block(lines, j0, const(I64, 0), r0, height)
+
+    if left.lines is not None:
+        over_columns(copied)
+        return
+    with _loop(b, m, across * w) as (r0, _):
+        over_columns(lambda j0, height: block(right, j0, j0, r0, height))
+
+
+def _copy_lines(
+    b: ir.IRBuilder, w: int, k: ir.Value, right: _Right, j0: ir.Value, height: int, left: _Left
+) -> _Right:
+    """Copy ``height`` columns of a right side to where ``left`` has room for them."""
+    assert left.lines is not None
+    into = left.lines
+    if isinstance(right.i_step, ir.Constant):  # contiguous along i: line by line
+        whole = _floor_to(b, k, w)
+        for y in range(height):
+            start, target = b.mul(b.add(j0, const(I64, y)), right.j_step), const(I64, y * left.ld)
+            with _loop(b, whole, w) as (i, _):
+                _store(b, _load(b, right.data, b.add(start, i), w), into, b.add(target, i))
+            with _loop(b, k, 1, whole) as (i, _):
+                _store(b, _load(b, right.data, b.add(start, i)), into, b.add(target, i))
+        return _Right(into, const(I64, left.ld), const(I64, 1))
+    with _loop(b, k) as (i, _):
+        source, target, done = b.add(b.mul(i, right.i_step), j0), b.mul(i, const(I64, height)), 0
+        while done < height:
+            count = 1 << ((height - done).bit_length() - 1)
+            part = _load(b, right.data, b.add(source, const(I64, done)), count)
+            _store(b, part, into, b.add(target, const(I64, done)))
+            done += count
+    return _Right(into, const(I64, 1), const(I64, height))
 
 
 def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value) -> None:
