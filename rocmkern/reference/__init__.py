@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rocmkern.reference import baseline
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -25,7 +26,10 @@ __all__ = [
     "causal_mask",
     "decode_attention",
     "flash_attention",
+    "linear",
+    "matmul",
     "merge_attention",
+    "mlp",
     "qk_scores",
     "repeat_kv",
     "scale",

@@ -8,6 +8,7 @@ of `rocmkern.reference` is the unit in which the error of a kernel is measured. 
 from __future__ import annotations
 
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.linear import linear, matmul, mlp
 from rocmkern.reference.baseline.steps import (
     apply_mask,
     causal_mask,
@@ -23,7 +24,10 @@ __all__ = [
     "causal_mask",
     "decode_attention",
     "flash_attention",
+    "linear",
+    "matmul",
     "merge_attention",
+    "mlp",
     "qk_scores",
     "repeat_kv",
     "scale",
