@@ -174,6 +174,7 @@ _GPU_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}
 _PRODUCT_TABLE = {
     "python": ProductBlocks(half={16: (16, 16, 1)}, single={16: (16, 16, 1)}, gated=1),
     "cpu-": ProductBlocks(half=_CPU_PRODUCT, single=_CPU_PRODUCT, gated=1),
+    "gfx9": ProductBlocks(half=_GPU_HALF, single={16: (32, 32, 1), 64: (32, 16, 4)}),
     "gfx": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
     "sm_": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
 }
@@ -181,6 +182,12 @@ _PRODUCT_TABLE = {
 
 def _product_blocks(arch: str) -> ProductBlocks:
     return _PRODUCT_TABLE[max((prefix for prefix in _PRODUCT_TABLE if arch.startswith(prefix)), key=len)]
+
+
+def product_rows(arch: str, itemsize: int) -> list[int]:
+    """The numbers of rows that blocks of matrix products may have."""
+    sizes = _product_blocks(arch)
+    return list(sizes.half if itemsize == 2 else sizes.single)
 
 
 def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
