@@ -258,7 +258,7 @@ def _loaded_operand(rule: Callable) -> Callable:
 class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
-    ``window`` is the one in use, ``both`` the sum of both; the one that is being fetched starts at ``row0`` and ``col0``.
+    ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     """
 
     def __init__(self, manager: Any, ty: Any):
@@ -1474,9 +1474,7 @@ class CudaLowering(TensorLowering):
         return _pack(b, into)
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
-    def left(
-        self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value
-    ) -> Callable[[int, int], list[ir.Value]]:
+    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand, or of a stage."""
         if isinstance(ty, TILE.Stage):
             lane, window = _lane(b), self.window(context, b, ty, value)
@@ -1637,9 +1635,7 @@ class CudaLowering(TensorLowering):
         at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
         return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
 
-    def four_columns(
-        self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int
-    ) -> list[list[ir.Value]]:
+    def four_columns(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
         """Columns k .. k + 4 of an operand or of a stage, each for all rows of this lane."""
         if not isinstance(ty, TILE.Stage):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]
