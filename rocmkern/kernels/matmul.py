@@ -2,7 +2,8 @@
 
 Shapes (any strides)::
 
-    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]   out [splits, A, B, M, N]
+    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
+    bias [1, N] or [0, 0]   out [splits, A, B, M, N]
 
 Mapping. A block computes ``block_m`` x ``block_n`` of one product and walks along K, ``block_k`` at a time; both sides
 are windows that move along. Its grid index is (row block and column block, B, A x split): row blocks first, so that

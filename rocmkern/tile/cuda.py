@@ -261,10 +261,11 @@ class _StageModel(models.StructModel):
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     """
 
+    MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
+
     def __init__(self, manager: Any, ty: Any):
-        source = ("source", "rows", "columns", "row_stride", "column_stride")
-        members = [(name, types.int64) for name in (*source, "row0", "col0")]
-        members += [(name, types.int32) for name in ("window", "both")]
+        wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
+        members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
         super().__init__(manager, ty, members)
 
 
@@ -1426,7 +1427,7 @@ class CudaLowering(TensorLowering):
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
             fragments = self.fragments_of_rows(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(context, b, a_ty, left), fragments, into))
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
         address = b.add(window, b.mul(_column_of_lane(b), const(I32, _pitch(b_ty))))
         for k in range(0, a_ty.k, 4):
             words = [
@@ -1434,7 +1435,7 @@ class CudaLowering(TensorLowering):
                 for j in range(b_ty.n // 8)
                 for e in (0, 1)
             ]
-            for i, numbers in enumerate(self.four_columns(context, b, a_ty, left, k)):
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, [w[i] for w in words], into)
         return _pack(b, into)
 
@@ -1444,9 +1445,9 @@ class CudaLowering(TensorLowering):
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
             fragments = self.fragments_of_columns(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(context, b, a_ty, left), fragments, into))
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
         for k in range(0, a_ty.k, 4):
-            for i, numbers in enumerate(self.four_columns(context, b, a_ty, left, k)):
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, self.row_words(b, b_ty, window, k + i), into)
         return _pack(b, into)
 
@@ -1474,17 +1475,26 @@ class CudaLowering(TensorLowering):
         return _pack(b, into)
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
-    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+    def left(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand, or of a stage."""
         if isinstance(ty, TILE.Stage):
-            lane, window = _lane(b), self.window(context, b, ty, value)
-            row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-            address = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
-            address = b.add(window, address)
-            return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+            return self.fragments_of_stage(b, ty, value)
         if isinstance(ty, StoredOperand):
             return lambda i, k: self.stored_fragment(b, ty, value, i, k)
         return self.fragment_of(ty, _unpack(b, value))
+
+    def fragments_of_stage(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """`left` of a stage: the rows of this warp."""
+        lane = _lane(b)
+        row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
+        place = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
+        address = b.add(self.left_window(b, stage), place)
+        return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+
+    def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
+        """Address of the window in use of a stage on the left."""
+        self.unsettle(b)
+        return b.extract_value(stage, _StageModel.MEMBERS.index("window"))
 
     @staticmethod
     def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
@@ -1499,7 +1509,7 @@ class CudaLowering(TensorLowering):
 
     def registers(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
         """All fragments of an operand."""
-        fragment = self.left(None, b, ty, value)
+        fragment = self.left(b, ty, value)
         return [x for i in range(_m_tiles(ty)) for k in range(ty.k // 16) for x in fragment(i, k)]
 
     @staticmethod
@@ -1556,7 +1566,7 @@ class CudaLowering(TensorLowering):
 
         def whole() -> list[ir.Value]:
             fragments = self.fragments_of_columns(b, b_ty, window)
-            return self.multiply(b, ty, a_ty, self.left(context, b, a_ty, left), fragments, into)
+            return self.multiply(b, ty, a_ty, self.left(b, a_ty, left), fragments, into)
 
         name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
         registers = self.registers(b, a_ty, left)
@@ -1635,13 +1645,13 @@ class CudaLowering(TensorLowering):
         at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
         return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
 
-    def four_columns(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
+    def four_columns(self, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
         """Columns k .. k + 4 of an operand or of a stage, each for all rows of this lane."""
         if not isinstance(ty, TILE.Stage):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]
         rows = _rows_of_stage(ty)
         row = b.add(_first_row(b, rows), _row_of_lane(b))
-        address = b.add(self.window(context, b, ty, value), b.mul(row, const(I32, _pitch(ty))))
+        address = b.add(self.left_window(b, value), b.mul(row, const(I32, _pitch(ty))))
         loaded = [_load_shared(b, address, 8 * slot * _pitch(ty) + 4 * k, 4) for slot in range(2 * _m_tiles(rows))]
         return [[words[i] for words in loaded] for i in range(4)]
 
