@@ -19,6 +19,8 @@ from rocmkern.tile import api
 
 _KEYS = 24
 _HEADS = 2
+#: Lengths of rows that reach every variant of a norm.
+_WIDTHS = (8,)
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,15 @@ def _calls(arch: str) -> Iterator[Callable[[], Any]]:
         for mask_dtype in (np.dtype(np.bool_), np.dtype(np.float32), dtype):
             yield partial(rk.apply_mask, x, np.ones((4, 8), mask_dtype))
         yield partial(rk.causal_mask, 4, 8, dtype=dtype)
+        for width in _WIDTHS:
+            y, weight = zeros(4, width), zeros(width)
+            yield partial(rk.rms_norm, y, weight)
+            yield partial(rk.rms_norm, y, weight, residual=y)
+            for parameters in ((), (weight,), (None, weight), (weight, weight)):
+                yield partial(rk.layer_norm, y, *parameters)
+        yield partial(rk.add_residual, x, x)
+        yield partial(rk.swiglu, x, x)
+        yield partial(rk.geglu, x, x)
+        yield partial(rk.geglu, x, x, approximate="tanh")
+        yield partial(rk.embedding, zeros(4, 8), np.zeros(4, np.int32))
+        yield partial(rk.transpose, x)

@@ -41,11 +41,23 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, mak
 from numba.cuda.typing.templates import Registry as TypingRegistry
 from numba.cuda.typing.typeof import typeof_impl
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
-from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, TensorLowering, call, const, register_tensor_model
+from rocmkern.tile.tensors import (
+    F16,
+    F32,
+    I1,
+    I16,
+    I32,
+    I64,
+    TensorLowering,
+    as_int32,
+    call,
+    const,
+    register_tensor_model,
+)
 from rocmkern.tile.types import DTYPES, make_types
 
 #: Compute capability that is being compiled for.
@@ -452,6 +464,10 @@ def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "ex2.approx.ftz.f32 $0, $1;", F32, "=f,f", [x])
 
 
+def _sqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _asm(b, "sqrt.rn.f32 $0, $1;", F32, "=f,f", [x])
+
+
 def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
@@ -836,8 +852,7 @@ class CudaLowering(TensorLowering):
         return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _complete_rows(b, sig.args[0], x)])
 
     def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        root = functools.partial(_asm, b, "sqrt.rn.f32 $0, $1;", F32, "=f,f")
-        return _pack(b, [root([v]) for v in _complete_rows(b, sig.args[0], x)])
+        return _pack(b, [_sqrt(b, v) for v in _complete_rows(b, sig.args[0], x)])
 
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
@@ -856,6 +871,14 @@ class CudaLowering(TensorLowering):
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.return_type)
         pairs = zip(addresses, _unpack(b, valid), strict=True)
         return _pack(b, [_bits_to_float32(b, _load_bits(b, a, ty.dtype, v), ty.dtype) for a, v in pairs])
+
+    def load_integers(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.return_type)
+        pairs = zip(addresses, _unpack(b, valid), strict=True)
+        return _pack(b, [as_int32(b, _load_bits(b, a, ty.dtype, v)) for a, v in pairs])
 
     def store_rows(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: ir.Value, valid: Any
@@ -1040,6 +1063,20 @@ class CudaLowering(TensorLowering):
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
 
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        return _pack(b, _pairs_to_float32(b, _float32_to_pairs(b, _unpack(b, x), dtype), dtype))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        left = b.sub(
+            self.scalar(context, b, sig.args[2], stop, "i32"), self.columns_from(context, b, sig.args[1], col0)
+        )
+        filling = self.scalar(context, b, sig.args[3], value, "f32")
+        pairs = zip(_elements(sig.args[0]), _unpack(b, tile), strict=True)
+        return _pack(b, [b.select(b.icmp_signed("<", const(I32, c), left), v, filling) for (_, c), v in pairs])
+
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
         return self.map_tile(b, x, lambda v: emit(b, v))
@@ -1080,6 +1117,18 @@ class CudaLowering(TensorLowering):
             return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
 
         return _pack(b, [emit(*pair) for pair in zip(_unpack(b, tile), _unpack(b, visible), strict=True)])
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty, values, old = sig.args[0], _unpack(b, tile), _complete_rows(b, sig.args[1], m)
+        sizes = _pack(b, [_fabs(b, v) for v in values])
+        largest = _unpack(b, self.reduce_rows(b, ty, sizes, functools.partial(_fmax, b)))
+        new = [_fmax(b, x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, _sqrt) for x in new]
+        parts = [squares.square(b, v, scales[slot]) for (slot, _), v in zip(_elements(ty), values, strict=True)]
+        more = _unpack(b, self.reduce_rows(b, ty, _pack(b, parts), b.fadd))
+        before = zip(_complete_rows(b, sig.args[2], total), old, new, scales, strict=True)
+        sums = [b.fadd(squares.rescale(b, *each), x) for each, x in zip(before, more, strict=True)]
+        return context.make_tuple(b, sig.return_type, [_pack(b, new), _pack(b, sums)])
 
     # ----------------------------------------------------------------------------------------------------- softmax
     #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.

@@ -39,7 +39,7 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
@@ -54,6 +54,7 @@ from rocmkern.tile.tensors import (
     I32,
     I64,
     TensorLowering,
+    as_int32,
     call,
     const,
     register_tensor_model,
@@ -821,16 +822,22 @@ class HipLowering(TensorLowering):
         base, blocks = _in_space(b, data, GLOBAL), Layout(sig.return_type).row_blocks
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, blocks)
 
+        integers = sig.return_type.kind == "i32"
+        zero = const(I32 if integers else F32, 0)
+
         def one(offset: ir.Value) -> list:
-            return [_widen(b, _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype]), ty.dtype)]
+            bits = _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype])
+            return [as_int32(b, bits) if integers else _widen(b, bits, ty.dtype)]
 
         return _array(
             b,
             [
-                _branch(b, ok, lambda offset=offset: one(offset), lambda: [const(F32, 0.0)])[0]
+                _branch(b, ok, lambda offset=offset: one(offset), lambda: [zero])[0]
                 for ok, offset in zip(_flags(b, valid), offsets, strict=True)
             ],
         )
+
+    load_integers = load_rows
 
     def store_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, values: Any, valid: Any) -> Any:
         ty, layout = sig.args[0], Layout(sig.args[2])
@@ -989,6 +996,30 @@ class HipLowering(TensorLowering):
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
 
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        if dtype == "float32":
+            return tile
+
+        def one(x: ir.Value) -> ir.Value:
+            return _widen(b, b.bitcast(_narrow(b, x, dtype), I16), dtype)
+
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        atom = Layout(ty).atom
+        first, end = (self.scalar(context, b, t, v, "i32") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
+        left = _splat(b, b.sub(end, b.add(first, self.group_column(b, atom))), atom.registers)
+        filling = _splat(b, self.scalar(context, b, sig.args[3], value, "f32"), atom.registers)
+
+        def body(v: ir.Value, c: int) -> ir.Value:
+            return b.select(b.icmp_signed("<", self.column_numbers(atom, c), left), v, filling)
+
+        return self.on_tile(b, ty, tile, body)
+
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, lambda x: emit(b, x)))
@@ -1036,6 +1067,23 @@ class HipLowering(TensorLowering):
                 for v, seen in zip(_items(b, tile), _items(b, visible), strict=True)
             ],
         )
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty = sig.args[0]
+        sizes = self.on_tile(b, ty, tile, lambda v, c: _math(b, "fabs", v))
+        largest = self.reduce_rows(b, ty, sizes, lambda x, y: _math(b, "maxnum", x, y))
+        old = _items(b, m)
+        new = [_math(b, "maxnum", x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, lambda b, x: _math(b, "sqrt", x)) for x in new]
+        parts = self.on_tile(
+            b, ty, tile, lambda v, c, s: squares.square(b, v, _splat(b, s, v.type.count)), _array(b, scales)
+        )
+        sums = []
+        for before, now, sum_before, scale, more in zip(
+            old, new, _items(b, total), scales, self.reduce_rows(b, ty, parts, b.fadd), strict=True
+        ):
+            sums.append(b.fadd(squares.rescale(b, sum_before, before, now, scale), more))
+        return context.make_tuple(b, sig.return_type, [_array(b, new), _array(b, sums)])
 
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any

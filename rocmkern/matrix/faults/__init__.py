@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
-from rocmkern.matrix.faults import attention, linear
+from rocmkern.matrix.faults import (
+    attention,
+    linear,
+    norm,
+)
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
 
-FAULTS: dict[str, Fault] = {fault.name: fault for family in (attention, linear) for fault in family.FAULTS}
+FAMILIES = (
+    attention,
+    linear,
+    norm,
+)
+FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 
 __all__ = ["FAULTS", "Edit", "Fault", "FaultError", "caught_by", "inject"]

@@ -7,8 +7,11 @@ of `rocmkern.reference` is the unit in which the error of a kernel is measured. 
 
 from __future__ import annotations
 
+from rocmkern.reference.baseline.activations import geglu, swiglu
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.gather import embedding, transpose
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
+from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.baseline.steps import (
     apply_mask,
     causal_mask,
@@ -20,17 +23,24 @@ from rocmkern.reference.baseline.steps import (
 )
 
 __all__ = [
+    "add_residual",
     "apply_mask",
     "causal_mask",
     "decode_attention",
+    "embedding",
     "flash_attention",
+    "geglu",
+    "layer_norm",
     "linear",
     "matmul",
     "merge_attention",
     "mlp",
     "qk_scores",
     "repeat_kv",
+    "rms_norm",
     "scale",
     "softmax",
+    "swiglu",
+    "transpose",
     "weighted_values",
 ]
