@@ -15,6 +15,8 @@ _HOME = {
     "rocmkern.ops.activations": ("geglu", "swiglu"),
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
     "rocmkern.ops.gather": ("embedding", "transpose"),
+    "rocmkern.ops.linear": ("linear", "matmul"),
+    "rocmkern.ops.mlp": ("mlp",),
     "rocmkern.ops.norm": ("add_residual", "layer_norm", "rms_norm"),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",

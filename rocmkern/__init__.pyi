@@ -9,6 +9,9 @@ from rocmkern.ops.attention import flash_attention as flash_attention
 from rocmkern.ops.attention import merge_attention as merge_attention
 from rocmkern.ops.gather import embedding as embedding
 from rocmkern.ops.gather import transpose as transpose
+from rocmkern.ops.linear import linear as linear
+from rocmkern.ops.linear import matmul as matmul
+from rocmkern.ops.mlp import mlp as mlp
 from rocmkern.ops.norm import add_residual as add_residual
 from rocmkern.ops.norm import layer_norm as layer_norm
 from rocmkern.ops.norm import rms_norm as rms_norm

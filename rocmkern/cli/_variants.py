@@ -111,6 +111,12 @@ def _calls(arch: str) -> Iterator[Callable[[], Any]]:
                 yield partial(rk.decode_attention, q, k, k, num_splits=2, alibi_slopes=slopes)
                 yield partial(rk.qk_scores, q, k)
                 yield partial(rk.weighted_values, bias, k)
+        for rows in _configs.product_rows(arch, dtype.itemsize):
+            a, weight = zeros(rows, _KEYS), zeros(_KEYS, _KEYS)
+            yield partial(rk.matmul, a, weight)
+            yield partial(rk.linear, a, weight)
+            yield partial(rk.mlp, a, weight, weight, weight)
+        yield partial(rk.linear, zeros(1, 4096), zeros(_KEYS, 4096))
         x, lse = zeros(1, _HEADS, 4, 8), np.zeros((1, _HEADS, 4), np.float32)
         yield partial(rk.merge_attention, x, lse, x, lse)
         yield partial(rk.repeat_kv, x, 2)

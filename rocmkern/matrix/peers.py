@@ -136,6 +136,60 @@ def _prepare_transpose(call: Call, case: Any, target: str) -> Callable[[], Any]:
     return lambda: x.permute(axes).contiguous()
 
 
+def _activation(torch: Any, name: str | None) -> Callable[[Any], Any]:
+    functional = torch.nn.functional
+    return {
+        None: lambda x: x,
+        "silu": functional.silu,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+        "relu": functional.relu,
+    }[name]
+
+
+def _prepare_products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
+    """The peer of an operation on matrices: ``prepare(functional, activation, tensors, options)`` makes the call."""
+
+    def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
+        torch, bring = _on(target)
+        tensors = {name: bring(x) for name, x in call.arrays.items() if x is not None}
+        default = "silu" if case.operation.name == "mlp" else None
+        activation = _activation(torch, call.options.get("activation", default))
+        work = prepare(torch.nn.functional, activation, tensors, call.options)
+
+        def run() -> Any:
+            with torch.no_grad():
+                return work()
+
+        return run
+
+    return prepared
+
+
+def _matmul(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+    a, b, bias = tensors["a"], tensors["b"], tensors.get("bias")
+    if options.get("transpose_b"):
+        b = b.mT
+    return lambda: activation(a @ b if bias is None else a @ b + bias)
+
+
+def _linear(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+    x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
+    return lambda: activation(functional.linear(x, weight, bias))
+
+
+def _mlp(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+    x, w_gate, w_up, w_down = (tensors.get(name) for name in ("x", "w_gate", "w_up", "w_down"))
+    b_gate, b_up, b_down = (tensors.get(name) for name in ("b_gate", "b_up", "b_down"))
+
+    def run() -> Any:
+        up = functional.linear(x, w_up, b_up)
+        hidden = activation(up) if w_gate is None else activation(functional.linear(x, w_gate, b_gate)) * up
+        return functional.linear(hidden, w_down, b_down)
+
+    return run
+
+
 TORCH_SDPA = Peer("torch", _prepare_sdpa)
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
 TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
@@ -145,3 +199,6 @@ TORCH_SWIGLU = Peer("torch", _prepare_swiglu)
 TORCH_GEGLU = Peer("torch", _prepare_geglu)
 TORCH_EMBEDDING = Peer("torch", _prepare_embedding)
 TORCH_TRANSPOSE = Peer("torch", _prepare_transpose)
+TORCH_MATMUL = Peer("torch", _prepare_products(_matmul))
+TORCH_LINEAR = Peer("torch", _prepare_products(_linear))
+TORCH_MLP = Peer("torch", _prepare_products(_mlp))

@@ -416,7 +416,7 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
     Parameters
     ----------
     *arrays : numpy.ndarray
-        All of the same shape.
+        All of the same shape, but for the trailing ones of `row_axes`.
     row_axes : int
         Trailing axes that keep their meaning.
     """
@@ -445,6 +445,14 @@ def flat_lines(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
     yield from four_axes(*(x.reshape(*x.shape[:-1], columns // length, length) for x in joined), row_axes=1)
 
 
+def joined_rows(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Views of arrays ``[..., M, n]`` with their leading axes joined, of all of them where the strides allow it.
+
+    The arrays have the same shape, but for the last axis.
+    """
+    return _joined(arrays, 1, 2)
+
+
 def _joined(arrays: tuple[np.ndarray, ...], row_axes: int, enough: int) -> tuple[np.ndarray, ...]:
     """Views with neighbouring axes joined where all strides allow it, but not the last ``row_axes``; no copies.
 
@@ -454,8 +462,8 @@ def _joined(arrays: tuple[np.ndarray, ...], row_axes: int, enough: int) -> tuple
     while arrays[0].ndim > enough and i < arrays[0].ndim - row_axes - 1:
         shape = arrays[0].shape
         if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
-            shape = (*shape[:i], shape[i] * shape[i + 1], *shape[i + 2 :])
-            arrays = tuple(x.reshape(shape) for x in arrays)
+            length = shape[i] * shape[i + 1]
+            arrays = tuple(x.reshape((*x.shape[:i], length, *x.shape[i + 2 :])) for x in arrays)
         else:
             i += 1
     return arrays

@@ -183,3 +183,36 @@ def stream(value: Any) -> Any:
     if isinstance(value, numbers.Integral) and value <= 0:
         raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")
     return value
+
+
+ACTIVATIONS = (None, "silu", "gelu", "gelu_tanh", "relu")
+
+
+def activation(value: Any) -> str | None:
+    """One of `ACTIVATIONS`."""
+    if value is not None and not isinstance(value, str):
+        raise ArgumentTypeError("activation", describe(value), ", ".join(map(repr, ACTIVATIONS)))
+    if value not in ACTIVATIONS:
+        raise ArgumentError("activation", repr(value), ", ".join(map(repr, ACTIVATIONS)))
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ArgumentTypeError(name, describe(value), "True or False")
+    return bool(value)
+
+
+def bias(x: Operand | None, length: int, meaning: str) -> Any:
+    """View ``[1, length]`` of a bias ``[length]``; None for None."""
+    if x is None:
+        return None
+    rank(x, "N")
+    extent(x, 0, length, meaning)
+    return x.aligned()[None]
+
+
+def at_least_2d(x: Any) -> Any:
+    """View of an array with one row where it is a vector."""
+    return x[None] if x.ndim == 1 else x

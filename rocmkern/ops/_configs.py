@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rocmkern.kernels import flash_attention, qk_scores, weighted_values
+from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, weighted_values
 
 
 @dataclass(frozen=True)
@@ -166,3 +166,79 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
         block_n = next((n for n in lines if n >= columns), lines[-1])
         return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+
+
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves.
+Sizes = dict[int, tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class ProductBlocks:
+    """Block sizes of matrix products on one architecture: the first that holds the problem's rows, else the last.
+
+    Attributes
+    ----------
+    half, single : dict of int to (int, int, int)
+        For 2-byte elements and for float32: see `Sizes`.
+    gated_half, gated_single : dict of int to (int, int, int)
+        The same where a block computes two products at once; the columns are those of each.
+    """
+
+    half: Sizes
+    single: Sizes
+    gated_half: Sizes
+    gated_single: Sizes
+
+
+def _choose(sizes: Sizes, rows: int) -> tuple[int, int, int, int]:
+    """Rows, columns, step and waves of a block for so many rows."""
+    size = next((size for size in sizes if size >= rows), max(sizes))
+    return size, *sizes[size]
+
+
+_INTERPRETER = {16: (16, 16, 1)}
+# Few rows: a step is long, because every sum is added up over its lanes. Many rows: the left side (64 KiB and more)
+# and the lines of the right side that are in use stay in the caches of a core.
+_CPU_PRODUCT = {1: (64, 1024, 1), 4: (64, 1024, 1), 16: (256, 256, 1), 128: (256, 256, 1)}
+# Few rows: the weights are what takes time, so there are many small blocks with long steps, one wave each.
+_HALF, _GATED_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}, {16: (16, 128, 1), 64: (32, 32, 4)}
+_SINGLE, _GATED_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}, {16: (16, 32, 1), 64: (16, 32, 4)}
+_PRODUCT_TABLE = {
+    "python": ProductBlocks(_INTERPRETER, _INTERPRETER, _INTERPRETER, _INTERPRETER),
+    "cpu-": ProductBlocks(_CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT),
+    # Longer steps of float32 would take more scalar registers than there are.
+    "gfx9": ProductBlocks(_HALF, {16: (32, 32, 1), 64: (32, 16, 4)}, _GATED_HALF, {16: (16, 32, 1), 64: (16, 16, 4)}),
+    "gfx": ProductBlocks(_HALF, _SINGLE, _GATED_HALF, _GATED_SINGLE),
+    "sm_": ProductBlocks(
+        half={16: (32, 128, 1), 64: (64, 64, 4), 128: (128, 64, 4)},
+        single={16: (32, 32, 1), 64: (64, 32, 4)},
+        gated_half={16: (16, 128, 1), 64: (32, 64, 4), 128: (64, 64, 4)},
+        gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
+    ),
+}
+
+
+def _product_blocks(arch: str) -> ProductBlocks:
+    return _PRODUCT_TABLE[max((prefix for prefix in _PRODUCT_TABLE if arch.startswith(prefix)), key=len)]
+
+
+def product_rows(arch: str, itemsize: int) -> list[int]:
+    """The numbers of rows that blocks of matrix products may have."""
+    sizes = _product_blocks(arch)
+    return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
+
+
+def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
+    sizes = _product_blocks(arch)
+    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    return matmul.Config(
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
+    )
+
+
+def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
+    """Variant of ``gated_mlp`` for so many rows of x."""
+    sizes = _product_blocks(arch)
+    block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
+    return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)

@@ -11,6 +11,7 @@ from rocmkern.reference import baseline
 from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
 from rocmkern.reference.gather import embedding, transpose
+from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.steps import (
     apply_mask,
@@ -32,7 +33,10 @@ __all__ = [
     "flash_attention",
     "geglu",
     "layer_norm",
+    "linear",
+    "matmul",
     "merge_attention",
+    "mlp",
     "qk_scores",
     "repeat_kv",
     "rms_norm",

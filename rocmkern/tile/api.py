@@ -16,8 +16,8 @@ tile
 operand
     A tile that is ready to be the left side of a product: `Operand`.
 stage
-    A window of ``[N, K]`` rows of a 2-D tensor in local memory, filled by `fetch`, used between `acquire` and
-    `release`: `Stage`. One window may be in use while the next one is on its way.
+    A window of ``[N, K]`` elements of a 2-D tensor in local memory, filled by `fetch`, used between `acquire` and
+    `release`: `Stage`. One window may be in use while the next one is on its way. Either side of a product may be one.
 
 Rules
 -----
@@ -240,7 +240,7 @@ class Stage:
 
     def __init__(self, source: np.ndarray, n: int, k: int):
         self.source, self.n, self.k = source, n, k
-        self.fetched: int | None = None  # first row of the window that is on its way
+        self.fetched: tuple[int, int] | None = None  # first row and column of the window that is on its way
         self.acquired = False
         self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
         self._dead: str | None = None
@@ -614,12 +614,15 @@ def stage(cfg: Config, source: np.ndarray, n: int, k: int) -> Stage:
     return st
 
 
-def fetch(st: Stage, row0: int) -> Stage:
-    """Start to bring rows ``row0 .. row0 + n`` of the source (consumes). Rows and columns past the end read as 0."""
+def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
+    """Start to bring rows ``row0 .. row0 + n`` and columns ``col0 .. col0 + k`` of the source (consumes).
+
+    What lies past the end of the source reads as 0.
+    """
     st = _want(Stage, st, "fetch: the stage").consume("fetch")
     if st.fetched is not None:
         raise TileError("fetch: a window is already on its way; acquire it first")
-    st.fetched = row0
+    st.fetched = row0, col0
     return st
 
 
@@ -631,7 +634,8 @@ def acquire(st: Stage) -> Stage:
     if st.acquired:
         raise TileError("acquire: the window in use must be released before the next one overwrites it")
     st.window = np.zeros((st.n, st.k), np.float32)
-    part = st.source[st.fetched : st.fetched + st.n, : st.k]
+    row0, col0 = st.fetched
+    part = st.source[row0 : row0 + st.n, col0 : col0 + st.k]
     st.window[: part.shape[0], : part.shape[1]] = part
     st.fetched, st.acquired = None, True
     return st
@@ -663,16 +667,26 @@ def _sides(name: str, cls: type, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray
     return _want(cls, a, f"{name}: the left side").data, _want(Stage, b, f"{name}: the right side").data
 
 
-def dot_nt(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
+def _either(a: Any) -> type:
+    """The class that the left side must have where an operand and a stage will do."""
+    return Stage if isinstance(a, Stage) else Operand
+
+
+def dot_nt(a: Operand | Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b.T``, plus ``acc`` if given (consumed): [M, K] x [N, K] -> [M, N]."""
-    a, b = _sides("dot_nt", Operand, a, b)
+    a, b = _sides("dot_nt", _either(a), a, b)
     return _dot("dot_nt", a, b.T, acc)
 
 
-def dot_nn(a: Operand, b: Stage, acc: Tile | None = None) -> Tile:
+def dot_nn(a: Operand | Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b``, plus ``acc`` if given (consumed): [M, K] x [K, N] -> [M, N]."""
-    a, b = _sides("dot_nn", Operand, a, b)
+    a, b = _sides("dot_nn", _either(a), a, b)
     return _dot("dot_nn", a, b, acc)
+
+
+def dot(a: Operand | Stage, b: Stage, transposed: bool, acc: Tile | None = None) -> Tile:
+    """`dot_nt` where ``transposed`` (known when the kernel is compiled), else `dot_nn` (consumes acc)."""
+    return dot_nt(a, b, acc) if transposed else dot_nn(a, b, acc)
 
 
 def dot_tn(a: Stage, b: Stage, acc: Tile | None = None) -> Tile:
@@ -706,7 +720,7 @@ OPERATIONS: dict[str, Callable] = {
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        square_step, rows, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
+        square_step, rows, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn, dot,
         dot_nn_where,
     )
 }  # fmt: skip
@@ -732,5 +746,6 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "dot_nt": ("acc",),
     "dot_nn": ("acc",),
     "dot_tn": ("acc",),
+    "dot": ("acc",),
     "dot_nn_where": ("acc",),
 }

@@ -11,9 +11,10 @@ A stage is a view of the source where that holds float32 in unit stride, and a c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -96,7 +97,7 @@ register_default(TILE.Operand)(_BufferModel)
 
 @register_default(TILE.Stage)
 class _StageModel(models.StructModel):
-    """The source (address, extents, strides in bytes), the fetched row, and the window in use.
+    """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
     The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer.
     """
@@ -104,7 +105,8 @@ class _StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         members: list[tuple[str, Any]] = [("meminfo", types.MemInfoPointer(types.voidptr))]
         members += [("source", types.voidptr), ("window", types.voidptr)]
-        members += [(name, types.int64) for name in ("rows", "cols", "row_stride", "col_stride", "row0", "count", "ld")]
+        members += [(name, types.int64) for name in ("rows", "columns", "row_stride", "col_stride", "row0", "col0")]
+        members += [(name, types.int64) for name in ("count", "cols", "ld")]
         super().__init__(manager, ty, members)
 
 
@@ -555,15 +557,23 @@ class CpuLowering(TensorLowering):
         shape: Any,
         valid: ir.Value,
     ) -> SimpleNamespace:
-        """Where the rows of a tile lie in a tensor, and how many of its columns exist there."""
+        """Where the rows of a tile lie in a tensor, and how much of it exists there.
+
+        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there.
+        """
         addresses, extent, stride = self.row_addresses(context, b, ty, x, index_ty, index, shape.m)
         first = self.scalar(context, b, col0_ty, col0, "i64")
         left = b.sub(extent, first)
+        flags, offset = self.spill(b, valid), b.mul(first, stride)
+
+        def exists(r: ir.Value, n: int) -> ir.Value:
+            some = b.load(at(b, flags, r, _vec(I8, n)), align=1)
+            return b.not_(_any(b, b.icmp_unsigned("==", some, const(some.type, 0))))
+
         return SimpleNamespace(
-            addresses=addresses,
-            flags=self.spill(b, valid),
+            row=lambda r: b.add(self.pick(b, addresses, r, I64, 8), offset),
+            exists=exists,
             stride=stride,
-            offset=b.mul(first, stride),
             columns=_smax(b, const(I64, 0), _smin(b, left, const(I64, shape.n))),
         )
 
@@ -572,15 +582,19 @@ class CpuLowering(TensorLowering):
         w, storage, size = self.width(ty), _STORAGE[dtype], DTYPES[dtype]
         dense = b.icmp_signed("==", window.stride, const(I64, size))
         by_column = self.by_column(ty)
-        column_step, row_step = (ty.m, 1) if by_column else (1, ty.n)
+        panel = getattr(ty, "panel", ty.m)  # rows that lie side by side in column storage
 
         def buffer_index(r: ir.Value, c: ir.Value) -> ir.Value:
-            return b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step)))
+            if not by_column:
+                return b.add(c, b.mul(r, const(I64, ty.n)))
+            if panel == ty.m:
+                return b.add(b.mul(c, const(I64, ty.m)), r)
+            first = _floor_to(b, r, panel)
+            return b.add(b.add(b.mul(first, const(I64, ty.n)), b.mul(c, const(I64, panel))), b.sub(r, first))
 
         def memory(r: ir.Value, c: ir.Value, n: int) -> ir.Value:
-            base = b.add(self.pick(b, window.addresses, r, I64, 8), window.offset)
             step = const(I64, size) if n else window.stride
-            address = b.add(base, b.mul(c, step))
+            address = b.add(window.row(r), b.mul(c, step))
             return b.inttoptr(address, ir.PointerType(_vec(storage, n) if n else storage))
 
         def move(r: ir.Value, c: ir.Value, n: int = 0) -> None:
@@ -592,24 +606,17 @@ class CpuLowering(TensorLowering):
 
         def row_by_row(r: ir.Value, first: ir.Value) -> None:
             """Columns first .. of one row."""
-            with b.if_else(self.flag(b, window.flags, r)) as (exists, missing):
-                with exists:
-                    with _loop(b, window.columns, 1, first) as (c, _):
-                        move(r, c)
-                    start = window.columns
-                with missing:
-                    pass
+            with b.if_then(window.exists(r, 1)), _loop(b, window.columns, 1, first) as (c, _):
+                move(r, c)
             if load:
-                start = b.select(self.flag(b, window.flags, r), window.columns, const(I64, 0))
+                start = b.select(window.exists(r, 1), window.columns, const(I64, 0))
                 with _loop(b, const(I64, ty.n), 1, start) as (c, _):
                     _store(b, const(F32, 0.0), data, buffer_index(r, c))
 
         if by_column:
             whole = _floor_to(b, window.columns, w)
             with _loop(b, ty.m, w) as (r0, _):
-                exist = b.load(at(b, window.flags, r0, _vec(I8, w)), align=1)
-                all_exist = b.not_(_any(b, b.icmp_unsigned("==", exist, const(exist.type, 0))))
-                fast = b.and_(all_exist, dense)
+                fast = b.and_(window.exists(r0, w), dense)
                 with b.if_then(fast), _loop(b, whole, w) as (c0, _):
                     rows = [b.add(r0, const(I64, i)) for i in range(w)]
                     columns = [b.add(c0, const(I64, i)) for i in range(w)]
@@ -627,7 +634,7 @@ class CpuLowering(TensorLowering):
         else:
             with _loop(b, ty.m) as (r, _):
                 whole = b.select(dense, _floor_to(b, window.columns, w), const(I64, 0))
-                with b.if_then(self.flag(b, window.flags, r)), _loop(b, whole, w) as (c, _):
+                with b.if_then(window.exists(r, 1)), _loop(b, whole, w) as (c, _):
                     move(r, c, w)
                 row_by_row(r, whole)
 
@@ -878,14 +885,15 @@ class CpuLowering(TensorLowering):
         size = context.get_constant(types.uintp, ty.n * ty.k * 4)
         st.meminfo = context.nrt.meminfo_alloc_aligned(b, size, context.get_constant(types.uint32, 64))
         st.source = st.window = data
-        st.rows, st.cols = shape[0], _smin(b, shape[1], const(I64, ty.k))
+        st.rows, st.columns = shape
         st.row_stride, st.col_stride = strides
-        st.row0 = st.count = st.ld = const(I64, 0)
+        st.row0 = st.col0 = st.count = st.cols = st.ld = const(I64, 0)
         return impl_ret_new_ref(context, b, ty, st._getvalue())
 
-    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
         st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
-        st.row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
+        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
         return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
@@ -893,7 +901,8 @@ class CpuLowering(TensorLowering):
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
         storage, size, w = _STORAGE[ty.dtype], DTYPES[ty.dtype], VECTOR_WIDTH[ty.hw[0]]
         st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
-        origin = b.gep(st.source, [b.mul(st.row0, st.row_stride)])
+        st.cols = _smax(b, const(I64, 0), _smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
+        origin = b.gep(st.source, [b.add(b.mul(st.row0, st.row_stride), b.mul(st.col0, st.col_stride))])
         buffer = context.nrt.meminfo_data(b, st.meminfo)
         dense = b.icmp_signed("==", st.col_stride, const(I64, size))
         in_place = const(I1, 0)
@@ -927,30 +936,61 @@ class CpuLowering(TensorLowering):
         return impl_ret_new_ref(context, b, ty, value), data
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        ty, a_ty = sig.return_type, sig.args[0]
+        ty = sig.return_type
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
-        a = self.data(context, b, a_ty, left)
         out, data = self.accumulator(context, b, sig, acc)
-        if self.by_column(ty):
-            one = const(I64, 1)
-            _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, (st.window, st.ld, one), a, data)
-        else:
-            _multiply_rows_nt(b, self.width(ty), ty, a_ty.k, st, a, data)
+        with self.left(context, b, sig, left) as a:
+            if self.by_column(ty):
+                source = _Right(st.window, st.ld, const(I64, 1))
+                _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, source, a, data)
+            else:
+                _multiply_rows_nt(b, self.width(ty), ty, sig.args[0].k, st, a.data, data)
         return out
 
     def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        ty, a_ty = sig.return_type, sig.args[0]
         st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
         out, data = self.accumulator(context, b, sig, acc)
-        self.multiply_nn(b, ty, a_ty, st, self.data(context, b, a_ty, left), data)
+        with self.left(context, b, sig, left) as a:
+            self.multiply_nn(b, sig.return_type, sig.args[0], st, a, data)
         return out
 
-    def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, a: ir.Value, data: ir.Value) -> None:
+    @contextlib.contextmanager
+    def left(self, context: Any, b: ir.IRBuilder, sig: Any, value: ir.Value) -> Any:
+        """The left side of a product as a `_Left`. A stage is copied for the time of the product.
+
+        A product of two stages is one step of many over large matrices: the copy is made of panels as wide as the
+        micro-kernel, and has room for the lines of the right side that the micro-kernel works on.
+        """
+        ty, out = sig.args[0], sig.return_type
+        if not isinstance(ty, TILE.Stage):
+            yield _Left(self.data(context, b, ty, value), ty.m, 1)
+            return
+        across, heights = BLOCKING[self.width(ty)]
+        lanes = self.by_column(out)
+        panel = min(ty.n, across * self.width(ty)) if lanes else ty.n
+        # The lines of the right side are counted as more rows of an operand.
+        room = TILE.Operand(ty.n + heights[0] * lanes, ty.k + LINE_PADDING * lanes, ty.dtype, ty.hw)
+        copy = self.new(context, b, room)
+        data = self.data(context, b, room, copy)
+        source = cgutils.create_struct_proxy(ty)(context, b, value)
+        address, step = b.ptrtoint(source.window, I64), b.mul(source.ld, const(I64, 4))
+        place = SimpleNamespace(
+            row=lambda r: b.add(address, b.mul(r, step)),
+            exists=lambda r, n: b.icmp_signed("<=", b.add(r, const(I64, n)), source.count),
+            stride=const(I64, 4),
+            columns=source.cols,
+        )
+        self.transfer(b, SimpleNamespace(m=ty.n, n=ty.k, hw=ty.hw, panel=panel), data, "float32", place, load=True)
+        lines = b.gep(data, [const(I64, 4 * ty.n * ty.k)]) if lanes else None
+        yield _Left(data, panel, 1 if panel == ty.n else ty.k, lines, ty.k + LINE_PADDING)
+        context.nrt.decref(b, room, copy)
+
+    def multiply_nn(self, b: ir.IRBuilder, ty: Any, a_ty: Any, st: Any, left: _Left, data: ir.Value) -> None:
         if self.by_column(ty):
-            one = const(I64, 1)
-            _multiply_lanes(b, self.width(ty), ty.m, st.cols, st.count, (st.window, one, st.ld), a, data)
+            source = _Right(st.window, const(I64, 1), st.ld)
+            _multiply_lanes(b, self.width(ty), ty.m, st.cols, st.count, source, left, data)
         else:
-            _multiply_rows_nn(b, self.width(ty), ty, a_ty.k, st, a, data)
+            _multiply_rows_nn(b, self.width(ty), ty, a_ty.k, st, left.data, data)
 
     def dot_nn_where(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any) -> ir.Value:
         ty, a_ty = sig.return_type, sig.args[0]
@@ -959,7 +999,7 @@ class CpuLowering(TensorLowering):
         out, data = self.accumulator(context, b, sig, (acc,))
         with b.if_else(self.window_is_finite(b, self.width(ty), st), likely=True) as (finite, not_finite):
             with finite:
-                self.multiply_nn(b, ty, a_ty, st, a, data)
+                self.multiply_nn(b, ty, a_ty, st, _Left(a, ty.m, 1), data)
             with not_finite:
                 step_a, step_out = (ty.m, ty.m) if self.by_column(ty) else (1, 1)
                 row_a, row_out = (1, 1) if self.by_column(ty) else (a_ty.k, ty.n)
@@ -1024,6 +1064,33 @@ def _floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, 
 # ------------------------------------------------------------------------------------------------ matrix micro-kernels
 
 
+class _Left(NamedTuple):
+    """Left side of a product: ``left[i][r]`` lies ``i * line + r * row_step`` floats from ``data``, for the first r of
+    a vector. Lines are m floats, or as many as a micro-kernel takes (``row_step`` is then the length of a panel).
+
+    ``lines``, where it is given, is room for those lines of the right side that a micro-kernel works on, ``ld`` floats
+    apart: where the source has them, their distance may put all of them into the same few sets of a cache.
+    """
+
+    data: ir.Value
+    line: int
+    row_step: int
+    lines: ir.Value | None = None
+    ld: int = 0
+
+
+class _Right(NamedTuple):
+    """Right side of a product: ``right(j, i)`` lies ``j * j_step + i * i_step`` floats from ``data``."""
+
+    data: ir.Value
+    j_step: ir.Value
+    i_step: ir.Value
+
+
+#: Floats between the copied lines of a right side.
+LINE_PADDING = 16
+
+
 def _k_loop(b: ir.IRBuilder, count: ir.Value, initial: list[ir.Value], body: Any) -> list[ir.Value]:
     """A loop that carries vectors in registers: ``body(k, values) -> values``, for k in 0 .. count."""
     before = b.block
@@ -1058,29 +1125,29 @@ BLOCKING = {16: (2, (12, 4, 1)), 8: (2, (6, 2, 1)), 4: (2, (6, 2, 1))}
 
 
 def _multiply_lanes(
-    b: ir.IRBuilder, w: int, m: int, n: ir.Value, k: ir.Value, right: tuple, left: ir.Value, out: ir.Value
+    b: ir.IRBuilder, w: int, m: int, n: ir.Value, k: ir.Value, right: _Right, left: _Left, out: ir.Value
 ) -> None:
-    """out[j][r] += sum_i right(j, i) * left[i][r] for r < m (lanes), j < n, i < k.
-
-    ``left`` and ``out`` are dense with m floats a line; ``right`` is (pointer, stride of j, stride of i) in floats.
-    """
-    pointer, j_stride, i_stride = right
+    """out[j][r] += sum_i right(j, i) * left[i][r] for r < m (lanes), j < n, i < k; ``out`` has m floats a line."""
     across, heights = BLOCKING[w]
     across = min(across, m // w)
 
-    def block(j0: ir.Value, r0: ir.Value, height: int) -> None:
-        lines = [b.add(j0, const(I64, y)) for y in range(height)]
+    def block(right: _Right, j0: ir.Value, first: ir.Value, r0: ir.Value, height: int) -> None:
+        """Columns ``j0 .. j0 + height``, which are ``first ..`` of ``right``."""
+        numbers = [const(I64, y) for y in range(height)]
         outs = [
-            b.add(b.add(b.mul(line, const(I64, m)), r0), const(I64, x * w)) for line in lines for x in range(across)
+            b.add(b.add(b.mul(b.add(j0, y), const(I64, m)), r0), const(I64, x * w))
+            for y in numbers
+            for x in range(across)
         ]
-        starts = [b.mul(line, j_stride) for line in lines]
+        starts = [b.mul(b.add(first, y), right.j_step) for y in numbers]
 
         def step(i: ir.Value, sums: list) -> list:
-            base, column = b.add(b.mul(i, const(I64, m)), r0), b.mul(i, i_stride)
-            vectors = [_load(b, left, b.add(base, const(I64, x * w)), w) for x in range(across)]
+            base = b.add(b.mul(i, const(I64, left.line)), b.mul(r0, const(I64, left.row_step)))
+            column = b.mul(i, right.i_step)
+            vectors = [_load(b, left.data, b.add(base, const(I64, x * w)), w) for x in range(across)]
             new = []
             for y, start in enumerate(starts):  # one number at a time: the registers are full of sums
-                number = _splat(b, _load(b, pointer, b.add(start, column)), w)
+                number = _splat(b, _load(b, right.data, b.add(start, column)), w)
                 new += [_fma(b, number, vectors[x], sums[y * across + x]) for x in range(across)]
             return new
 
@@ -1088,13 +1155,47 @@ def _multiply_lanes(
         for i, total in zip(outs, sums, strict=True):
             _store(b, total, out, i)
 
-    with _loop(b, m, across * w) as (r0, _):
+    def over_columns(body: Any) -> None:
         start: ir.Value = const(I64, 0)
         for height in heights:
             stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
             with _loop(b, stop, height, start) as (j0, _):
-                block(j0, r0, height)
+                body(j0, height)
             start = stop
+
+    def copied(j0: ir.Value, height: int) -> None:
+        lines = _copy_lines(b, w, k, right, j0, height, left)
+        with _loop(b, m, across * w) as (r0, _):
+            block(lines, j0, const(I64, 0), r0, height)
+
+    if left.lines is not None:
+        over_columns(copied)
+        return
+    with _loop(b, m, across * w) as (r0, _):
+        over_columns(lambda j0, height: block(right, j0, j0, r0, height))
+
+
+def _copy_lines(b: ir.IRBuilder, w: int, k: ir.Value, right: _Right, j0: ir.Value, height: int, left: _Left) -> _Right:
+    """Copy ``height`` columns of a right side to where ``left`` has room for them."""
+    assert left.lines is not None
+    into = left.lines
+    if isinstance(right.i_step, ir.Constant):  # contiguous along i: line by line
+        whole = _floor_to(b, k, w)
+        for y in range(height):
+            start, target = b.mul(b.add(j0, const(I64, y)), right.j_step), const(I64, y * left.ld)
+            with _loop(b, whole, w) as (i, _):
+                _store(b, _load(b, right.data, b.add(start, i), w), into, b.add(target, i))
+            with _loop(b, k, 1, whole) as (i, _):
+                _store(b, _load(b, right.data, b.add(start, i)), into, b.add(target, i))
+        return _Right(into, const(I64, left.ld), const(I64, 1))
+    with _loop(b, k) as (i, _):
+        source, target, done = b.add(b.mul(i, right.i_step), j0), b.mul(i, const(I64, height)), 0
+        while done < height:
+            count = 1 << ((height - done).bit_length() - 1)
+            part = _load(b, right.data, b.add(source, const(I64, done)), count)
+            _store(b, part, into, b.add(target, const(I64, done)))
+            done += count
+    return _Right(into, const(I64, 1), const(I64, height))
 
 
 def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value) -> None:

@@ -296,13 +296,14 @@ def _loaded_operand(rule: Callable) -> Callable:
 class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
-    ``window`` is the one in use, ``both`` the sum of both, ``row0`` the first row of the one that is being fetched.
+    ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     """
 
+    MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
+
     def __init__(self, manager: Any, ty: Any):
-        source = ("source", "rows", "columns", "row_stride", "column_stride")
-        members = [(name, types.int64) for name in (*source, "row0")]
-        members += [(name, types.int32) for name in ("window", "both")]
+        wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
+        members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
         super().__init__(manager, ty, members)
 
 
@@ -426,6 +427,11 @@ def _lane(b: ir.IRBuilder) -> ir.Value:
 def _first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
     """First tile row of this thread's warp."""
     return b.mul(b.lshr(_thread(b), const(I32, 5)), const(I32, ty.m // ty.hw[1]))
+
+
+def _rows_of_stage(ty: Any) -> Any:
+    """A stage on the left of a product, as something that has rows."""
+    return SimpleNamespace(m=ty.n, hw=ty.hw)
 
 
 def _row_of_lane(b: ir.IRBuilder) -> ir.Value:
@@ -1388,13 +1394,14 @@ class CudaLowering(TensorLowering):
         st.rows, st.columns = shape
         st.row_stride, st.column_stride = strides
         st.window = b.add(memory, const(I32, _window_bytes(ty)))
-        st.both, st.row0 = b.add(memory, st.window), const(I64, 0)
+        st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
         return st._getvalue()
 
-    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, row0: ir.Value) -> ir.Value:
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
-        st.row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+        starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
+        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
         self.unsettle(b)
         if _rows_per_pass(ty):
             self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
@@ -1405,14 +1412,15 @@ class CudaLowering(TensorLowering):
     def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
         """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
         size = const(I64, DTYPES[ty.dtype])
-        row_bytes = b.mul(st.columns, size)
-        unaligned = b.and_(b.or_(st.source, st.row_stride), const(I64, 15))
+        source, columns = b.add(st.source, b.mul(st.col0, st.column_stride)), b.sub(st.columns, st.col0)
+        row_bytes = b.mul(columns, size)
+        unaligned = b.and_(b.or_(source, st.row_stride), const(I64, 15))
         in_chunks = b.and_(b.icmp_signed("==", unaligned, const(I64, 0)), b.icmp_signed("==", st.column_stride, size))
         whole = b.icmp_signed("==", b.and_(row_bytes, const(I64, 15)), const(I64, 0))
         return SimpleNamespace(
-            source=b.add(st.source, b.mul(st.row0, st.row_stride)),
+            source=b.add(source, b.mul(st.row0, st.row_stride)),
             rows=b.sub(st.rows, st.row0),
-            columns=st.columns,
+            columns=columns,
             row_stride=st.row_stride,
             column_stride=st.column_stride,
             into=b.sub(st.both, st.window),
@@ -1562,8 +1570,7 @@ class CudaLowering(TensorLowering):
                 for j in range(b_ty.n // 8)
                 for e in (0, 1)
             ]
-            for i in range(4):
-                numbers = self.broadcast(b, a_ty, left, k + i)
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, [w[i] for w in words], into)
         return _pack(b, into)
 
@@ -1574,9 +1581,9 @@ class CudaLowering(TensorLowering):
         if _is_packed(a_ty):
             fragments = self.fragments_of_columns(b, b_ty, window)
             return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
-        for k in range(a_ty.k):
-            numbers, words = self.broadcast(b, a_ty, left, k), self.row_words(b, b_ty, window, k)
-            into = self.fma_step(b, sig.return_type, numbers, words, into)
+        for k in range(0, a_ty.k, 4):
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
+                into = self.fma_step(b, sig.return_type, numbers, self.row_words(b, b_ty, window, k + i), into)
         return _pack(b, into)
 
     def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
@@ -1604,10 +1611,25 @@ class CudaLowering(TensorLowering):
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
     def left(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
-        """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand."""
+        """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand, or of a stage."""
+        if isinstance(ty, TILE.Stage):
+            return self.fragments_of_stage(b, ty, value)
         if isinstance(ty, StoredOperand):
             return lambda i, k: self.stored_fragment(b, ty, value, i, k)
         return self.fragment_of(ty, _unpack(b, value))
+
+    def fragments_of_stage(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """`left` of a stage: the rows of this warp."""
+        lane = _lane(b)
+        row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
+        place = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
+        address = b.add(self.left_window(b, stage), place)
+        return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+
+    def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
+        """Address of the window in use of a stage on the left."""
+        self.unsettle(b)
+        return b.extract_value(stage, _StageModel.MEMBERS.index("window"))
 
     @staticmethod
     def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
@@ -1757,6 +1779,16 @@ class CudaLowering(TensorLowering):
         owner = b.or_(b.and_(_lane(b), const(I32, 28)), const(I32, k % 8 // 2))
         at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
         return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
+
+    def four_columns(self, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
+        """Columns k .. k + 4 of an operand or of a stage, each for all rows of this lane."""
+        if not isinstance(ty, TILE.Stage):
+            return [self.broadcast(b, ty, value, k + i) for i in range(4)]
+        rows = _rows_of_stage(ty)
+        row = b.add(_first_row(b, rows), _row_of_lane(b))
+        address = b.add(self.left_window(b, value), b.mul(row, const(I32, _pitch(ty))))
+        loaded = [_load_shared(b, address, 8 * slot * _pitch(ty) + 4 * k, 4) for slot in range(2 * _m_tiles(rows))]
+        return [[words[i] for words in loaded] for i in range(4)]
 
     @staticmethod
     def row_words(b: ir.IRBuilder, ty: Any, window: ir.Value, row: int) -> list[ir.Value]:

@@ -1405,13 +1405,19 @@ class HipLowering(TensorLowering):
         row = b.mul(b.udiv(number, across), const(I32, copy.block_rows))
         return row, b.mul(b.urem(number, across), const(I32, copy.block_columns)), exists
 
-    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value, row0: ir.Value) -> ir.Value:
-        window = Window(sig.args[0])
-        row0 = self.scalar(context, b, sig.args[1], row0, "i64")
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value, *start: ir.Value) -> ir.Value:
+        window, source = Window(sig.args[0]), _items(b, st)[:5]
+        row0, *col0 = (self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True))
+        if col0:
+            # The source from that column on: a narrower one, which may have to be read in another way.
+            source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)
+            source[2] = b.sub(source[2], col0[0])
         for number, copy in enumerate(window.copies):
             lane = b.extract_value(st, self.member(number, LANE_SOURCE))
             access = b.extract_value(st, self.member(number, ACCESS))
-            chunks = self.fetch_copy(b, window, copy, _items(b, st)[:5], lane, access, row0)
+            if col0:
+                access = self.access_from(b, window, copy, access, col0[0], source[2])
+            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0)
             st = b.insert_value(st, _array(b, chunks), self.member(number, CHUNKS))
         _keep_order(b)
         return st
@@ -1438,6 +1444,17 @@ class HipLowering(TensorLowering):
         fits = b.and_(near, b.icmp_signed(">=", columns, const(I64, window.k)))
         fast = b.select(fits, const(I32, WHOLE_ROWS), const(I32, CHUNKS_OF_ROWS))
         return b.select(slow, const(I32, ELEMENTS), fast)
+
+    @staticmethod
+    def access_from(
+        b: ir.IRBuilder, window: Window, copy: Copy, access: ir.Value, col0: ir.Value, columns: ir.Value
+    ) -> ir.Value:
+        """How the rows of a source can be read from a column on, ``columns`` of which are left."""
+        odd = b.and_(b.trunc(col0, I32), const(I32, copy.block_columns - 1))
+        narrow = b.icmp_signed("<", columns, const(I64, window.k))
+        most = b.select(narrow, const(I32, CHUNKS_OF_ROWS), const(I32, WHOLE_ROWS))
+        most = b.select(b.icmp_signed("!=", odd, const(I32, 0)), const(I32, ELEMENTS), most)
+        return b.select(b.icmp_unsigned("<", access, most), access, most)
 
     def fetch_copy(
         self,
@@ -1718,6 +1735,8 @@ class HipLowering(TensorLowering):
     ) -> ir.Value:
         """`dot_nn_where` or `dot_nn`, as ``where`` says at run time."""
         window, out = Window(sig.args[1]), sig.return_type
+        if isinstance(sig.args[0], TILE.Stage):
+            return self.product(b, sig, left, st, acc, len(window.copies) - 1, self.fma_nn)
         sums, left = self.start_of(b, out, acc), self.operand_blocks(b, sig.args[0], left)
         per_row, columns, copy = len(left[0]), len(sums[0]), len(window.copies) - 1
 
@@ -1742,11 +1761,28 @@ class HipLowering(TensorLowering):
         return _array(b, _shared(b, name, args, [where, *_flat(sums)], body))
 
     def operand_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list:
-        """Fragments of an operand, for each row block."""
+        """Fragments of an operand, or of a stage on the left, for each row block."""
+        if isinstance(ty, TILE.Stage):
+            return self.stage_blocks(b, ty, value)
         if not Parked.suits(ty):
             return self.tile_blocks(b, ty, value, ty.k)
         parked = Parked(ty)
         return [[self.parked(b, parked, value, r, t) for t in range(parked.steps)] for r in range(parked.row_blocks)]
+
+    def stage_blocks(self, b: ir.IRBuilder, ty: Any, st: ir.Value) -> list:
+        """The rows of a stage that belong to this wave, as an operand has them."""
+        layout, window, local = Layout(SimpleNamespace(m=ty.n, hw=ty.hw)), Window(ty), self.local(b, st)
+        lane, steps = _Lane(b, layout.atom), range(ty.k // 16)
+        row0 = b.mul(_wave_index(b, layout.atom), const(I32, 16 * layout.row_blocks))
+        if window.matrix:
+            fragment = self.fragments(b, window, local, 0, row0)
+            return [[fragment(r, t) for t in steps] for r in range(layout.row_blocks)]
+        pitch, run = 4 * window.copies[0].ld, ir.VectorType(F32, layout.atom.registers)
+        start = b.add(b.mul(b.add(row0, lane.row), const(I32, pitch)), self.position(b, window, lane.group))
+        return [
+            [_load(b, local, b.add(start, const(I32, 16 * r * pitch + 64 * t)), run, 16) for t in steps]
+            for r in range(layout.row_blocks)
+        ]
 
     @staticmethod
     def parked(b: ir.IRBuilder, parked: Parked, value: ir.Value, r: int, t: int) -> ir.Value:
@@ -1761,7 +1797,7 @@ class HipLowering(TensorLowering):
         window, sums = Window(sig.args[1]), self.start_of(b, sig.return_type, acc)
         if window.matrix:
             fragment = self.fragments(b, window, self.local(b, st, copy), copy)
-            if Parked.suits(sig.args[0]):
+            if not isinstance(sig.args[0], TILE.Stage) and Parked.suits(sig.args[0]):
                 return self.join_blocks(b, self.multiply_parked(b, window, sig.args[0], left, fragment, sums))
             left = self.operand_blocks(b, sig.args[0], left)
             return self.join_blocks(b, self.multiply(b, window, left, fragment, sums))

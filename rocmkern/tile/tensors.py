@@ -138,3 +138,10 @@ class TensorLowering:
         count = builder.sub(last, first)
         count = builder.select(builder.icmp_signed(">", count, const(I64, 0)), count, const(I64, 0))
         return self.pack_tensor(context, builder, ty, data, [count, *shape[1:]], strides)
+
+    # ----------------------------------------------------------------------------------------------------- products
+    def dot(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, transposed: Any, *acc: Any) -> Any:
+        """`dot_nt` or `dot_nn` of the target."""
+        method = self.dot_nt if sig.args[2].literal_value else self.dot_nn  # type: ignore[attr-defined]
+        kept = self.numba.signature(sig.return_type, *sig.args[:2], *sig.args[3:])
+        return method(context, b, kept, left, right, *acc)

@@ -376,7 +376,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         rule(op)(lambda st, name=op.__name__: want(Stage, st, f"{name}: the argument"))
 
     @rule(api.fetch)
-    def _(st, row0):
+    def _(st, row0, col0=None):
+        for t in (row0,) if col0 is None else (row0, col0):
+            if not is_int(t):
+                fail(f"fetch: a window starts at an integer, got {show(t)}")
         return want(Stage, st, "fetch: the stage")
 
     def product(name: str, left: tuple, right: tuple, hw: tuple, acc: Any) -> Any:
@@ -394,15 +397,25 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if a.dtype != b.dtype:
             fail(f"{name}: the left side has dtype {a.dtype}, the right side {b.dtype}")
 
-    @rule(api.dot_nt)
-    def _(a, b, acc=None):
-        operands("dot_nt", a, b, Operand)
-        return product("dot_nt", (a.m, a.k), (b.k, b.n), a.hw, acc)
+    def left_shape(name: str, a: Any, b: Any) -> tuple[int, int]:
+        """Shape of a left side that is an operand or a stage."""
+        operands(name, a, b, Stage if isinstance(a, Stage) else Operand)
+        return (a.n if isinstance(a, Stage) else a.m), a.k
 
-    @rule(api.dot_nn)
-    def _(a, b, acc=None):
-        operands("dot_nn", a, b, Operand)
-        return product("dot_nn", (a.m, a.k), (b.n, b.k), a.hw, acc)
+    def dot_nt(a, b, acc=None):
+        return product("dot_nt", left_shape("dot_nt", a, b), (b.k, b.n), a.hw, acc)
+
+    def dot_nn(a, b, acc=None):
+        return product("dot_nn", left_shape("dot_nn", a, b), (b.n, b.k), a.hw, acc)
+
+    rule(api.dot_nt)(dot_nt)
+    rule(api.dot_nn)(dot_nn)
+
+    @rule(api.dot)
+    def _(a, b, transposed, acc=None):
+        if not isinstance(transposed, types.BooleanLiteral):
+            fail(f"dot: transposed must be known when the kernel is compiled, got {show(transposed)}")
+        return (dot_nt if transposed.literal_value else dot_nn)(a, b, acc)
 
     @rule(api.dot_tn)
     def _(a, b, acc=None):

@@ -145,3 +145,19 @@ def launch_embedding(table, indices, out, stream):
 def launch_copy_rows(x, out, stream):
     assert x.ndim == out.ndim == 4
     out[...] = x
+
+
+def launch_matmul(a, b, bias, out, activation, stream):
+    assert a.ndim == b.ndim == out.ndim == 4 and a.shape[:2] == b.shape[:2] == out.shape[:2]
+    assert bias is None or bias.shape == (1, out.shape[3])
+    result = reference.matmul(a, b, bias=None if bias is None else bias[0], activation=activation)
+    out[...] = result.astype(out.dtype)
+
+
+def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, stream):
+    assert x.ndim == out.ndim == 4 and w_up.ndim == w_down.ndim == 2
+    biases = {
+        name: None if bias is None else bias[0]
+        for name, bias in (("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
+    }
+    out[...] = reference.mlp(x, w_gate, w_up, w_down, activation=activation, **biases).astype(out.dtype)

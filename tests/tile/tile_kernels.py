@@ -244,3 +244,37 @@ def grid_indices(cfg, out: T.Tensor[4]):
     number = 1 + x + out.shape[2] * (y + out.shape[1] * z)
     old = T.load_rows(out[z, y, x], (row,), row < 1)
     T.store_rows(out[z, y, x], (row,), old + as_float(cfg, row * 0 + number), row < 1)
+
+
+@T.kernel
+def windows(
+    cfg, a: T.Tensor[2], b: T.Tensor[2], c: T.Tensor[2], nt: T.Tensor[2], nn: T.Tensor[3], row0: T.Int, col0: T.Int
+):
+    """Products of two stages whose windows move along the reduced axis, from ``row0`` and ``col0`` on."""
+    row = T.row_index(cfg, cfg.m)
+    valid = row < nt.shape[0]
+    left = T.stage(cfg, a, cfg.m, cfg.k)
+    by_rows = T.stage(cfg, b, cfg.n, cfg.k)
+    by_columns = T.stage(cfg, c, cfg.k, cfg.n)
+    first = T.zeros(cfg, cfg.m, cfg.n)
+    second = T.zeros(cfg, cfg.m, cfg.n)
+    third = T.zeros(cfg, cfg.m, cfg.n)
+    left = T.fetch(left, row0, col0)
+    by_rows = T.fetch(by_rows, row0, col0)
+    by_columns = T.fetch(by_columns, col0, row0)
+    for k0 in range(col0, a.shape[1], cfg.k):
+        left = T.acquire(left)
+        by_rows = T.acquire(by_rows)
+        by_columns = T.acquire(by_columns)
+        left = T.fetch(left, row0, k0 + cfg.k)
+        by_rows = T.fetch(by_rows, row0, k0 + cfg.k)
+        by_columns = T.fetch(by_columns, k0 + cfg.k, row0)
+        first = T.dot_nt(left, by_rows, first)
+        second = T.dot_nn(left, by_columns, second)
+        third = T.dot(left, by_columns, False, T.dot(left, by_rows, True, third))
+        left = T.release(left)
+        by_rows = T.release(by_rows)
+        by_columns = T.release(by_columns)
+    T.store_tile(nt, (row,), 0, first, valid)
+    T.store_tile(nn[0], (row,), 0, second, valid)
+    T.store_tile(nn[1], (row,), 0, third, valid)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from rocmkern.matrix.faults import (
     attention,
+    linear,
     norm,
 )
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
 
 FAMILIES = (
     attention,
+    linear,
     norm,
 )
 FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}

@@ -10,6 +10,7 @@ from rocmkern.matrix.operations import (
     activations,
     attention,
     gather,
+    linear,
     norm,
     steps,
 )
@@ -21,5 +22,6 @@ FAMILIES = (
     norm,
     activations,
     gather,
+    linear,
 )
 OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())

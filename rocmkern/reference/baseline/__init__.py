@@ -10,6 +10,7 @@ from __future__ import annotations
 from rocmkern.reference.baseline.activations import geglu, swiglu
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
 from rocmkern.reference.baseline.gather import embedding, transpose
+from rocmkern.reference.baseline.linear import linear, matmul, mlp
 from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.baseline.steps import (
     apply_mask,
@@ -30,7 +31,10 @@ __all__ = [
     "flash_attention",
     "geglu",
     "layer_norm",
+    "linear",
+    "matmul",
     "merge_attention",
+    "mlp",
     "qk_scores",
     "repeat_kv",
     "rms_norm",

@@ -1,0 +1,100 @@
+"""Matrix product with bias and activation: ``out = activation(a @ b + bias)``.
+
+Shapes (any strides)::
+
+    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
+    bias [1, N] or [0, 0]   out [splits, A, B, M, N]
+
+Mapping. A block computes ``block_m`` x ``block_n`` of one product and walks along K, ``block_k`` at a time; both sides
+are windows that move along. Its grid index is (row block and column block, B, A x split): row blocks first, so that
+blocks side by side share the columns of b, which is the weights of a model. With ``splits`` > 1 each block takes its
+share of K and writes a partial sum without bias and activation; `sum_splits` adds them up. That is for products of so
+few rows and columns that there are not enough blocks otherwise.
+
+Local memory: one window of each side, ``(block_m + block_n) * block_k`` elements.
+"""
+
+from dataclasses import dataclass
+
+from rocmkern import tile as T
+from rocmkern.kernels.activations import activate
+
+
+@dataclass(frozen=True)
+class Config(T.Config):
+    """Compile-time configuration.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        Rows and columns of a block's part of the product, and what it takes of K in a step.
+    transposed : bool
+        Whether b is stored as [N, K].
+    """
+
+    block_m: int = 16
+    block_n: int = 16
+    block_k: int = 16
+    transposed: bool = True
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of a window of b."""
+        return self.block_n if self.transposed else self.block_k
+
+    @property
+    def window_columns(self) -> int:
+        """Columns of a window of b."""
+        return self.block_k if self.transposed else self.block_n
+
+
+@T.device
+def fetch_right(cfg, right, col0, k0):
+    """Fetch the window of b for columns from ``col0`` and the part of K from ``k0``."""
+    if cfg.transposed:
+        right = T.fetch(right, col0, k0)
+    else:
+        right = T.fetch(right, k0, col0)
+    return right
+
+
+@T.kernel
+def matmul(
+    cfg,
+    a: T.Tensor[4],
+    b: T.Tensor[4],
+    bias: T.Tensor[2],
+    out: T.Out[5],
+    activation: T.Int,
+    splits: T.Int,
+):
+    # Which part of which product.
+    outer, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
+    inner = T.block_id(cfg, 1)
+    row_blocks = (a.shape[2] + cfg.block_m - 1) // cfg.block_m
+    row0 = T.block_id(cfg, 0) % row_blocks * cfg.block_m
+    col0 = T.block_id(cfg, 0) // row_blocks * cfg.block_n
+    row = T.row_index(cfg, cfg.block_m) + row0
+    valid = row < a.shape[2]
+    steps = (a.shape[3] + cfg.block_k - 1) // cfg.block_k
+    share = (steps + splits - 1) // splits * cfg.block_k
+    begin = split * share
+    end = min(begin + share, a.shape[3])
+
+    left = T.stage(cfg, a[outer, inner], cfg.block_m, cfg.block_k)
+    right = T.stage(cfg, b[outer, inner], cfg.window_rows, cfg.window_columns)
+    left = T.fetch(left, row0, begin)
+    right = fetch_right(cfg, right, col0, begin)
+    acc = T.zeros(cfg, cfg.block_m, cfg.block_n)
+    for k0 in range(begin, end, cfg.block_k):
+        left = T.acquire(left)
+        right = T.acquire(right)
+        left = T.fetch(left, row0, k0 + cfg.block_k)
+        right = fetch_right(cfg, right, col0, k0 + cfg.block_k)
+        acc = T.dot(left, right, cfg.transposed, acc)
+        left = T.release(left)
+        right = T.release(right)
+
+    if bias.shape[0] > 0:
+        acc = acc + T.load_tile(cfg, bias, (0,), col0, cfg.block_n, valid)
+    T.store_tile(out[split, outer, inner], (row,), col0, activate(acc, activation), valid)

@@ -1,0 +1,123 @@
+"""Faults of matrix products and of the MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.faults.engine import Edit, Fault
+from rocmkern.tile import api
+
+PRODUCTS = ("matmul", "linear")
+ALL = (*PRODUCTS, "mlp")
+
+
+def _matmul(name: str, description: str, old: str, new: str, operations: tuple[str, ...] = ALL) -> Fault:
+    return Fault(name, description, operations, edits=(Edit("matmul", old, new),))
+
+
+def _gated(name: str, description: str, old: str, new: str) -> Fault:
+    return Fault(name, description, ("mlp",), edits=(Edit("gated_mlp", old, new),))
+
+
+def _other_orientation(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, transposed, acc: right(a, b, not transposed, acc)
+
+
+def _half_sums(right: Callable[..., Any]) -> Callable[..., Any]:
+    def dot(a: Any, b: Any, transposed: bool, acc: Any) -> Any:
+        total = right(a, b, transposed, acc).data
+        with np.errstate(over="ignore", invalid="ignore"):
+            return api.Tile(total.astype(b.source.dtype).astype(np.float32))
+
+    return dot
+
+
+def _gelu_by_tanh(right: Callable[..., Any]) -> Callable[..., Any]:
+    return api.gelu_tanh
+
+
+FAULTS = (
+    _matmul(
+        "last_step_dropped",
+        "what K has beyond the last whole step is left out",
+        "steps = (a.shape[3] + cfg.block_k - 1) // cfg.block_k",
+        "steps = a.shape[3] // cfg.block_k",
+    ),
+    _matmul(
+        "split_shares_too_short",
+        "the shares of K are rounded down, so the last step belongs to nobody",
+        "share = (steps + splits - 1) // splits * cfg.block_k",
+        "share = steps // splits * cfg.block_k",
+        ("matmul",),
+    ),
+    _matmul("bias_missing", "the bias is not added", "if bias.shape[0] > 0:", "if bias.shape[0] > 1:"),
+    _matmul(
+        "activated_before_bias",
+        "the activation comes before the bias",
+        "acc = acc + T.load_tile",
+        "acc = activate(acc, activation) + T.load_tile",
+        PRODUCTS,
+    ),
+    _matmul(
+        "first_matrix_for_all",
+        "every product of a batch uses the first matrix b",
+        "T.stage(cfg, b[outer, inner], cfg.window_rows",
+        "T.stage(cfg, b[outer, 0], cfg.window_rows",
+        ("matmul",),
+    ),
+    _matmul(
+        "windows_of_b_mirrored",
+        "rows and columns of the windows of a transposed b are confused",
+        "right = T.fetch(right, col0, k0)",
+        "right = T.fetch(right, k0, col0)",
+    ),
+    _matmul(
+        "rows_by_column_blocks",
+        "the row block is taken from the wrong part of the block's number",
+        "row0 = T.block_id(cfg, 0) % row_blocks * cfg.block_m",
+        "row0 = T.block_id(cfg, 0) // row_blocks * cfg.block_m",
+    ),
+    Fault("b_transposed", "b is multiplied as its transpose", ALL, replace={"dot": _other_orientation}),
+    Fault("sums_in_half", "sums are kept in the dtype of the inputs", ("matmul",), replace={"dot": _half_sums}),
+    Fault("gelu_is_approximate", "gelu is computed by tanh", ALL, replace={"gelu": _gelu_by_tanh}),
+    Fault(
+        "last_split_not_summed",
+        "one of the partial sums of a split product is left out",
+        ("matmul",),
+        edits=(Edit("sum_splits", "range(parts.shape[0])", "range(parts.shape[0] - 1)"),),
+    ),
+    _gated(
+        "gate_and_up_swapped",
+        "the up projection is activated instead of the gate",
+        "activate(gate, activation) * up",
+        "activate(up, activation) * gate",
+    ),
+    _gated("gate_not_activated", "the gate is not activated", "activate(gate, activation) * up", "gate * up"),
+    _gated(
+        "product_activated",
+        "the activation is applied to the product of gate and up",
+        "activate(gate, activation) * up",
+        "activate(gate * up, activation)",
+    ),
+    _gated(
+        "gate_weights_twice",
+        "the up projection uses the weights of the gate",
+        "T.stage(cfg, w_up, cfg.block_n",
+        "T.stage(cfg, w_gate, cfg.block_n",
+    ),
+    _gated(
+        "up_bias_missing",
+        "the bias of the up projection is not added",
+        "if b_up.shape[0] > 0:",
+        "if b_up.shape[0] > 1:",
+    ),
+    _gated(
+        "gated_step_dropped",
+        "what K has beyond the last whole step is left out",
+        "range(0, x.shape[3], cfg.block_k)",
+        "range(0, x.shape[3] - cfg.block_k + 1, cfg.block_k)",
+    ),
+)

@@ -1,0 +1,102 @@
+"""Launches of matrix products: ``[outer, inner, row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
+from rocmkern.ops import _configs, _streams
+from rocmkern.ops._device_view import DeviceView, device_view
+from rocmkern.ops._launch import absent, ceil_div, launch, target_for
+from rocmkern.runtime.manager import default_manager
+
+_ACTIVATIONS = {
+    None: 0,
+    "silu": activations.SILU,
+    "gelu": activations.GELU,
+    "gelu_tanh": activations.GELU_TANH,
+    "relu": activations.RELU,
+}
+#: Steps along K that a block of a split product should have at least.
+_STEPS_PER_SPLIT = 4
+
+
+def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
+    """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``."""
+    target = target_for(a)
+    outer, inner, rows, depth = a.shape
+    columns = b.shape[3]
+    # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
+    step_k, step_n = b.strides[2:]
+    transposed = step_k == b.itemsize or step_n != b.itemsize
+    cfg = _configs.product(target.arch, rows, b.itemsize, transposed)
+    blocks = ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n)
+    splits = 1
+    if depth:
+        wanted = ceil_div(2 * target.parallelism, max(blocks * inner * outer, 1))
+        splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
+
+    no_bias = absent(0, 2, out.dtype)
+    bias = no_bias if bias is None else bias
+    left, right = a, b.swapaxes(2, 3) if transposed else b
+    grid = (blocks, inner, outer * splits)
+    number = _ACTIVATIONS[activation]
+    if splits == 1:
+        launch(target, matmul.matmul, cfg, grid, [left, right, bias, out[None], number, 1], stream)
+        return
+    with _Scratch(target, a, (splits, *out.shape), np.dtype(np.float32), stream) as parts:
+        launch(target, matmul.matmul, cfg, grid, [left, right, no_bias, parts, 0, splits], stream)
+        cfg = _configs.line(sum_splits.Config, target.arch)
+        grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
+        launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
+
+
+def launch_mlp(
+    x: Any,
+    w_gate: Any,
+    w_up: Any,
+    w_down: Any,
+    b_gate: Any,
+    b_up: Any,
+    b_down: Any,
+    out: Any,
+    activation: str | None,
+    stream: Any,
+) -> None:
+    """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``."""
+    target = target_for(x)
+    outer, inner, rows, _ = x.shape
+    hidden_size = w_up.shape[0]
+
+    def weights(w: Any) -> Any:
+        """A weight as the right side of every product."""
+        return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
+
+    with _Scratch(target, x, (outer, inner, rows, hidden_size), x.dtype, stream) as hidden:
+        if w_gate is None:
+            launch_matmul(x, weights(w_up), b_up, hidden, activation, stream)
+        else:
+            cfg = _configs.gated_product(target.arch, rows, x.itemsize)
+            grid = (ceil_div(rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
+            biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
+            args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
+            launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
+        launch_matmul(hidden, weights(w_down), b_down, out, None, stream)
+
+
+class _Scratch:
+    """Memory for an intermediate result: from the manager's pool, counted by the cap, and reused by the next call."""
+
+    def __init__(self, target: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype, stream: Any):
+        memory = default_manager(target.device)
+        home = _streams.choose(memory, [like], stream) if isinstance(like, DeviceView) else None
+        self._tensor = memory.empty(shape, dtype, uninitialized=True, stream=home)
+        self._view = device_view(self._tensor) if target.device else self._tensor.numpy_view()
+
+    def __enter__(self) -> Any:
+        return self._view
+
+    def __exit__(self, *_: object) -> None:
+        self._tensor.close()
