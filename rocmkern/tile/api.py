@@ -57,10 +57,13 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
+    wave_rows : int
+        Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     """
 
     arch: str = "python"
     waves: int = 1
+    wave_rows: int = 16
 
 
 @dataclass(frozen=True)

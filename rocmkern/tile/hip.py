@@ -1,7 +1,7 @@
 """The tile language on AMD GPUs: a block is `waves` waves, and a tile lies in the registers of its lanes.
 
 Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the
-lane groups ``l // 16`` share its columns as `atoms.Atom` says. This is the layout of a *transposed* product
+lane groups ``l // 16`` share its columns as `atoms.Atom` says (8 instead of 16 where a configuration asks for it). This is the layout of a *transposed* product
 (``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are almost local, and weights become
 the operand of the next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
 
@@ -90,14 +90,22 @@ LANE_LOCAL, LANE_SOURCE, ACCESS, CHUNKS = 1, 2, 3, 4
 ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
 
 GLOBAL, LOCAL = 1, 3  # LLVM address spaces
+#: Control word of a DPP instruction that takes a value from another lane of 16: by exclusive or with its low bits.
+DPP_ROW_XMASK = 0x160
 POINTER = ir.PointerType(I8)
 #: Bit patterns of infinity.
 INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 
-def atom_of(arch: str) -> Atom:
-    """Layout of tiles on an architecture."""
-    return ATOMS[architecture(arch).matrix or "fma"]
+def atom_of(arch: str, wave_rows: int = 16) -> Atom:
+    """Layout of tiles on an architecture, with so many rows of a tile side by side in a wave."""
+    if wave_rows == 16:
+        return ATOMS[architecture(arch).matrix or "fma"]
+    atom = ATOMS["fma-8"]
+    if wave_rows != atom.rows or architecture(arch).wave != atom.wave:
+        allowed = "16 rows of a tile" if architecture(arch).wave != atom.wave else f"16 or {atom.rows} rows of a tile"
+        raise TypingError(f"a wave on {arch} has {allowed} side by side, not {wave_rows}")
+    return atom
 
 
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
@@ -112,10 +120,10 @@ class Layout:
     """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers."""
 
     def __init__(self, ty: Any):
-        self.arch, self.waves = ty.hw
-        self.atom = atom_of(self.arch)
+        self.arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(self.arch, wave_rows)
         self.m = ty.m
-        self.row_blocks = ty.m // (16 * self.waves)
+        self.row_blocks = ty.m // (wave_rows * self.waves)
 
     def tile(self, columns: int) -> ir.ArrayType:
         """LLVM type of a float32 tile."""
@@ -172,8 +180,8 @@ class Window:
 
     def __init__(self, ty: Any):
         self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
-        arch, self.waves = ty.hw
-        self.atom = atom_of(arch)
+        arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(arch, wave_rows)
         self.matrix = ty.dtype in self.atom.intrinsics
         self.item_bytes = DTYPES[ty.dtype]
         self.threads = self.waves * self.atom.wave
@@ -257,10 +265,12 @@ def _check(ty: Any) -> None:
             _check(t)
         return
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
-        waves = ty.hw[1]
-        if ty.m % (16 * waves):
+        arch, waves, wave_rows = ty.hw
+        atom_of(arch, wave_rows)
+        if ty.m % (wave_rows * waves):
             raise TypingError(
-                f"{waves} waves take tile rows in multiples of 16 a wave, {16 * waves} a block; got {ty.m}"
+                f"{waves} waves take tile rows in multiples of {wave_rows} a wave, {wave_rows * waves} a block; "
+                f"got {ty.m}"
             )
     if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
         raise TypingError(f"products take float32, float16 and bfloat16, got {ty.dtype}")
@@ -523,8 +533,8 @@ class _Lane:
     def __init__(self, b: ir.IRBuilder, atom: Atom):
         self.atom = atom
         self.index = b.and_(_thread(b), const(I32, atom.wave - 1))
-        self.row = b.and_(self.index, const(I32, 15))
-        self.group = b.lshr(self.index, const(I32, 4))
+        self.row = b.and_(self.index, const(I32, atom.rows - 1))
+        self.group = b.lshr(self.index, const(I32, atom.rows.bit_length() - 1))
 
 
 def _wave_index(b: ir.IRBuilder, atom: Atom) -> ir.Value:
@@ -536,13 +546,19 @@ def _from_group(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> 
     if distance == 0:
         return value
     bits = b.bitcast(value, I32)
-    if atom.wave == 32:
-        identity = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
-        # All lanes are active, so that the value for lanes that are not (the first one) never counts.
-        nothing = ir.Constant(I32, ir.Undefined)
-        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [nothing, bits, *identity, const(I1, 0), const(I1, 1)])
+    lanes = atom.rows * distance
+    # All lanes are active, so that the value for lanes that are not (the first one) never counts.
+    nothing = ir.Constant(I32, ir.Undefined)
+    if atom.wave == 32 and lanes < 16:
+        control = [const(I32, x) for x in (DPP_ROW_XMASK + lanes, 0xF, 0xF)]
+        bits = call(b, "llvm.amdgcn.update.dpp.i32", I32, [nothing, bits, *control, const(I1, 1)])
+    elif atom.wave == 32:
+        # Lane n of a half wave takes what lane n (or 8 lanes on) of the other one has.
+        selectors = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
+        selectors = selectors[::-1] if lanes & 8 else selectors
+        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [nothing, bits, *selectors, const(I1, 0), const(I1, 1)])
     else:
-        lane = b.xor(_Lane(b, atom).index, const(I32, 16 * distance))
+        lane = b.xor(_Lane(b, atom).index, const(I32, lanes))
         bits = call(b, "llvm.amdgcn.ds.bpermute", I32, [b.shl(lane, const(I32, 2)), bits])
     return b.bitcast(bits, value.type)
 
@@ -752,8 +768,9 @@ class HipLowering(TensorLowering):
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         layout = Layout(sig.return_type)
         lane, blocks = _Lane(b, layout.atom), layout.row_blocks
-        first = b.add(b.mul(_wave_index(b, layout.atom), const(I32, 16 * blocks)), lane.row)
-        return _array(b, [b.add(first, const(I32, 16 * i)) for i in range(blocks)])
+        rows = layout.atom.rows
+        first = b.add(b.mul(_wave_index(b, layout.atom), const(I32, rows * blocks)), lane.row)
+        return _array(b, [b.add(first, const(I32, rows * i)) for i in range(blocks)])
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
         return self.row_values(context, b, sig.return_type, sig.args[2], value, "f32")
@@ -1097,8 +1114,8 @@ class HipLowering(TensorLowering):
             m, l, acc = args[1 : 1 + rows], args[1 + rows : 1 + 2 * rows], args[1 + 2 * rows :]
             return self.softmax(b, Layout(s_ty).atom, args[0], m, l, acc, scores)
 
-        arch, waves = s_ty.hw
-        name = f"softmax_{arch}_{waves}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"
+        arch, waves, wave_rows = s_ty.hw
+        name = f"softmax_{arch}_{waves}x{wave_rows}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"
         values = _shared(b, name, [scale, *_flat(parts)], _items(b, s), body)
         ends = [0, *itertools.accumulate((len(values) - 2 * rows - tiles, rows, rows, tiles))]
         out = [_array(b, values[i:j]) for i, j in itertools.pairwise(ends)]
@@ -1523,8 +1540,8 @@ class HipLowering(TensorLowering):
             tiles = _if(b, special, own[1:], exact)
             return _if(b, b.not_(special), tiles, lambda: _flat(multiply(_in_blocks(tiles, columns))))
 
-        arch, waves = out.hw
-        name = f"nn_{arch}_{waves}_{window.dtype}_{out.m}x{out.n}x{window.n}"
+        arch, waves, wave_rows = out.hw
+        name = f"nn_{arch}_{waves}x{wave_rows}_{window.dtype}_{out.m}x{out.n}x{window.n}"
         args = [*_flat(left), self.local(b, st, copy)]
         return _array(b, _shared(b, name, args, [where, *_flat(sums)], body))
 
@@ -1686,7 +1703,7 @@ class HipLowering(TensorLowering):
         a, window = Window(sig.args[0]), Window(sig.args[1])
         sums, atom = self.start_of(b, out, acc), layout.atom
         a_local, local = self.local(b, left), self.local(b, right)
-        row0 = b.mul(_wave_index(b, atom), const(I32, 16 * layout.row_blocks))
+        row0 = b.mul(_wave_index(b, atom), const(I32, atom.rows * layout.row_blocks))
         if window.matrix:
             lefts = self.fragments(b, a, self.local(b, left, 1), 1, row0)
             fragment = self.fragments(b, window, self.local(b, right, 1), 1)
@@ -1703,7 +1720,7 @@ class HipLowering(TensorLowering):
 
         def load(k: int) -> tuple:
             a_row, row = const(I32, 4 * k * a.copies[0].ld), const(I32, 4 * k * window.copies[0].ld)
-            xs = [b.add(a_start, b.add(a_row, const(I32, 64 * r))) for r in range(layout.row_blocks)]
+            xs = [b.add(a_start, b.add(a_row, const(I32, 4 * atom.rows * r))) for r in range(layout.row_blocks)]
             ys = [b.add(start, b.add(row, const(I32, 64 * c))) for c in range(out.n // 16)]
             return [_load(b, a_local, x, F32, 4) for x in xs], [_load(b, local, y, run, 16) for y in ys]
 

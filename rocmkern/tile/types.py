@@ -57,8 +57,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Config({cfg})")
 
         @property
-        def hw(self) -> tuple[str, int]:
-            return self.cfg.arch, self.cfg.waves
+        def hw(self) -> tuple[str, int, int]:
+            return self.cfg.arch, self.cfg.waves, self.cfg.wave_rows
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""
