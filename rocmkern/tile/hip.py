@@ -921,7 +921,9 @@ class HipLowering(TensorLowering):
         ty, layout = sig.args[1], Layout(sig.return_type)
         atom, size = layout.atom, DTYPES[ty.dtype]
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
-        base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
+        base, columns = _in_space(b, data, GLOBAL), shape[-1]
+        # What is computed from it is not kept in scalar registers around a loop.
+        stride = _opaque(b, strides[-1], "s")
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
