@@ -921,9 +921,9 @@ class HipLowering(TensorLowering):
         ty, layout = sig.args[1], Layout(sig.return_type)
         atom, size = layout.atom, DTYPES[ty.dtype]
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
-        base, columns = _in_space(b, data, GLOBAL), shape[-1]
-        # What is computed from it is not kept in scalar registers around a loop.
-        stride = _opaque(b, strides[-1], "s")
+        base = _in_space(b, data, GLOBAL)
+        # What is computed from them is not kept in scalar registers around a loop.
+        stride, columns = _opaque(b, strides[-1], "s"), _opaque(b, shape[-1], "s")
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
@@ -1257,6 +1257,8 @@ class HipLowering(TensorLowering):
     ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
+        # Of known origin, what is computed from them would be kept around a loop: a lane mask for each comparison.
+        columns, access = _opaque(b, columns, "s"), _opaque(b, access, "s")
         base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
         chunk_bytes = size * width
 
