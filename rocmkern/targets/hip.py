@@ -106,7 +106,7 @@ class CompiledKernel:
         """Assembly text."""
         from numba.hip.util import comgrutils
 
-        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=False)[0].decode()
+        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=True)[0].decode()
 
     @property
     def _isa(self) -> str:
