@@ -63,9 +63,7 @@ def exceeded(
     return tuple(found)
 
 
-def _over(
-    budget: Budget, resources: Mapping[str, int], occupancy: float, loop: Mapping[str, int]
-) -> Iterable[str]:
+def _over(budget: Budget, resources: Mapping[str, int], occupancy: float, loop: Mapping[str, int]) -> Iterable[str]:
     """The limits of one budget that do not hold, in words."""
     if budget.vgpr is not None and resources["vgpr"] > budget.vgpr:
         yield f"{resources['vgpr']} vector registers, at most {budget.vgpr}"

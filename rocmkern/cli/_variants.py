@@ -109,4 +109,3 @@ def variants(
         for v in recorder.found
         if (not kernels or v.name in kernels) and (not dtypes or v.dtypes[0] in dtypes)
     ]
-

@@ -1,9 +1,9 @@
 """Compile the kernels for AMD architectures, without a card, and check what they need.
 
 Every variant that the rows of a matrix file launch is compiled for each architecture. A table says how many registers
-and how much memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1 if
-a kernel cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, exceeds local memory, or
-does not keep a budget of the matrix file.
+and how much memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1
+if a kernel cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, exceeds local memory,
+or does not keep a budget of the matrix file.
 
 Columns: vector registers (accumulators included), accumulators, scalar registers, bytes of local memory and of scratch,
 spilled vector and scalar registers, flat instructions, waves per SIMD as registers and local memory allow; and of the

@@ -1,9 +1,10 @@
 """The tile language on AMD GPUs: a block is `waves` waves, and a tile lies in the registers of its lanes.
 
 Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the
-lane groups ``l // 16`` share its columns as `atoms.Atom` says (8 instead of 16 where a configuration asks for it). This is the layout of a *transposed* product
-(``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are almost local, and weights become
-the operand of the next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
+lane groups ``l // 16`` share its columns as `atoms.Atom` says (8 instead of 16 where a configuration asks for it). This
+is the layout of a *transposed* product (``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are
+almost local, and weights become the operand of the next product without leaving it (one exchange of half-waves on
+gfx11, none elsewhere).
 
 =========  ==========================================================================================================
 Rows       one value per row block; lane groups hold copies
@@ -940,7 +941,7 @@ class HipLowering(TensorLowering):
             return vectors
 
         nothing = [const(ir.VectorType(F32, atom.registers), 0.0)] * (n // 16)
-        some = b.icmp_signed(">", columns, const(I64, 0))
+        some = b.icmp_unsigned("!=", columns, const(I64, 0))
         return [
             _branch(b, b.and_(ok, some), lambda offset=offset: block(offset), lambda: nothing)
             for ok, offset in zip(_flags(b, valid), offsets, strict=True)
@@ -1257,7 +1258,9 @@ class HipLowering(TensorLowering):
     ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
-        # Of known origin, what is computed from them would be kept around a loop: a lane mask for each comparison.
+        # The best way is known before a loop. For the others, what is computed from these would also be kept around it, a
+        # lane mask for each comparison, if their origin were known.
+        whole_rows = b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS))
         columns, access = _opaque(b, columns, "s"), _opaque(b, access, "s")
         base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
         chunk_bytes = size * width
@@ -1313,9 +1316,9 @@ class HipLowering(TensorLowering):
                 _schedule_no_further(b)
             return out
 
-        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
+        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_unsigned("!=", columns, const(I64, 0)))
         inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows)
-        best = b.and_(inside, b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS)))
+        best = b.and_(inside, whole_rows)
         slow = b.icmp_unsigned("==", access, const(I32, ELEMENTS))
         nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
 
@@ -1452,7 +1455,7 @@ class HipLowering(TensorLowering):
             b.icmp_signed("==", stride, const(I64, 2)),
             b.icmp_signed("==", b.or_(unaligned, ragged), const(I64, 0)),
         )
-        some = b.icmp_signed(">", columns, const(I64, 0))
+        some = b.icmp_unsigned("!=", columns, const(I64, 0))
         blocks = []
         for ok, offset in zip(_flags(b, valid), offsets, strict=True):
             blocks += _branch(
