@@ -1258,8 +1258,8 @@ class HipLowering(TensorLowering):
     ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
-        # The best way is known before a loop. For the others, what is computed from these would also be kept around it, a
-        # lane mask for each comparison, if their origin were known.
+        # The best way is known before a loop. For the others, what is computed from these would also be kept around it,
+        # a lane mask for each comparison, if their origin were known.
         whole_rows = b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS))
         columns, access = _opaque(b, columns, "s"), _opaque(b, access, "s")
         base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
