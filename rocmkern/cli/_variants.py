@@ -1,26 +1,27 @@
-"""Every kernel variant that the operations launch on an architecture, found by calling them on tiny arrays.
+"""Every kernel variant that the rows of a matrix launch on an architecture, found by making their calls.
 
-The calls go to an object that notes launches instead of running them, so that the list cannot differ from what
-`rocmkern.ops` really asks for.
+The calls go to an object that notes launches instead of running them, on arrays of the right shapes that are never
+filled. So the list cannot differ from what `rocmkern.ops` really asks for, and an operation is on it as soon as it has
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from rocmkern.matrix import Document, Draw, expand
+from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import launching_on, source
 from rocmkern.tile import api
+from rocmkern.tile.architectures import architecture
 
-_KEYS = 24
-_HEADS = 2
-#: Lengths of rows that reach every variant of a norm.
-_WIDTHS = (8, 512, 1024, 2048)
+#: Compute units of a large card: decoding splits its keys over so many blocks.
+_PARALLELISM = 96
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,20 @@ class Variant:
         return self.kernel.__name__
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of the configuration, without the architecture."""
+        return {name: getattr(self.cfg, name) for name in self.cfg.__dataclass_fields__ if name != "arch"}
+
+    @property
     def features(self) -> str:
         """The configuration in a few words, without the architecture."""
-        fields = {name: getattr(self.cfg, name) for name in self.cfg.__dataclass_fields__ if name != "arch"}
-        return " ".join(f"{name}={int(value)}" for name, value in fields.items())
+        return " ".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.settings.items())
 
 
 class Recorder:
     """A target that notes the variants of all launches."""
 
-    name, device, parallelism = "hip", None, 1
+    name, device, parallelism = "hip", None, _PARALLELISM
 
     def __init__(self, arch: str):
         self.arch = arch
@@ -57,13 +62,25 @@ class Recorder:
         self.found[Variant(kernel, cfg, source.dtypes_of(kernel, args))] = None
 
 
-def variants(arch: str, kernels: Sequence[str] = (), dtypes: Sequence[str] = ()) -> list[Variant]:
-    """All variants on an AMD architecture.
+class ShapeDraw(Draw):
+    """Arrays of the shapes and dtypes of a case; zeros that take no memory until somebody writes."""
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        """An array that is not filled."""
+        return np.zeros(shape, self.dtype if dtype is None else dtype)
+
+
+def variants(
+    archs: Iterable[str], matrix: Document, kernels: Sequence[str] = (), dtypes: Sequence[str] = ()
+) -> list[Variant]:
+    """All variants that the rows of a matrix launch, architecture by architecture.
 
     Parameters
     ----------
-    arch : str
-        Such as ``"gfx1100"``.
+    archs : iterable of str
+        AMD's, such as ``"gfx1100"``.
+    matrix : Document
+        Its rows say what is called.
     kernels : sequence of str
         Names to keep; empty: all.
     dtypes : sequence of str
@@ -72,70 +89,23 @@ def variants(arch: str, kernels: Sequence[str] = (), dtypes: Sequence[str] = ())
     Raises
     ------
     TargetError
-        If the architecture is not known, or not AMD's.
+        If an architecture is not known, or not AMD's.
     """
-    from rocmkern.tile.architectures import architecture
-
-    architecture(arch)
-    if not arch.startswith("gfx"):
-        raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
-    recorder = Recorder(arch)
-    with launching_on(recorder):
-        for call in _calls(arch):
-            call()
-    return [v for v in recorder.found if (not kernels or v.name in kernels) and (not dtypes or v.dtypes[0] in dtypes)]
-
-
-def _calls(arch: str) -> Iterator[Callable[[], Any]]:
-    """Calls that reach every variant."""
-    import ml_dtypes
-
-    import rocmkern as rk
-    from rocmkern.ops import _configs
-
-    sizes = _configs.blocks(arch)
-    for dtype in (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
-
-        def zeros(*shape: int, dtype: np.dtype = dtype) -> np.ndarray:
-            return np.zeros(shape, dtype)
-
-        for dim in sizes.keys:
-            k = zeros(1, _HEADS, _KEYS, dim)
-            for rows in (*sizes.rows, 4 * sizes.tall[0] or 1):
-                q = zeros(1, _HEADS, rows, dim)
-                slopes, bias = np.ones(_HEADS, np.float32), zeros(1, _HEADS, rows, _KEYS)
-                yield partial(rk.flash_attention, q, k, k)
-                yield partial(rk.flash_attention, q, k, k, alibi_slopes=slopes)
-                yield partial(rk.flash_attention, q, k, k, bias=bias)
-                yield partial(rk.decode_attention, q, k, k, num_splits=2)
-                yield partial(rk.decode_attention, q, k, k, num_splits=2, alibi_slopes=slopes)
-                yield partial(rk.qk_scores, q, k)
-                yield partial(rk.weighted_values, bias, k)
-        for rows in _configs.product_rows(arch, dtype.itemsize):
-            a, weight = zeros(rows, _KEYS), zeros(_KEYS, _KEYS)
-            yield partial(rk.matmul, a, weight)
-            yield partial(rk.linear, a, weight)
-            yield partial(rk.mlp, a, weight, weight, weight)
-        yield partial(rk.linear, zeros(1, 4096), zeros(_KEYS, 4096))
-        x, lse = zeros(1, _HEADS, 4, 8), np.zeros((1, _HEADS, 4), np.float32)
-        yield partial(rk.merge_attention, x, lse, x, lse)
-        yield partial(rk.repeat_kv, x, 2)
-        for mask_dtype in (np.dtype(np.bool_), np.dtype(np.float32), dtype):
-            yield partial(rk.apply_mask, x, np.ones((4, 8), mask_dtype))
-        yield partial(rk.causal_mask, 4, 8, dtype=dtype)
-        for width in _WIDTHS:
-            y, weight = zeros(4, width), zeros(width)
-            yield partial(rk.softmax, y)
-            yield partial(rk.embedding, y, np.zeros(4, np.int32))
-            yield partial(rk.rms_norm, y, weight)
-            yield partial(rk.rms_norm, y, weight, residual=y)
-            for parameters in ((), (weight,), (None, weight), (weight, weight)):
-                yield partial(rk.layer_norm, y, *parameters)
-        for y in (x, zeros(4, 512), zeros(4, 1024)):
-            yield partial(rk.scale, y, 2.0)
-            yield partial(rk.add_residual, y, y)
-            yield partial(rk.swiglu, y, y)
-            yield partial(rk.geglu, y, y)
-            yield partial(rk.geglu, y, y, approximate="tanh")
-        yield partial(rk.transpose, x)
-        yield partial(rk.transpose, x, (1, 0, 2, 3))
+    recorders = []
+    for arch in archs:
+        architecture(arch)
+        if not arch.startswith("gfx"):
+            raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
+        recorders.append(Recorder(arch))
+    for case in expand(matrix):
+        if case.facts.expect_error is None and case.skip_reason("hip") is None:
+            call = case.operation.call(ShapeDraw(case))
+            for recorder in recorders:
+                with launching_on(recorder):
+                    resolve(case.operation.function)(**call.arguments)
+    return [
+        v
+        for recorder in recorders
+        for v in recorder.found
+        if (not kernels or v.name in kernels) and (not dtypes or v.dtypes[0] in dtypes)
+    ]

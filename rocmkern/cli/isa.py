@@ -1,8 +1,9 @@
 """Compile the kernels for AMD architectures, without a card, and check what they need.
 
-Every variant that the operations launch is compiled for each architecture. A table says how many registers and how much
-memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1 if a kernel
-cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, or exceeds local memory.
+Every variant that the rows of a matrix file launch is compiled for each architecture. A table says how many registers
+and how much memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1
+if a kernel cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, exceeds local memory,
+or does not keep a budget of the matrix file.
 
 Columns: vector registers (accumulators included), accumulators, scalar registers, bytes of local memory and of scratch,
 spilled vector and scalar registers, flat instructions, waves per SIMD as registers and local memory allow; and of the
@@ -17,8 +18,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,6 @@ SUMMARY = "compile the kernels for AMD architectures without a card, and check r
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 DTYPES = ("float32", "float16", "bfloat16")
-_MUST_BE_ZERO = {
-    "scratch": "bytes of scratch",
-    "vgpr_spills": "spilled vector registers",
-    "sgpr_spills": "spilled scalar registers",
-    "flat": "flat instructions",
-}
 _HEADINGS = (
     "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "flat", "waves", "matrix", "vector", "trans", "ds", "global",
     "fma",
@@ -50,7 +45,7 @@ class Row:
     waves_by_registers: int
     waves_by_lds: float
     loop: dict[str, int]
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -58,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compile, how many at a time, where the result goes."""
     parser.add_argument(
         "--arch", default=",".join(ARCHITECTURES), metavar="LIST", help="architectures (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        default=Path("matrix.yaml"),
+        metavar="FILE",
+        help="matrix file: what to compile, and budgets (default: %(default)s)",
     )
     parser.add_argument("--kernel", default="", metavar="LIST", help="kernels (default: all)")
     parser.add_argument(
@@ -70,23 +72,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, print, save, check."""
+    from rocmkern.cli import _budgets
     from rocmkern.cli._variants import variants
+    from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
-    wanted = [variant for arch in archs for variant in variants(arch, kernels, dtypes)]
+    matrix = load(arguments.matrix)
+    wanted = variants(archs, matrix, kernels, dtypes)
     if not wanted:
         raise ArgumentError("--kernel, --dtype", f"{arguments.kernel} {arguments.dtype}", "what fits a kernel")
     if arguments.list:
         for variant in wanted:
             print(f"{variant.cfg.arch:<8} {variant.name:<17} {_short(variant.dtypes):<24} {variant.features}")
         return 0
+    if not kernels and not dtypes and set(archs) == set(ARCHITECTURES):
+        unused = _budgets.without_kernel(matrix, wanted)
+        if unused is not None:
+            raise unused
     require_compiler()
     started = time.perf_counter()
     rows: list[Row] = []
-    for row in _compiled(wanted, arguments.jobs):
+    for variant, row in zip(wanted, _compiled(wanted, arguments.jobs), strict=True):
+        if not row.error:
+            row = replace(row, problems=problems(row, variant.settings, matrix.matrix.budgets or {}))
         if not rows or rows[-1].arch != row.arch:
             print(f"\n{row.arch}\n{'kernel and configuration':<100}" + _cells(_HEADINGS))
         print("\n".join(describe(row)), flush=True)
@@ -116,7 +127,6 @@ def require_compiler() -> None:
 
 def examine(variant: Any) -> Row:
     """Compile one variant and look at its assembly."""
-    from rocmkern.cli import _assembly
     from rocmkern.runtime.errors import RocmkernError
     from rocmkern.targets.hip import compile_kernel
 
@@ -124,9 +134,16 @@ def examine(variant: Any) -> Row:
     try:
         compiled = compile_kernel(variant.kernel, variant.cfg, variant.dtypes)
         assembly = compiled.assembly
-    except RocmkernError as error:
+    except (RocmkernError, RuntimeError) as error:  # the latter is the code generator's
         return Row(arch, variant.name, variant.dtypes, variant.features, {}, 0, 0, {}, (str(error),), str(error))
-    resources = _assembly.resources(assembly)
+    return row_of(variant, assembly)
+
+
+def row_of(variant: Any, assembly: str) -> Row:
+    """What the assembly of a variant says; budgets are another matter."""
+    from rocmkern.cli import _assembly
+
+    arch, resources = variant.cfg.arch, _assembly.resources(assembly)
     by_registers, by_lds = _assembly.occupancy(arch, variant.cfg.waves, resources["vgpr"], resources["lds"])
     return Row(
         arch=arch,
@@ -137,32 +154,32 @@ def examine(variant: Any) -> Row:
         waves_by_registers=by_registers,
         waves_by_lds=by_lds,
         loop=_assembly.mix(_assembly.main_loop(assembly, *products(variant))),
-        problems=problems(arch, resources),
     )
 
 
 def products(variant: Any) -> tuple[int, int]:
-    """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave."""
+    """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave; 0 where this is not known."""
     from rocmkern.tile.architectures import architecture
 
     cfg, hardware = variant.cfg, architecture(variant.cfg.arch)
     columns = getattr(cfg, "head_dim", 0) + getattr(cfg, "value_dim", 0)
+    if not columns:
+        return 0, 0
     multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
     if hardware.matrix == "mfma" and variant.dtypes[0] == "float32":
         return multiplications // (16 * 16 * 4), 0
-    if hardware.matrix and variant.dtypes[0] != "float32":
+    if hardware.matrix and variant.dtypes[0] != "float32" and cfg.wave_rows == 16:
         return multiplications // 16**3, 0
     return 0, multiplications // hardware.wave
 
 
-def problems(arch: str, resources: dict[str, int]) -> tuple[str, ...]:
-    """What is wrong with the numbers of a kernel."""
-    from rocmkern.tile.architectures import local_memory_bytes
+def problems(row: Row, settings: Mapping[str, Any], budgets: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is wrong with the numbers of a kernel, by the budgets that match it."""
+    from rocmkern.cli import _budgets
 
-    found = [f"{resources[name]} {words}" for name, words in _MUST_BE_ZERO.items() if resources[name]]
-    if resources["lds"] > local_memory_bytes(arch):
-        found.append(f"{resources['lds']} bytes of local memory of {local_memory_bytes(arch)}")
-    return tuple(found)
+    kept = {n: b for n, b in budgets.items() if _budgets.matches(b, row.kernel, row.arch, row.dtypes, settings)}
+    occupancy = min(row.waves_by_registers, row.waves_by_lds)
+    return _budgets.exceeded(row.arch, row.resources, occupancy, row.loop, kept)
 
 
 def describe(row: Row) -> list[str]:

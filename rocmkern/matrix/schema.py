@@ -23,10 +23,12 @@ Target = Literal["python", "cpu", "hip", "cuda"]
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar]
 Extent = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
 Size = Extent | list[Extent]
 Shape = Annotated[dict[str, Size], Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+BUDGET_LIMITS = ("vgpr", "lds", "scratch", "spills", "occupancy", "vector_per_matrix", "fma_share")
 
 
 class Model(BaseModel):
@@ -238,6 +240,54 @@ class KnownFailure(Model):
         return (today or date.today()) > date.fromisoformat(self.expires)
 
 
+class Budget(Model):
+    """What compiled kernels may need on AMD architectures, and what their main loops must be like.
+
+    `rocmkern isa` checks it. The first four keys say for which kernels it holds; where several budgets match a kernel,
+    all of them hold. Without any budget a kernel has no scratch memory, no spilled registers and no flat instructions,
+    and fits into local memory; scratch and spills may be allowed, with a reason.
+
+    Attributes
+    ----------
+    kernel, arch : str
+        Names, with ``*`` and ``?``.
+    dtypes : list
+        Element types of the kernel's first tensor; default: all.
+    config : dict
+        Fields of the kernel's configuration that have these values.
+    vgpr, lds, scratch, spills : int
+        At most so many vector registers, bytes of local memory, bytes of scratch, spilled registers.
+    occupancy : float
+        At least so many waves for each SIMD, as registers and local memory allow.
+    vector_per_matrix : float
+        At most so many vector and transcendental instructions for each matrix instruction of the main loop.
+    fma_share : float
+        At least this share of FMAs among the vector operations of the main loop.
+    """
+
+    kernel: Text
+    arch: Text = "gfx*"
+    dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
+    config: Annotated[dict[Name, Scalar], Field(min_length=1)] | None = None
+    vgpr: Count | None = None
+    lds: Extent | None = None
+    scratch: Extent | None = None
+    spills: Extent | None = None
+    occupancy: Positive | None = None
+    vector_per_matrix: Positive | None = None
+    fma_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    reason: Text | None = None
+
+    @model_validator(mode="after")
+    def _tight_or_with_a_reason(self) -> Budget:
+        if all(getattr(self, name) is None for name in BUDGET_LIMITS):
+            raise ValueError(f"give at least one of {', '.join(BUDGET_LIMITS)}")
+        looser = [name for name in ("scratch", "spills") if getattr(self, name)]
+        if looser and self.reason is None:
+            raise ValueError(f"{' and '.join(looser)} above 0 must have a reason")
+        return self
+
+
 class Matrix(Model):
     """A whole matrix file."""
 
@@ -245,5 +295,6 @@ class Matrix(Model):
     registry: Text
     defaults: Settings | None = None
     operations: dict[str, Settings] | None = None
+    budgets: Annotated[dict[Name, Budget], Field(min_length=1)] | None = None
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
     known_failures: Annotated[list[KnownFailure], Field(min_length=1)] | None = None

@@ -6,7 +6,7 @@ bucket of the head dimension, whether scores are modified, and the element type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, weighted_values
@@ -29,8 +29,13 @@ class Blocks:
         Divisor of ``keys`` for float32; a step has at least 16 keys.
     one_wave_share : int
         Divisor of ``keys`` where a block is one wave, whose lanes hold the whole next step on its way.
-    one_wave_bytes : int
-        A block of one wave is not used where a row of the bucket is longer than this.
+    one_wave_bucket : int
+        Largest bucket for which blocks of one wave are used.
+    narrow : dict of int to int
+        Where products are FMAs and a lane cannot hold 16 rows: the smallest bucket at which a block of so many rows has
+        8 rows a wave, and twice the waves of ``rows``.
+    narrow_itemsize : int
+        Elements of so many bytes, and longer ones, are multiplied by FMAs.
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
@@ -46,17 +51,21 @@ class Blocks:
     few_rows_keys: int = 0
     float32_share: int = 1
     one_wave_share: int = 1
-    one_wave_bytes: int = 1024
+    one_wave_bucket: int = 256
+    narrow: dict[int, int] = field(default_factory=dict)
+    narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
 
-    def block_rows(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> tuple[int, int]:
-        """Rows and waves of a block for a problem of so many rows."""
-        wide = bucket * itemsize > self.one_wave_bytes
+    def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, int]:
+        """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
+        wide = bucket > self.one_wave_bucket
         sizes = [size for size, waves in self.rows.items() if size >= at_least and not (wide and waves == 1)]
         size = next((size for size in sizes if size >= needed), sizes[-1])
-        return size, self.rows[size]
+        if itemsize >= self.narrow_itemsize and bucket >= self.narrow.get(size, bucket + 1):
+            return {"block_m": size, "waves": 2 * self.rows[size], "wave_rows": 8}
+        return {"block_m": size, "waves": self.rows[size], "wave_rows": 16}
 
     def bucket(self, head_dim: int) -> int:
         """Smallest bucket that holds a head dimension."""
@@ -86,10 +95,12 @@ _RDNA = Blocks(
     keys={64: 64, 128: 32, 256: 16},
     float32_share=2,
     one_wave_share=2,
-    one_wave_bytes=512,
+    one_wave_bucket=128,
+    narrow={16: 128, 64: 256},
     line=(64, 64, 4),
     lines=(512, 1024),
 )
+_NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
 # A warp of a tall block has 32 rows, which halves what it reads of local memory for each product.
 _NVIDIA = Blocks(
     rows={16: 1, 64: 4},
@@ -105,6 +116,7 @@ _TABLE = {
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
+    "gfx103": _NO_MATRIX,
     "sm_": _NVIDIA,
 }
 
@@ -120,15 +132,14 @@ def attention(
     """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
     sizes = blocks(arch)
     dim = sizes.bucket(max(head_dim, value_dim))
-    block_m, waves = sizes.block_rows(rows, dim, itemsize)
+    block = sizes.block(rows, dim, itemsize)
     tall_rows, tall_waves, widest = sizes.tall
     if 0 < 4 * tall_rows <= rows and dim <= widest and itemsize == 2 and not score_mods:
-        block_m, waves = tall_rows, tall_waves
+        block |= {"block_m": tall_rows, "waves": tall_waves}
     return flash_attention.Config(
         arch=arch,
-        waves=waves,
-        block_m=block_m,
-        block_n=sizes.block_keys(block_m, dim, itemsize),
+        **block,
+        block_n=sizes.block_keys(block["block_m"], dim, itemsize),
         head_dim=dim,
         value_dim=dim,
         score_mods=score_mods,
@@ -139,18 +150,18 @@ def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Conf
     """Variant of ``qk_scores``."""
     sizes = blocks(arch)
     dim = sizes.bucket(head_dim)
-    block_m, waves = sizes.block_rows(rows, dim, itemsize, at_least=16)
-    keys = sizes.block_keys(block_m, dim, itemsize)
-    return qk_scores.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, head_dim=dim)
+    block = sizes.block(rows, dim, itemsize, at_least=16)
+    keys = sizes.block_keys(block["block_m"], dim, itemsize)
+    return qk_scores.Config(arch=arch, **block, block_n=keys, head_dim=dim)
 
 
 def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_values.Config:
     """Variant of ``weighted_values``."""
     sizes = blocks(arch)
     dim = sizes.bucket(value_dim)
-    block_m, waves = sizes.block_rows(rows, dim, itemsize, at_least=16)
-    keys = sizes.block_keys(block_m, dim, itemsize)
-    return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
+    block = sizes.block(rows, dim, itemsize, at_least=16)
+    keys = sizes.block_keys(block["block_m"], dim, itemsize)
+    return weighted_values.Config(arch=arch, **block, block_n=keys, value_dim=dim)
 
 
 def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **features: bool) -> Any:

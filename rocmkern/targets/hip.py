@@ -34,8 +34,9 @@ def launch({words}):
     body(config(CFG, 0, 0, 0), {arguments})
 """
 
-#: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`).
-PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>"
+#: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`). At
+#: the end, launch words are loaded where they are needed: those of the results behind the loop (see `_load_words`).
+PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,function(sink)"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class CompiledKernel:
         """Assembly text."""
         from numba.hip.util import comgrutils
 
-        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=False)[0].decode()
+        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=True)[0].decode()
 
     @property
     def _isa(self) -> str:
@@ -304,8 +305,30 @@ def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:
                 # Otherwise LLVM makes quiet NaNs of all operands of a maximum first.
                 set.add(fn.attributes, '"amdgpu-ieee"="false"')
             if fn.name == kernel_name:
+                _load_words(fn)
                 # llvmlite knows no string attributes; numba-hip adds its own in the same way.
                 set.add(fn.attributes, f'"amdgpu-flat-work-group-size"="{threads},{threads}"')
             elif not fn.is_declaration:
                 fn.attributes.discard("noinline")
                 fn.attributes.add("alwaysinline")
+
+
+def _load_words(kernel: Any) -> None:
+    """Let a kernel load its arguments from where they lie, instead of having them.
+
+    LLVM would load arguments at the start, all at once, and would keep them in scalar registers until they are used.
+    """
+    from llvmlite import ir
+
+    call = next(i for i in kernel.entry_basic_block.instructions if isinstance(i, ir.CallInstr))
+    first = len(call.operands) - len(kernel.args)
+    space = ir.PointerType(ir.IntType(8), 4)
+    get = ir.FunctionType(space, [])
+    b = ir.IRBuilder(kernel.entry_basic_block)
+    b.position_before(call)
+    segment = b.call(kernel.module.declare_intrinsic("llvm.amdgcn.kernarg.segment.ptr", fnty=get), [])
+    for i, argument in enumerate(kernel.args):
+        place = b.gep(segment, [ir.Constant(ir.IntType(32), 8 * i)], source_etype=ir.IntType(8))
+        word = b.load(b.bitcast(place, ir.PointerType(argument.type, 4)), align=8)
+        word.set_metadata("invariant.load", kernel.module.add_metadata([]))
+        call.operands[first + i] = word

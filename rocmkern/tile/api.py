@@ -63,11 +63,14 @@ class Config:
         For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
         in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
         `LINE_COLUMNS` columns a lane then.
+    wave_rows : int
+        Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     """
 
     arch: str = "python"
     waves: int = 1
     line: bool = False
+    wave_rows: int = 16
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ class Atom:
     ----------
     wave : int
         Lanes of a wave.
+    rows : int
+        Rows of a result that lie side by side in a wave: 16, or 8 without a matrix instruction.
     register_step, group_step : int
         Register ``i`` of a lane in group ``g`` holds column ``register_step * i + group_step * g`` of the 16.
     run : int
@@ -38,15 +40,16 @@ class Atom:
     run_step: int = 0
     intrinsics: dict[str, str] = field(default_factory=dict)
     trailing: int = 0
+    rows: int = 16
 
     @property
     def groups(self) -> int:
         """Lane groups that share the columns of a row."""
-        return self.wave // 16
+        return self.wave // self.rows
 
     @property
     def registers(self) -> int:
-        """float32 registers of a lane for one 16 x 16 tile."""
+        """float32 registers of a lane for 16 columns of a row."""
         return 16 // self.groups
 
 
@@ -75,4 +78,7 @@ ATOMS = {
     ),
     # No matrix instruction: the layout of gfx12's, so that a lane's columns are consecutive.
     "fma": Atom(wave=32, register_step=1, group_step=8),
+    # Half the rows, for tiles of which a lane could not hold 16 rows: half the registers, and as many FMAs for each
+    # load from local memory, but more elements of the left side have to come from other lanes.
+    "fma-8": Atom(wave=32, rows=8, register_step=1, group_step=4),
 }  # fmt: skip

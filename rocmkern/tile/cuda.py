@@ -180,7 +180,7 @@ def _checked(rule: Callable) -> Callable:
 
 def _is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return len(ty.hw) == 3
+    return ty.hw[2] == "line"
 
 
 def _slots(ty: Any) -> int:

@@ -1,9 +1,10 @@
 """The tile language on AMD GPUs: a block is `waves` waves, and a tile lies in the registers of its lanes.
 
 Layout. A wave owns consecutive tile rows, 16 at a time. Lane ``l`` holds row ``l % 16`` of such a row block, and the
-lane groups ``l // 16`` share its columns as `atoms.Atom` says. This is the layout of a *transposed* product
-(``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are almost local, and weights become
-the operand of the next product without leaving it (one exchange of half-waves on gfx11, none elsewhere).
+lane groups ``l // 16`` share its columns as `atoms.Atom` says (8 instead of 16 where a configuration asks for it). This
+is the layout of a *transposed* product (``S^T = K Q^T``), in which a query row belongs to a lane: row statistics are
+almost local, and weights become the operand of the next product without leaving it (one exchange of half-waves on
+gfx11, none elsewhere).
 
 =========  ==========================================================================================================
 Rows       one value per row block; lane groups hold copies
@@ -92,14 +93,22 @@ LANE_LOCAL, LANE_SOURCE, ACCESS, CHUNKS = 1, 2, 3, 4
 ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
 
 GLOBAL, LOCAL = 1, 3  # LLVM address spaces
+#: Control word of a DPP instruction that takes a value from another lane of 16: by exclusive or with its low bits.
+DPP_ROW_XMASK = 0x160
 POINTER = ir.PointerType(I8)
 #: Bit patterns of infinity.
 INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 
 
-def atom_of(arch: str) -> Atom:
-    """Layout of tiles on an architecture."""
-    return ATOMS[architecture(arch).matrix or "fma"]
+def atom_of(arch: str, wave_rows: int = 16) -> Atom:
+    """Layout of tiles on an architecture, with so many rows of a tile side by side in a wave."""
+    if wave_rows == 16:
+        return ATOMS[architecture(arch).matrix or "fma"]
+    atom = ATOMS["fma-8"]
+    if wave_rows != atom.rows or architecture(arch).wave != atom.wave:
+        allowed = "16 rows of a tile" if architecture(arch).wave != atom.wave else f"16 or {atom.rows} rows of a tile"
+        raise TypingError(f"a wave on {arch} has {allowed} side by side, not {wave_rows}")
+    return atom
 
 
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
@@ -112,7 +121,7 @@ def bound_config(cfg: api.Config) -> entry.BoundConfig:
 
 def _is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return len(ty.hw) == 3
+    return ty.hw[2] == "line"
 
 
 class Layout:
@@ -130,10 +139,10 @@ class Layout:
         return super().__new__(LineLayout if _is_line(ty) else Layout)
 
     def __init__(self, ty: Any):
-        self.arch, self.waves = ty.hw[:2]
-        self.atom = atom_of(self.arch)
+        self.arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(self.arch, wave_rows)
         self.m = ty.m
-        self.row_blocks = ty.m // (16 * self.waves)
+        self.row_blocks = ty.m // (wave_rows * self.waves)
         self.registers = self.atom.registers
 
     def vectors(self, columns: int) -> int:
@@ -146,9 +155,10 @@ class Layout:
 
     def row_numbers(self, b: ir.IRBuilder) -> list:
         """The tile rows of this lane, i32."""
-        first = b.mul(_wave_index(b, self.atom), const(I32, 16 * self.row_blocks))
+        rows = self.atom.rows
+        first = b.mul(_wave_index(b, self.atom), const(I32, rows * self.row_blocks))
         first = b.add(first, _Lane(b, self.atom).row)
-        return [b.add(first, const(I32, 16 * i)) for i in range(self.row_blocks)]
+        return [b.add(first, const(I32, rows * i)) for i in range(self.row_blocks)]
 
     def columns_of(self, c: int) -> ir.Constant:
         """Columns of vector ``c`` of a row in the first lane; this one's are `first_column` further."""
@@ -177,7 +187,9 @@ class LineLayout(Layout):
     """
 
     def __init__(self, ty: Any):
-        super().__init__(ty)
+        self.arch, self.waves, _ = ty.hw
+        self.atom = atom_of(self.arch)
+        self.m = ty.m
         self.row_blocks = ty.m // self.waves
         self.registers = api.LINE_COLUMNS
         self.width = self.registers * self.atom.wave
@@ -256,8 +268,8 @@ class Window:
 
     def __init__(self, ty: Any):
         self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
-        arch, self.waves = ty.hw
-        self.atom = atom_of(arch)
+        arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(arch, wave_rows)
         self.matrix = ty.dtype in self.atom.intrinsics
         self.item_bytes = DTYPES[ty.dtype]
         self.threads = self.waves * self.atom.wave
@@ -351,10 +363,12 @@ def _check(ty: Any) -> None:
     if isinstance(ty, TILE.Operand | TILE.Stage) and _is_line(ty):
         raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
-        waves = ty.hw[1]
-        if ty.m % (16 * waves):
+        arch, waves, wave_rows = ty.hw
+        atom_of(arch, wave_rows)
+        if ty.m % (wave_rows * waves):
             raise TypingError(
-                f"{waves} waves take tile rows in multiples of 16 a wave, {16 * waves} a block; got {ty.m}"
+                f"{waves} waves take tile rows in multiples of {wave_rows} a wave, {wave_rows * waves} a block; "
+                f"got {ty.m}"
             )
     if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
         raise TypingError(f"products take float32, float16 and bfloat16, got {ty.dtype}")
@@ -617,8 +631,8 @@ class _Lane:
     def __init__(self, b: ir.IRBuilder, atom: Atom):
         self.atom = atom
         self.index = b.and_(_thread(b), const(I32, atom.wave - 1))
-        self.row = b.and_(self.index, const(I32, 15))
-        self.group = b.lshr(self.index, const(I32, 4))
+        self.row = b.and_(self.index, const(I32, atom.rows - 1))
+        self.group = b.lshr(self.index, const(I32, atom.rows.bit_length() - 1))
 
 
 def _wave_index(b: ir.IRBuilder, atom: Atom) -> ir.Value:
@@ -630,13 +644,19 @@ def _from_group(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> 
     if distance == 0:
         return value
     bits = b.bitcast(value, I32)
-    if atom.wave == 32:
-        identity = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
-        # All lanes are active, so that the value for lanes that are not (the first one) never counts.
-        nothing = ir.Constant(I32, ir.Undefined)
-        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [nothing, bits, *identity, const(I1, 0), const(I1, 1)])
+    lanes = atom.rows * distance
+    # All lanes are active, so that the value for lanes that are not (the first one) never counts.
+    nothing = ir.Constant(I32, ir.Undefined)
+    if atom.wave == 32 and lanes < 16:
+        control = [const(I32, x) for x in (DPP_ROW_XMASK + lanes, 0xF, 0xF)]
+        bits = call(b, "llvm.amdgcn.update.dpp.i32", I32, [nothing, bits, *control, const(I1, 1)])
+    elif atom.wave == 32:
+        # Lane n of a half wave takes what lane n (or 8 lanes on) of the other one has.
+        selectors = [const(I32, 0x76543210), const(I32, 0xFEDCBA98 - (1 << 32))]
+        selectors = selectors[::-1] if lanes & 8 else selectors
+        bits = call(b, "llvm.amdgcn.permlanex16.i32", I32, [nothing, bits, *selectors, const(I1, 0), const(I1, 1)])
     else:
-        lane = b.xor(_Lane(b, atom).index, const(I32, 16 * distance))
+        lane = b.xor(_Lane(b, atom).index, const(I32, lanes))
         bits = call(b, "llvm.amdgcn.ds.bpermute", I32, [b.shl(lane, const(I32, 2)), bits])
     return b.bitcast(bits, value.type)
 
@@ -997,7 +1017,9 @@ class HipLowering(TensorLowering):
             return self.gather_lines(context, b, sig, x, index, col0, valid, layout)
         atom, size = layout.atom, DTYPES[ty.dtype]
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
-        base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
+        base = _in_space(b, data, GLOBAL)
+        # What is computed from them is not kept in scalar registers around a loop.
+        stride, columns = _opaque(b, strides[-1], "s"), _opaque(b, shape[-1], "s")
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
@@ -1014,7 +1036,7 @@ class HipLowering(TensorLowering):
             return vectors
 
         nothing = [const(ir.VectorType(F32, atom.registers), 0.0)] * (n // 16)
-        some = b.icmp_signed(">", columns, const(I64, 0))
+        some = b.icmp_unsigned("!=", columns, const(I64, 0))
         return [
             _branch(b, b.and_(ok, some), lambda offset=offset: block(offset), lambda: nothing)
             for ok, offset in zip(_flags(b, valid), offsets, strict=True)
@@ -1310,8 +1332,8 @@ class HipLowering(TensorLowering):
             m, l, acc = args[1 : 1 + rows], args[1 + rows : 1 + 2 * rows], args[1 + 2 * rows :]
             return self.softmax(b, Layout(s_ty).atom, args[0], m, l, acc, scores)
 
-        arch, waves = s_ty.hw
-        name = f"softmax_{arch}_{waves}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"
+        arch, waves, wave_rows = s_ty.hw
+        name = f"softmax_{arch}_{waves}x{wave_rows}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"
         values = _shared(b, name, [scale, *_flat(parts)], _items(b, s), body)
         ends = [0, *itertools.accumulate((len(values) - 2 * rows - tiles, rows, rows, tiles))]
         out = [_array(b, values[i:j]) for i, j in itertools.pairwise(ends)]
@@ -1468,6 +1490,10 @@ class HipLowering(TensorLowering):
     ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
+        # The best way is known before a loop. For the others, what is computed from these would also be kept around it,
+        # a lane mask for each comparison, if their origin were known.
+        whole_rows = b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS))
+        columns, access = _opaque(b, columns, "s"), _opaque(b, access, "s")
         base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
         chunk_bytes = size * width
 
@@ -1522,9 +1548,9 @@ class HipLowering(TensorLowering):
                 _schedule_no_further(b)
             return out
 
-        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
+        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_unsigned("!=", columns, const(I64, 0)))
         inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows)
-        best = b.and_(inside, b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS)))
+        best = b.and_(inside, whole_rows)
         slow = b.icmp_unsigned("==", access, const(I32, ELEMENTS))
         nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
 
@@ -1661,7 +1687,7 @@ class HipLowering(TensorLowering):
             b.icmp_signed("==", stride, const(I64, 2)),
             b.icmp_signed("==", b.or_(unaligned, ragged), const(I64, 0)),
         )
-        some = b.icmp_signed(">", columns, const(I64, 0))
+        some = b.icmp_unsigned("!=", columns, const(I64, 0))
         blocks = []
         for ok, offset in zip(_flags(b, valid), offsets, strict=True):
             blocks += _branch(
@@ -1704,7 +1730,7 @@ class HipLowering(TensorLowering):
                 runs.append(self.exchange_halves(b, atom, short) if atom.run == 16 else short)
             return runs
 
-        name = f"operand_{out.hw[0]}_{out.hw[1]}_{out.dtype}_{out.m}x{out.k}"
+        name = f"operand_{out.hw[0]}_{out.hw[1]}x{out.hw[2]}_{out.dtype}_{out.m}x{out.k}"
         return self.keep_operand(b, out, _shared(b, name, [], _items(b, tile), body))
 
     @staticmethod
@@ -1755,8 +1781,8 @@ class HipLowering(TensorLowering):
             tiles = _if(b, special, own[1:], exact)
             return _if(b, b.not_(special), tiles, lambda: _flat(multiply(_in_blocks(tiles, columns))))
 
-        arch, waves = out.hw
-        name = f"nn_{arch}_{waves}_{window.dtype}_{out.m}x{out.n}x{window.n}"
+        arch, waves, wave_rows = out.hw
+        name = f"nn_{arch}_{waves}x{wave_rows}_{window.dtype}_{out.m}x{out.n}x{window.n}"
         args = [*_flat(left), self.local(b, st, copy)]
         return _array(b, _shared(b, name, args, [where, *_flat(sums)], body))
 
@@ -1935,7 +1961,7 @@ class HipLowering(TensorLowering):
         a, window = Window(sig.args[0]), Window(sig.args[1])
         sums, atom = self.start_of(b, out, acc), layout.atom
         a_local, local = self.local(b, left), self.local(b, right)
-        row0 = b.mul(_wave_index(b, atom), const(I32, 16 * layout.row_blocks))
+        row0 = b.mul(_wave_index(b, atom), const(I32, atom.rows * layout.row_blocks))
         if window.matrix:
             lefts = self.fragments(b, a, self.local(b, left, 1), 1, row0)
             fragment = self.fragments(b, window, self.local(b, right, 1), 1)
@@ -1952,7 +1978,7 @@ class HipLowering(TensorLowering):
 
         def load(k: int) -> tuple:
             a_row, row = const(I32, 4 * k * a.copies[0].ld), const(I32, 4 * k * window.copies[0].ld)
-            xs = [b.add(a_start, b.add(a_row, const(I32, 64 * r))) for r in range(layout.row_blocks)]
+            xs = [b.add(a_start, b.add(a_row, const(I32, 4 * atom.rows * r))) for r in range(layout.row_blocks)]
             ys = [b.add(start, b.add(row, const(I32, 64 * c))) for c in range(out.n // 16)]
             return [_load(b, a_local, x, F32, 4) for x in xs], [_load(b, local, y, run, 16) for y in ys]
 

@@ -57,9 +57,9 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Config({cfg})")
 
         @property
-        def hw(self) -> tuple:
-            """What values are laid out for: architecture and waves, and "line" for rows along lanes."""
-            return (self.cfg.arch, self.cfg.waves, *(("line",) if self.cfg.line else ()))
+        def hw(self) -> tuple[str, int, int | str]:
+            """What values are laid out for: architecture, waves, rows of a wave or "line" for rows along lanes."""
+            return self.cfg.arch, self.cfg.waves, "line" if self.cfg.line else self.cfg.wave_rows
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""

@@ -1,15 +1,18 @@
 """``rocmkern isa``: what is read from assembly, which kernels are compiled, and what is an error."""
 
 import json
+import lzma
+from pathlib import Path
 
 import pytest
 
-from rocmkern.cli import _assembly, isa, main
-from rocmkern.cli._variants import Recorder, variants
-from rocmkern.matrix import expand, load, make_call
-from rocmkern.matrix.registry import resolve
+from rocmkern import kernels
+from rocmkern.cli import _assembly, _budgets, isa, main
+from rocmkern.cli._variants import Variant, variants
+from rocmkern.kernels import qk_scores
+from rocmkern.matrix import load, loads
+from rocmkern.matrix.schema import Budget
 from rocmkern.runtime.errors import TargetError
-from rocmkern.targets import launching_on
 
 METADATA = """\
     .agpr_count:     58
@@ -151,41 +154,163 @@ def test_occupancy_is_bounded_by_registers_and_by_local_memory(arch, waves, vgpr
     assert _assembly.occupancy(arch, waves, vgpr, lds) == expected
 
 
-def test_limits_that_are_exceeded_are_named():
-    good = dict.fromkeys(("vgpr", "agpr", "sgpr", "scratch", "vgpr_spills", "sgpr_spills", "flat"), 0) | {"lds": 65536}
-    assert isa.problems("gfx1100", good) == ()
-    assert isa.problems("gfx1100", good | {"scratch": 8, "sgpr_spills": 2}) == (
-        "8 bytes of scratch", "2 spilled scalar registers",
+GOOD = dict.fromkeys(("vgpr", "agpr", "sgpr", "scratch", "vgpr_spills", "sgpr_spills", "flat"), 0) | {"lds": 65536}
+LOOP = {"matrix": 10, "vector": 60, "transcendental": 10, "fma": 45, "vector_operations": 60}
+
+
+def test_what_no_kernel_may_need_is_named():
+    assert _budgets.exceeded("gfx1100", GOOD, 4, LOOP) == ()
+    assert _budgets.exceeded("gfx1100", GOOD | {"scratch": 8, "sgpr_spills": 2, "flat": 1}, 4, LOOP) == (
+        "8 bytes of scratch", "0 vector and 2 scalar registers spilled", "1 flat instructions",
     )  # fmt: skip
-    assert isa.problems("gfx1100", good | {"lds": 65537}) == ("65537 bytes of local memory of 65536",)
-    assert isa.problems("gfx950", good | {"lds": 65537}) == ()
+    assert _budgets.exceeded("gfx1100", GOOD | {"lds": 65537}, 4, LOOP) == ("65537 bytes of local memory of 65536",)
+    assert _budgets.exceeded("gfx950", GOOD | {"lds": 65537}, 4, LOOP) == ()
 
 
-def test_the_variants_are_all_that_the_matrix_launches():
-    known = set(variants("gfx1100"))
-    recorder = Recorder("gfx1100")
-    cases = [c for c in expand(load("matrix.yaml")) if c.category == "quick" and c.facts.expect_error is None]
-    with launching_on(recorder):
-        for case in cases:
-            call = make_call(case)
-            resolve(case.operation.function)(**call.arguments)
-    assert len(cases) > 400
-    assert set(recorder.found) - known == set()
+@pytest.mark.parametrize(
+    ("kept", "broken", "words"),
+    [
+        ({"vgpr": 100}, {"vgpr": 99}, "100 vector registers, at most 99"),
+        ({"lds": 65536}, {"lds": 65535}, "65536 bytes of local memory, at most 65535"),
+        ({"occupancy": 3.5}, {"occupancy": 4}, "3.5 waves for each SIMD, at least 4"),
+        ({"vector_per_matrix": 7}, {"vector_per_matrix": 6.9},
+         "7.00 vector instructions for each matrix instruction, at most 6.9"),
+        ({"fma_share": 0.75}, {"fma_share": 0.76}, "75.0% FMAs in the main loop, at least 76%"),
+    ],
+)  # fmt: skip
+def test_a_limit_holds_up_to_its_number(kept, broken, words):
+    numbers = ("gfx1100", GOOD | {"vgpr": 100}, 3.5, LOOP)
+    assert _budgets.exceeded(*numbers, {"mine": Budget(kernel="any", **kept)}) == ()
+    assert _budgets.exceeded(*numbers, {"mine": Budget(kernel="any", **broken)}) == (f"{words} (budget mine)",)
+
+
+def test_a_main_loop_without_the_instructions_of_a_limit_breaks_it():
+    limits = {"mine": Budget(kernel="any", vector_per_matrix=8, fma_share=0.5)}
+    assert _budgets.exceeded("gfx1100", GOOD, 4, {}, limits) == (
+        "no matrix instruction in the main loop (budget mine)",
+        "0.0% FMAs in the main loop, at least 50% (budget mine)",
+    )
+
+
+def test_scratch_and_spills_can_be_allowed_up_to_a_number():
+    allowed = {"mine": Budget(kernel="any", scratch=16, spills=3, reason="a test")}
+    spilled = GOOD | {"vgpr_spills": 1, "sgpr_spills": 2}
+    assert _budgets.exceeded("gfx1100", spilled | {"scratch": 16}, 4, LOOP, allowed) == ()
+    assert len(_budgets.exceeded("gfx1100", spilled | {"scratch": 17, "sgpr_spills": 3}, 4, LOOP, allowed)) == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ({"kernel": "flash_*"}, True),
+        ({"kernel": "scale"}, False),
+        ({"kernel": "flash_*", "arch": "gfx11*"}, True),
+        ({"kernel": "flash_*", "arch": "gfx9*"}, False),
+        ({"kernel": "flash_*", "dtypes": ["f16", "f32"]}, True),
+        ({"kernel": "flash_*", "dtypes": ["bf16"]}, False),
+        ({"kernel": "flash_*", "config": {"waves": 4, "score_mods": False}}, True),
+        ({"kernel": "flash_*", "config": {"waves": 8}}, False),
+        ({"kernel": "flash_*", "config": {"columns": 8}}, False),
+    ],
+)
+def test_a_budget_says_which_kernels_it_is_for(budget, expected):
+    settings = {"waves": 4, "score_mods": False}
+    found = _budgets.matches(Budget(vgpr=1, **budget), "flash_attention", "gfx1100", ("float16", "float32"), settings)
+    assert found == expected
+
+
+def recorded(name):
+    """Labels, instructions and resources of a kernel that numba-hip compiled."""
+    with lzma.open(Path(__file__).parent / "recorded" / f"{name}.s.xz", "rt") as file:
+        return file.read()
+
+
+def scores(arch, dtype):
+    """The variant of recorded assembly."""
+    cfg = qk_scores.Config(arch=arch, waves=1, block_m=16, block_n=32 if dtype == "float16" else 16, head_dim=64)
+    return Variant(qk_scores.qk_scores, cfg, (dtype,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "resources", "loop", "waves"),
+    [
+        ("gfx1100", "float16", {"vgpr": 124, "sgpr": 59, "lds": 4608}, {"matrix": 8, "lds": 24}, (10, 7.0)),
+        ("gfx1030", "float32", {"vgpr": 115, "sgpr": 52, "lds": 4352}, {"fma": 512, "vector": 546}, (8, 7.5)),
+    ],
+)
+def test_recorded_assembly_becomes_a_row(arch, dtype, resources, loop, waves):
+    name = f"qk_scores_{'f16' if dtype == 'float16' else 'f32'}_{arch}"
+    row = isa.row_of(scores(arch, dtype), recorded(name))
+    assert row.resources | resources == row.resources and row.loop | loop == row.loop
+    assert (row.waves_by_registers, row.waves_by_lds) == waves
+    assert not any(row.resources[key] for key in ("scratch", "vgpr_spills", "sgpr_spills", "flat"))
+
+
+def test_the_budgets_that_match_a_row_are_checked():
+    variant = scores("gfx1030", "float32")
+    row = isa.row_of(variant, recorded("qk_scores_f32_gfx1030"))
+    budgets = {
+        "kept": Budget(kernel="qk_*", arch="gfx103?", fma_share=0.9),
+        "broken": Budget(kernel="qk_*", config={"head_dim": 64}, vgpr=114),
+        "not_mine": Budget(kernel="qk_*", config={"head_dim": 128}, vgpr=1),
+    }
+    assert isa.problems(row, variant.settings, budgets) == ("115 vector registers, at most 114 (budget broken)",)
+
+
+def test_every_budget_of_the_matrix_is_for_a_kernel():
+    matrix = load("matrix.yaml")
+    assert len(matrix.matrix.budgets) > 5
+    assert _budgets.without_kernel(matrix, variants(isa.ARCHITECTURES, matrix)) is None
+
+
+def test_a_budget_for_no_kernel_is_an_error_with_its_place():
+    text = SMALL + "budgets:\n  lost: {kernel: gemm, vgpr: 128}\n"
+    matrix = loads(text)
+    error = _budgets.without_kernel(matrix, variants(["gfx1100"], matrix))
+    assert str(error).startswith("<matrix>:") and "budgets.lost: matches no kernel" in str(error)
+
+
+SMALL = """\
+version: 1
+registry: rocmkern.matrix.operations
+groups:
+  some:
+    why: a test
+    operation: softmax
+    rows:
+      - {shape: {size: [4, 4]}, dtypes: [f32, f16]}
+      - {category: benchmark, shape: {size: [65536, 16384]}, dtypes: [bf16]}
+      - {name: bad, shape: {size: [4, 4]}, spoil: {x: as_list}, expect_error: {type: ArgumentTypeError, argument: x}}
+"""
+
+
+def test_variants_are_those_of_the_rows_and_large_rows_take_no_memory():
+    found = variants(["gfx1100", "gfx942"], loads(SMALL))
+    assert [(v.cfg.arch, v.name, v.dtypes[0]) for v in found] == [
+        (arch, "softmax", dtype) for arch in ("gfx1100", "gfx942") for dtype in ("float32", "float16", "bfloat16")
+    ]
 
 
 def test_kernels_and_types_can_be_chosen():
-    chosen = variants("gfx942", kernels=["softmax", "scale"], dtypes=["float16"])
+    chosen = variants(["gfx942"], load("matrix.yaml"), kernels=["softmax", "scale"], dtypes=["float16"])
     assert sorted((v.name, v.dtypes[0]) for v in chosen) == [("scale", "float16"), ("softmax", "float16")]
+
+
+def test_the_rows_of_the_matrix_reach_every_kernel():
+    """A kernel that no row launches would never be compiled."""
+    names = {path.stem for path in Path(kernels.__file__).parent.glob("*.py")} - {"__init__"}
+    assert names <= {v.kernel.__module__.rpartition(".")[2] for v in variants(["gfx1100"], load("matrix.yaml"))}
 
 
 def test_other_makers_architectures_are_refused():
     with pytest.raises(TargetError, match="'sm_90' is not an AMD architecture"):
-        variants("sm_90")
+        variants(["sm_90"], loads(SMALL))
 
 
 def test_the_list_needs_no_compiler(capsys):
     assert main(["isa", "--arch", "gfx1201", "--kernel", "softmax", "--dtype", "float32", "--list"]) == 0
-    assert capsys.readouterr().out.split() == ["gfx1201", "softmax", "2f32", "waves=4", "block_m=64", "block_n=64"]
+    expected = "gfx1201 softmax 2f32 waves=4 wave_rows=16 block_m=64 block_n=64"
+    assert capsys.readouterr().out.split() == expected.split()
 
 
 def test_words_that_choose_nothing_are_an_error(capsys):

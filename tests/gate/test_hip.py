@@ -10,6 +10,7 @@ import streaming
 
 from rocmkern import tile as T
 from rocmkern.kernels.flash_attention import Config, flash_attention
+from rocmkern.ops import _configs
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
@@ -35,10 +36,12 @@ def dtype(request):
 
 
 @functools.cache
-def device_arch() -> str:
+def device_arch(wave_rows: int = 16) -> str:
     arch = hip.get_current_device().amdgpu_arch.split(":")[0]
     if not architecture(arch).matrix:
         pytest.skip(f"the device is {arch}, which has no matrix instructions")
+    if wave_rows != 16 and architecture(arch).wave != 32:
+        pytest.skip(f"the device is {arch}, whose waves have 64 lanes")
     return arch
 
 
@@ -99,6 +102,7 @@ class Case:
     sparse: bool = False
     poison: str = ""
     waves: int = 4
+    wave_rows: int = 16
 
 
 CASES = {
@@ -117,6 +121,9 @@ CASES = {
     "two row blocks a wave": Case(70, 70, waves=2, causal=True),
     "head dim 256": Case(40, 70, 250, 200, causal=True),
     "one wave": Case(3, 70, 128, 128, causal=True, pack=3, waves=1),
+    "eight rows a wave": Case(70, 70, 250, 200, causal=True, waves=8, wave_rows=8),
+    "eight rows a wave, score modifications": Case(40, 70, mods=True, causal=True, sinks=True, waves=4, wave_rows=8),
+    "eight rows a wave, nan in sight": Case(40, 70, causal="top_left", poison="visible", waves=8, wave_rows=8),
 }
 
 
@@ -162,8 +169,8 @@ def attention(case: Case, dtype: str):
     width = next(width for width in (64, 128, 256) if case.head_dim <= width)
     block_m, block_n = 16 if case.waves == 1 else 64, 16 if width == 256 or case.waves == 1 else 32
     cfg = Config(
-        arch=device_arch(), waves=case.waves, block_m=block_m, block_n=block_n, head_dim=width, value_dim=width,
-        score_mods=case.mods,
+        arch=device_arch(case.wave_rows), waves=case.waves, wave_rows=case.wave_rows, block_m=block_m, block_n=block_n,
+        head_dim=width, value_dim=width, score_mods=case.mods,
     )  # fmt: skip
     rows = max(case.lengths[0]) if case.lengths else case.sq
     left, right = (FOREVER if n is None else n for n in case.window or (None, None))
@@ -221,13 +228,13 @@ def products(cfg, x: T.Tensor[2], y: T.Tensor[2], out: T.Tensor[3]):
     T.store_tile(out[3], (row,), 0, T.dot_nn_where(a, right, sums), valid)
 
 
-@pytest.mark.parametrize("waves", [4, 1])
-def test_products_equal_numpy(dtype, waves):
+@pytest.mark.parametrize(("waves", "wave_rows"), [(4, 16), (2, 16), (8, 8), (4, 8)])
+def test_products_equal_numpy(dtype, waves, wave_rows):
     rng, ty = np.random.default_rng(2), DTYPES[dtype]
     # Small whole numbers: every sum is exact in every dtype.
     x, y = (rng.integers(-3, 4, shape).astype(ty) for shape in ((60, 70), (75, 29)))
     out = fenced((4, 64, 32), np.float32)
-    run(products, Shape(arch=device_arch(), waves=waves), (1, 1, 1), [x, y, out])
+    run(products, Shape(arch=device_arch(wave_rows), waves=waves, wave_rows=wave_rows), (1, 1, 1), [x, y, out])
     assert_fence(out)
 
     def window(values, row0, col0, rows, columns):
@@ -253,14 +260,13 @@ def attention_dtypes(dtype: str) -> tuple:
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("width", [128, 256])
 def test_attention_needs_no_scratch(arch, dtype, width):
-    block_n = 2048 // width if dtype == "float32" else 32
-    cfg = Config(arch=arch, waves=4, block_m=64, block_n=block_n, head_dim=width, value_dim=width)
+    cfg = _configs.attention(arch, 64, width, width, np.dtype(dtype).itemsize, score_mods=True)
     kernel = compile_kernel(flash_attention, cfg, attention_dtypes(dtype))
     resources = kernel.resources()
     assert [resources[x] for x in ("scratch_bytes", "vgpr_spills", "sgpr_spills", "flat")] == [0, 0, 0, 0]
-    assert resources["local_bytes"] == kernel.local_bytes <= 34 * 1024
+    assert resources["local_bytes"] == kernel.local_bytes <= 54 * 1024
 
 
 def test_windows_beyond_local_memory_are_refused():
@@ -273,6 +279,13 @@ def test_rows_that_do_not_fit_the_waves_are_refused():
     cfg = Config(arch="gfx1100", waves=4, block_m=16, block_n=32)
     with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
         compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
+
+
+def test_rows_of_a_wave_that_its_lanes_cannot_hold_are_refused():
+    for arch, wave_rows, allowed in (("gfx942", 8, "16 rows"), ("gfx1100", 4, "16 or 8 rows")):
+        cfg = Config(arch=arch, waves=4, wave_rows=wave_rows, block_m=64, block_n=32)
+        with pytest.raises(TileError, match=f"{allowed} of a tile side by side, not {wave_rows}"):
+            compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
 
 
 def test_other_makers_architectures_are_refused():

@@ -29,6 +29,8 @@ groups:
         <<: *first
         inputs: {all: {kind: large, amplitude: 5.0}}
         memory: [strided, {x: negative}]
+budgets:
+  few_registers: {kernel: row_*, vgpr: 96}
 """
 
 
@@ -108,6 +110,12 @@ MISTAKES = [
         "is missing",
     ),
     ("{c: 3.0, reason", "{reason", 5, 26, "operations.row_stats.tolerance", "at least one of"),
+    ("vgpr: 96", "vgprs: 96", 19, 34, "budgets.few_registers.vgprs", "did you mean 'vgpr'?"),
+    ("vgpr: 96", "vgpr: 0", 19, 40, "budgets.few_registers.vgpr", "greater than or equal to 1"),
+    ("vgpr: 96", "fma_share: 1.5", 19, 45, "budgets.few_registers.fma_share", "less than or equal to 1"),
+    ("vgpr: 96", "dtypes: [f32]", 19, 18, "budgets.few_registers", "give at least one of vgpr"),
+    ("vgpr: 96", "scratch: 16", 19, 18, "budgets.few_registers", "scratch above 0 must have a reason"),
+    ("vgpr: 96", "spills: 1", 19, 18, "budgets.few_registers", "spills above 0 must have a reason"),
 ]
 
 
