@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -80,7 +80,15 @@ def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Itera
     """
     manager.check_process()
     origins = {view.origin for view in views if view.origin is not None}
-    buffers = _buffers(views)
+    with between_uses(manager, origins, _buffers(views), stream, name):
+        yield
+
+
+@contextmanager
+def between_uses(
+    manager: Any, origins: Collection[Origin], buffers: Sequence[Any], stream: int, name: str
+) -> Iterator[None]:
+    """As `ordered`, for arrays of other libraries by their origins and for our own by what holds their memory."""
     before = {origin.stream for origin in origins}
     for buffer in buffers:
         before |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}

@@ -31,15 +31,22 @@ class _Current:
         self._device = device
 
     def __enter__(self) -> None:
+        # Every launch comes here: most of the checks of the calls are for an error that is not there.
         device = self._device
-        context = device.check("cuCtxGetCurrent", driver.cuCtxGetCurrent())
+        status, context = driver.cuCtxGetCurrent()
+        if status:
+            device.check("cuCtxGetCurrent", (status,))
         self._pushed = int(context) != device.context_handle
         if self._pushed:
-            device.check("cuCtxPushCurrent", driver.cuCtxPushCurrent(device.context))
+            (status,) = driver.cuCtxPushCurrent(device.context)
+            if status:
+                device.check("cuCtxPushCurrent", (status,))
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._pushed:
-            self._device.check("cuCtxPopCurrent", driver.cuCtxPopCurrent())
+            status = driver.cuCtxPopCurrent()
+            if status[0]:
+                self._device.check("cuCtxPopCurrent", status)
 
 
 class CudaDevice(GpuDevice):

@@ -83,17 +83,22 @@ class Buffer:
         The part that the tensor may use.
     number : int
         Its number in the ledger.
+    only_stream : int or None
+        The stream that it was made for, as long as no other stream uses it too; then None.
     """
 
-    __slots__ = ("__weakref__", "_ticket", "address", "memory", "nbytes", "number")
+    __slots__ = ("__weakref__", "_ticket", "address", "memory", "nbytes", "number", "only_stream")
 
     def __init__(self, memory: DeviceMemory, address: int, nbytes: int, ticket: Ticket):
         self.memory, self.address, self.nbytes = memory, address, nbytes
         self.number, self._ticket = ticket.number, ticket
+        self.only_stream: Stream | None = None if ticket.block is None else ticket.block.stream
 
     def record_stream(self, stream: Stream) -> None:
         """Note that work on `stream` uses the buffer too, so that it is not reused before that work is done."""
-        self._ticket.other_streams.add(stream)
+        if stream != self.only_stream:
+            self.only_stream = None
+            self._ticket.other_streams.add(stream)
 
     def streams(self) -> set[Stream]:
         """Return the streams that use the buffer: the one it was made for, and those that were said to."""
