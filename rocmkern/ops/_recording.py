@@ -134,11 +134,11 @@ class Recorder:
 
     def found_apart(self, a: Any, b: Any) -> None:
         """Note that two operands do not overlap."""
-        numbers = [self._number_of(x) if isinstance(x, DeviceView) else None for x in (a, b)]
-        if any(number is None or number >= len(self.arrays) for number in numbers):
-            self.refuse("a comparison of memory that is not an argument")
-        else:
-            self.apart.add((numbers[0], numbers[1]))  # type: ignore[arg-type]
+        numbers: list[Any] = [self._number_of(x) if isinstance(x, DeviceView) else None for x in (a, b)]
+        if None in numbers:
+            self.refuse("a comparison of memory of unknown origin")
+        elif all(number < len(self.arrays) for number in numbers):  # new memory overlaps with nothing
+            self.apart.add((numbers[0], numbers[1]))
 
     def number_of_result(self, x: Any) -> int | None:
         """Number of an array that the call returned; None if it is none of those that were noted."""
