@@ -49,6 +49,7 @@ _launch: Any = None  # imported by the first call that needs it: `import rocmker
 # Filled when PyTorch is first seen: a process without it does not import it.
 _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
+_strided: Any = None
 _torch_layouts: dict[tuple, Layout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
@@ -69,15 +70,15 @@ class Call(NamedTuple):
         The array arguments, and where their elements 0 are.
     owners : list
         What holds the memory of those that are our own.
-    origin : Origin or None
-        Where PyTorch goes on with its arrays.
+    stream : int or None
+        On which PyTorch goes on with its arrays; None where there are none.
     """
 
     key: tuple
     arrays: list[Any]
     addresses: list[int]
     owners: list[Any]
-    origin: _streams.Origin | None
+    stream: int | None
 
 
 class Plan:
@@ -101,13 +102,14 @@ class Plan:
         assert recorder.stream is not None
         self._device, self._stream = recorder.target.device, recorder.stream
         self._manager = default_manager(self._device)
-        self._origins = () if call.origin is None else (call.origin,)
+        self._origins = () if call.stream is None else (_streams.Origin(call.stream),)
         # Whether PyTorch's arrays, if any, need no order with another stream.
         self._simple = all(origin.stream == self._stream for origin in self._origins)
-        self._on_our_stream = self._stream == self._manager.stream
-        self._launches = [(launch.name, launch.prepared, launch.pointers) for launch in recorder.launches]
+        self._names = [launch.name for launch in recorder.launches]
+        self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
         self._lock = threading.Lock()
+        self._addresses: list[int] = []  # whose are in the launch words
 
     def applies(self, addresses: list[int]) -> bool:
         """Whether the addresses allow what was recorded."""
@@ -118,17 +120,30 @@ class Plan:
         return not self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
-        """Launch for these arguments (see `Call`) and return what the operation returns."""
-        if self._fresh:
-            return self._run_with_fresh_memory(arrays, addresses, owners)
-        self._launch(addresses, owners)
+        """Launch for these arguments (see `Call`) and return what the operation returns; the lists become the plan's."""
+        temporaries = self._allocate(arrays, addresses) if self._fresh else ()
+        stream, simple = self._stream, self._simple
+        for owner in owners:
+            if type(owner) is not Buffer or owner.only_stream != stream:
+                simple = False
+        if simple:
+            self._device.call_current(self._start, addresses)
+        else:
+            with _streams.between_uses(self._manager, self._origins, owners, stream, self._names[-1]):
+                self._device.call_current(self._start, addresses)
+        self._manager.note(self._names, stream)
+        for tensor in temporaries:
+            tensor.close()
         returned = self._returned
-        return arrays[returned] if type(returned) is int else self._result(arrays)
+        if type(returned) is int:
+            return arrays[returned]
+        return None if returned is None else tuple([arrays[number] for number in returned])
 
-    def _run_with_fresh_memory(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
+    def _allocate(self, arrays: list[Any], addresses: list[int]) -> list[DeviceTensor]:
+        """Make the memory that the call needs, append it to the lists, and return what is to be closed afterwards."""
         from rocmkern.runtime.manager import default_manager
 
-        arrays, addresses, temporaries = list(arrays), list(addresses), []
+        temporaries = []
         for fresh in self._fresh:
             beside = arrays[fresh.like]
             own = isinstance(beside, DeviceTensor)
@@ -141,41 +156,18 @@ class Plan:
                 temporaries.append(tensor)
             arrays.append(array)
             addresses.append(tensor.data_ptr)
-        self._launch(addresses, owners)
-        for tensor in temporaries:
-            tensor.close()
-        return self._result(arrays)
-
-    def _launch(self, addresses: list[int], owners: list[Any]) -> None:
-        stream, manager = self._stream, self._manager
-        simple = self._simple
-        for owner in owners:
-            if type(owner) is not Buffer or owner.only_stream != stream:
-                simple = False
-        if simple:
-            self._start(addresses)
-        else:
-            with _streams.between_uses(manager, self._origins, owners, stream, self._launches[-1][0]):
-                self._start(addresses)
-        for name, _, _ in self._launches:
-            if self._on_our_stream:
-                manager.note(name)
-            else:
-                manager.track(name, stream)
+        return temporaries
 
     def _start(self, addresses: list[int]) -> None:
-        with self._device.current(), self._lock:
-            for _, launch, pointers in self._launches:
-                words = launch.words
-                for at, number, offset in pointers:
-                    words[at] = addresses[number] + offset
+        with self._lock:
+            changed = addresses != self._addresses
+            self._addresses = addresses
+            for launch, pointers in self._launches:
+                if changed:
+                    words = launch.words
+                    for at, number, offset in pointers:
+                        words[at] = addresses[number] + offset
                 launch()
-
-    def _result(self, arrays: list[Any]) -> Any:
-        returned = self._returned
-        if type(returned) is int:
-            return arrays[returned]
-        return None if returned is None else tuple([arrays[number] for number in returned])
 
 
 class Plans:
@@ -278,7 +270,7 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
     arrays: list[Any] = []
     addresses: list[int] = []
     owners: list[Any] = []
-    origin = device = None
+    stream = device = None
     values = [*args, *kwargs.values()]
     for value in values:  # a tuple adds its items at the end
         kind = type(value)
@@ -302,12 +294,15 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             key += (kind, value or str(value))  # 0.0 and -0.0 are equal too
             continue
         elif kind in _torch_kinds:
-            layout = _torch_layout(value)
+            if not value.is_cuda or value.layout is not _strided or value.requires_grad or value.is_neg():
+                return None
+            address = value.data_ptr()
+            layout = _torch_layout(value, address)
             if layout is None:
                 return None
-            if origin is None:
-                origin = _streams.origin_of(value, layout.device.info.index)
-            addresses.append(value.data_ptr())
+            addresses.append(address)
+            if stream is None:
+                stream = _streams.current_stream_of_torch(value.get_device())
         elif isinstance(value, (np.dtype, type)):
             key += (kind, value)
             continue
@@ -329,10 +324,10 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         return None
     if len(set(addresses)) != len(addresses):
         key += (tuple, *map(addresses.index, addresses))
-    if origin is not None:
-        key.append(origin.stream)
+    if stream is not None:
+        key.append(stream)
     key.append((_launch or _import_launch()).target_of(device))
-    return tuple(key), arrays, addresses, owners, origin
+    return tuple(key), arrays, addresses, owners, stream
 
 
 def _import_launch() -> Any:
@@ -345,19 +340,19 @@ def _import_launch() -> Any:
 
 def _learn(kind: type) -> bool:
     """Look whether a type is PyTorch's; whether it was not known before."""
+    global _strided
     torch: Any = sys.modules.get("torch")
     if torch is None or _torch_kinds or kind not in (torch.Tensor, torch.nn.Parameter, torch.cuda.Stream):
         return False
+    _strided = torch.strided
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True
 
 
-def _torch_layout(x: Any) -> Layout | None:
-    """Layout of a torch tensor in device memory; None for any other."""
-    if not x.is_cuda or x.requires_grad or x.is_neg() or x.is_conj():
-        return None
-    key = x.get_device(), x.dtype, x.shape, x.stride(), x.layout, x.data_ptr() % ALIGNMENT
+def _torch_layout(x: Any, address: int) -> Layout | None:
+    """Layout of a torch tensor in device memory; None where operations do not take its element type."""
+    key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
     try:
         return _torch_layouts[key]
     except KeyError:

@@ -5,6 +5,7 @@ Importing this module needs the ``cuda`` extra and the driver's library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -31,22 +32,15 @@ class _Current:
         self._device = device
 
     def __enter__(self) -> None:
-        # Every launch comes here: most of the checks of the calls are for an error that is not there.
         device = self._device
-        status, context = driver.cuCtxGetCurrent()
-        if status:
-            device.check("cuCtxGetCurrent", (status,))
+        context = device.check("cuCtxGetCurrent", driver.cuCtxGetCurrent())
         self._pushed = int(context) != device.context_handle
         if self._pushed:
-            (status,) = driver.cuCtxPushCurrent(device.context)
-            if status:
-                device.check("cuCtxPushCurrent", (status,))
+            device.check("cuCtxPushCurrent", driver.cuCtxPushCurrent(device.context))
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._pushed:
-            status = driver.cuCtxPopCurrent()
-            if status[0]:
-                self._device.check("cuCtxPopCurrent", status)
+            self._device.check("cuCtxPopCurrent", driver.cuCtxPopCurrent())
 
 
 class CudaDevice(GpuDevice):
@@ -80,6 +74,17 @@ class CudaDevice(GpuDevice):
 
     def current(self) -> AbstractContextManager[None]:
         return _Current(self)
+
+    def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        # Without a context manager: it would take longer than the calls of the driver.
+        status, context = driver.cuCtxGetCurrent()
+        if not status and int(context) == self.context_handle:
+            return function(argument)
+        self.check("cuCtxPushCurrent", driver.cuCtxPushCurrent(self.context))
+        try:
+            return function(argument)
+        finally:
+            self.check("cuCtxPopCurrent", driver.cuCtxPopCurrent())
 
     # Memory
 

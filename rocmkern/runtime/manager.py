@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -134,7 +134,7 @@ class ResourceManager:
         self._guards = GuardBands()
         self._in_flight: deque[_Operation] = deque()
         self._in_flight_lock = threading.Lock()
-        self._noted: list[str] = []
+        self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -308,18 +308,26 @@ class ResourceManager:
         self._track_noted()
         self._add(_Operation([name], self.device.record(stream)))
 
-    def note(self, name: str) -> None:
-        """As `track` for a kernel on our own stream, at a fraction of the cost: one event for several kernels."""
-        noted = self._noted
-        noted.append(name)
+    def note(self, names: Sequence[str], stream: Stream) -> None:
+        """As `track` for kernels that were just submitted, one event for many of them where that is possible.
+
+        It is on our own stream and on the default stream 0: they live as long as the process and are never captured.
+        """
+        noted = self._noted.get(stream)
+        if noted is None:
+            for name in names:
+                self.track(name, stream)
+            return
+        noted += names
         if len(noted) >= _NOTED:
             self._track_noted()
 
     def _track_noted(self) -> None:
-        if self._noted:
-            # A thread that is just noting adds to the list that it has seen, which the operation shares.
-            names, self._noted = self._noted, []
-            self._add(_Operation(names, self.device.record(self.stream)))
+        for stream, names in self._noted.items():
+            if names:
+                # A thread that is just noting adds to the list that it has seen, which the operation shares.
+                self._noted[stream] = []
+                self._add(_Operation(names, self.device.record(stream)))
 
     def _add(self, operation: _Operation) -> None:
         with self._in_flight_lock:

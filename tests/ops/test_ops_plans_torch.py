@@ -68,6 +68,7 @@ def torch(device, monkeypatch):
     """The stand-in library, of which ``current`` is the current stream."""
     library = ModuleType("torch")
     library.Tensor, library.strided, library.current = Tensor, "strided", 0
+    library._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: library.current)
     library.nn = SimpleNamespace(Parameter=type("Parameter", (Tensor,), {"__module__": "torch"}))
     library.cuda = SimpleNamespace(
         Stream=type("Stream", (SimpleNamespace,), {"__module__": "torch"}),
