@@ -27,6 +27,7 @@ What depends on addresses, or may change between two calls with the same key, is
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import threading
@@ -43,6 +44,7 @@ from rocmkern.runtime.tensor import DeviceTensor
 #: Plans of one operation that are kept at least; twice as many at most.
 LIMIT = 128
 _KNOWN_LAYOUTS = 4096
+_SCRATCH_ALIGNMENT = 256  # as that of an allocation
 
 _BY_VALUE = frozenset((int, bool, str, type(None)))
 _launch: Any = None  # imported by the first call that needs it: `import rocmkern` stays cheap
@@ -108,6 +110,14 @@ class Plan:
         self._names = [launch.name for launch in recorder.launches]
         self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
+        # Inner results lie one after another in one piece of memory: (number of the array, offset).
+        self._scratch: list[tuple[int, int]] = []
+        self._scratch_bytes = 0
+        for number, fresh in enumerate(self._fresh, len(call.arrays)):
+            if not fresh.result:
+                self._scratch.append((number, self._scratch_bytes))
+                nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
+                self._scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         self._lock = threading.Lock()
         self._addresses: list[int] = []  # whose are in the launch words
 
@@ -120,8 +130,36 @@ class Plan:
         return not self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
-        """Launch for these arguments (see `Call`) and return what the operation returns; the lists become the plan's."""
-        temporaries = self._allocate(arrays, addresses) if self._fresh else ()
+        """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
+        if self._fresh:
+            self._allocate(arrays, addresses)
+        if self._scratch_bytes:
+            with self._manager.scratch(self._scratch_bytes, self._stream) as scratch:
+                for number, offset in self._scratch:
+                    addresses[number] = scratch + offset
+                self._submit(addresses, owners)
+        else:
+            self._submit(addresses, owners)
+        returned = self._returned
+        if type(returned) is int:
+            return arrays[returned]
+        return None if returned is None else tuple([arrays[number] for number in returned])
+
+    def _allocate(self, arrays: list[Any], addresses: list[int]) -> None:
+        """Append the results to the lists, and places for the inner results."""
+        for fresh in self._fresh:
+            array, address = None, 0
+            if fresh.result:
+                beside = arrays[fresh.like]
+                own = isinstance(beside, DeviceTensor)
+                manager = beside.manager if own else self._manager
+                library = None if own else _streams.library_of(beside)
+                tensor, array = _arrays.new_result(fresh.shape, fresh.dtype, manager, self._stream, library)
+                address = tensor.data_ptr
+            arrays.append(array)
+            addresses.append(address)
+
+    def _submit(self, addresses: list[int], owners: list[Any]) -> None:
         stream, simple = self._stream, self._simple
         for owner in owners:
             if type(owner) is not Buffer or owner.only_stream != stream:
@@ -132,31 +170,6 @@ class Plan:
             with _streams.between_uses(self._manager, self._origins, owners, stream, self._names[-1]):
                 self._device.call_current(self._start, addresses)
         self._manager.note(self._names, stream)
-        for tensor in temporaries:
-            tensor.close()
-        returned = self._returned
-        if type(returned) is int:
-            return arrays[returned]
-        return None if returned is None else tuple([arrays[number] for number in returned])
-
-    def _allocate(self, arrays: list[Any], addresses: list[int]) -> list[DeviceTensor]:
-        """Make the memory that the call needs, append it to the lists, and return what is to be closed afterwards."""
-        from rocmkern.runtime.manager import default_manager
-
-        temporaries = []
-        for fresh in self._fresh:
-            beside = arrays[fresh.like]
-            own = isinstance(beside, DeviceTensor)
-            manager = beside.manager if own else default_manager(self._device)
-            if fresh.result:
-                library = None if own else _streams.library_of(beside)
-                tensor, array = _arrays.new_result(fresh.shape, fresh.dtype, manager, self._stream, library)
-            else:
-                array = tensor = manager.empty(fresh.shape, fresh.dtype, uninitialized=True, stream=self._stream)
-                temporaries.append(tensor)
-            arrays.append(array)
-            addresses.append(tensor.data_ptr)
-        return temporaries
 
     def _start(self, addresses: list[int]) -> None:
         with self._lock:

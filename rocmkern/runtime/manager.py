@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import math
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -260,6 +261,37 @@ class ResourceManager:
         """
         fill = None if uninitialized else 0
         return self._allocate(shape, dtype, fill=POISON_BYTE if self.settings.poison else fill, stream=stream)
+
+    @contextlib.contextmanager
+    def scratch(self, nbytes: int, stream: Stream) -> Iterator[int]:
+        """Memory of undefined content for kernels that are submitted to `stream` within the block.
+
+        Where the pool has idle memory for that stream, it is used as it lies there: no buffer is made and none enters
+        the ledger. Within the block no memory of the device can be allocated.
+
+        Parameters
+        ----------
+        nbytes : int
+            How much, at least 1.
+        stream : int
+            The stream of all that uses it.
+
+        Yields
+        ------
+        int
+            The address, aligned to 256.
+        """
+        self._check_open()
+        settings = self.settings
+        plain = settings.pool and not settings.poison and not settings.guard
+        # What a graph uses may not be idle afterwards, and its events cannot be asked.
+        if plain and (stream == self.stream or not self.device.is_capturing(stream)):
+            with self._memory.idle(nbytes, stream) as address:
+                if address:
+                    yield address
+                    return
+        with self.empty(nbytes, np.uint8, uninitialized=True, stream=stream) as tensor:
+            yield tensor.data_ptr
 
     @property
     def _guard_bytes(self) -> int:

@@ -219,6 +219,20 @@ class DeviceMemory:
         with self._locked():
             return self.pool.fits(nbytes, stream)
 
+    @contextlib.contextmanager
+    def idle(self, nbytes: int, stream: Stream) -> Iterator[int]:
+        """Address of idle memory for work that is submitted to `stream` within the block, and to nothing else; 0: none.
+
+        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event.
+        """
+        with self._locked():
+            block = self.pool.look_for(nbytes, stream)
+            try:
+                yield 0 if block is None else block.address
+            finally:
+                if block is not None:
+                    self.pool.used(block, stream)
+
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""
         with self._locked():

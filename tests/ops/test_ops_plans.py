@@ -117,17 +117,27 @@ def test_a_tuple_of_results_and_outputs(manager, planned):
         np.testing.assert_array_equal(given[1].to_numpy(), lse.to_numpy())
 
 
-def test_several_launches_and_inner_results(manager, planned):
+def test_several_launches_and_inner_results(device, manager, planned):
     q, k = manager.from_numpy(normal(1, 2, 1, 8)), manager.from_numpy(normal(1, 2, 40, 8, seed=1))
     sinks = manager.from_numpy(normal(2, dtype=np.float16))
     out = manager.zeros(q.shape)
     options = dict(num_splits=3, sinks=sinks, out=out)
     rocmkern.decode_attention(q, k, k, **options)
     exact, live = out.to_numpy(), len(manager.live_buffers())
-    out.copy_(np.zeros(out.shape, np.float32))
-    assert planned(rocmkern.decode_attention, q, k, k, **options)
+    for _ in range(3):
+        out.copy_(np.zeros(out.shape, np.float32))
+        allocations, reserved = device.allocations, manager.memory_stats().reserved
+        assert planned(rocmkern.decode_attention, q, k, k, **options)
+        np.testing.assert_array_equal(out.to_numpy(), exact)
+        assert len(manager.live_buffers()) == live
+    assert (device.allocations, manager.memory_stats().reserved) == (allocations, reserved)
+    device.stall(manager.stream)  # nor is the memory handed to others before the work on it is done
+    rocmkern.decode_attention(q, k, k, **options)
+    other = manager.empty(500, uninitialized=True, stream=0x99)
+    device.resume(manager.stream)
+    rocmkern.decode_attention(q, k, k, **options)
     np.testing.assert_array_equal(out.to_numpy(), exact)
-    assert len(manager.live_buffers()) == live
+    other.close()
 
 
 def test_views_at_any_offset(manager, planned):
