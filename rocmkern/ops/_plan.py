@@ -123,6 +123,8 @@ class Plan:
 
     def applies(self, addresses: list[int]) -> bool:
         """Whether the addresses allow what was recorded."""
+        if addresses == self._addresses:
+            return not self._manager.closed  # they did the last time
         for a, a_first, a_end, b, b_first, b_end in self._apart:
             at, other = addresses[a], addresses[b]
             if at + a_first < other + b_end and other + b_first < at + a_end:
@@ -283,7 +285,7 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
     arrays: list[Any] = []
     addresses: list[int] = []
     owners: list[Any] = []
-    stream = device = None
+    stream = layout = None
     values = [*args, *kwargs.values()]
     for value in values:  # a tuple adds its items at the end
         kind = type(value)
@@ -327,19 +329,15 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             continue
         else:
             return _read(args, kwargs) if _learn(kind) else None
-        if device is None:
-            device = layout.device
-            if device.host_accessible:
-                return None
         key.append(layout)
         arrays.append(value)
-    if device is None:
+    if layout is None or layout.device.host_accessible:
         return None
     if len(set(addresses)) != len(addresses):
         key += (tuple, *map(addresses.index, addresses))
     if stream is not None:
         key.append(stream)
-    key.append((_launch or _import_launch()).target_of(device))
+    key.append((_launch or _import_launch()).target_of(layout.device))
     return tuple(key), arrays, addresses, owners, stream
 
 
