@@ -80,6 +80,10 @@ class CudaDevice(GpuDevice):
         status, context = driver.cuCtxGetCurrent()
         if not status and int(context) == self.context_handle:
             return function(argument)
+        if not status and not int(context) and self.info.index == 0:
+            # To CUDA's runtime a thread without a context is on device 0, as it is with this one: no need to go back.
+            self.check("cuCtxSetCurrent", driver.cuCtxSetCurrent(self.context))
+            return function(argument)
         self.check("cuCtxPushCurrent", driver.cuCtxPushCurrent(self.context))
         try:
             return function(argument)

@@ -115,7 +115,10 @@ class Device(ABC):
         """Make this device current in the calling thread for a launch, and restore the previous one."""
 
     def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a function of one argument while this device is `current`."""
+        """Call a function of one argument while this device is `current`: the quickest way, for launches.
+
+        A thread without any current device may be left with this one, if that is the one it would get by itself.
+        """
         with self.current():
             return function(argument)
 
