@@ -15,6 +15,7 @@ from typing import Any
 
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.runtime import transfer
+from rocmkern.runtime.error_word import ErrorWord
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ class Recorder:
                 continue
             number = self._number_of(view)
             if number is None:
+                if isinstance(view.owner.keep_alive(), ErrorWord):
+                    continue  # it stays where it is as long as the process lives
                 self.refuse(f"{kernel.__name__} reads memory that is neither an argument nor made by the call")
                 return
             pointers.append((at, number, prepared.words[at] - self._bases[number]))

@@ -123,6 +123,9 @@ def between_uses(
 
 def wait_for(views: Sequence[Any], name: str, stream: Any) -> None:
     """Wait for a launch on device arrays that was given this ``stream=`` argument, and raise what it reports."""
+    from rocmkern.ops import _recording
+
+    _recording.refuse("a wait within the call")
     manager = views[0].owner.manager
     manager.wait(name, stream=choose(manager, views, stream))
 

@@ -21,7 +21,7 @@ from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import resolve
 from rocmkern.ops import _launch, _plan
 from rocmkern.ops._arrays import FLOATS
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, TargetError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, IndexOutOfRangeError, TargetError
 from rocmkern.runtime.manager import ResourceManager, default_manager
 from rocmkern.runtime.settings import MemorySettings
 from rocmkern.runtime.tensor import DeviceTensor
@@ -253,6 +253,19 @@ def test_copies_have_no_plan(manager, gpu):
         rocmkern.flash_attention(q, k, k, out=out)
         assert not out.to_numpy().any()
     assert list(rocmkern.flash_attention.plans._young.values()) == [None]
+
+
+def test_an_index_outside_is_found_by_a_plan_too(device, manager, planned):
+    table, good = manager.from_numpy(normal(5, 8)), manager.from_numpy(np.int32([0, 4]))
+    bad, out = manager.from_numpy(np.int32([0, 5])), manager.zeros((2, 8))
+    for index, expected in enumerate((False, True)):
+        assert planned(rocmkern.embedding, table, (good, bad)[index], out=out) is expected
+    with pytest.raises(IndexOutOfRangeError, match="embedding: indices"):
+        default_manager(device).wait()
+    for _ in range(2):  # a call that waits does so each time
+        with pytest.raises(IndexOutOfRangeError, match="embedding: indices"):
+            rocmkern.embedding(table, bad, check=True, out=out)
+        assert not planned(rocmkern.embedding, table, good, check=True, out=out)
 
 
 def test_host_arrays_have_no_plan():
