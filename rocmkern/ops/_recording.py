@@ -27,7 +27,7 @@ class Fresh:
     shape, dtype
         Of the `DeviceTensor`.
     like : int
-        Number of the argument beside which it lies.
+        Number of the argument beside which a result lies.
     result : bool
         Whether the caller gets it, as an object of the library of that argument.
     """
@@ -124,7 +124,9 @@ class Recorder:
     def allocated(self, tensor: Any, like: DeviceView, source: Any = None) -> None:
         """Note a new tensor of the call, its content undefined; `source` is what the caller gets of it, if anything."""
         beside = self._number_of(like)
-        if beside is None or beside >= len(self.arrays):
+        if source is None:
+            beside = 0  # inner results may lie beside inner results
+        elif beside is None or beside >= len(self.arrays):
             self.refuse("memory that lies beside no argument")
             return
         number = len(self._bases)
