@@ -4,6 +4,7 @@
 * outputs given with ``out=`` hold the same bits, are written everywhere and nowhere else;
 * the same call twice gives the same bits;
 * inputs, and the buffers around them, are unchanged to the byte;
+* on a GPU, arrays in device memory give such results too, and a second call on others, by a plan, the same bits;
 * nothing is left in the ledger of buffers.
 
 A row with ``expect_error`` must raise that error, name that argument, and write nothing.
@@ -12,7 +13,7 @@ A row with ``expect_error`` must raise that error, name that argument, and write
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -167,6 +168,8 @@ def _check_call(case: Case) -> tuple[Comparison, ...]:
     if case.operation.in_place is not None:
         _check_in_place(case, call, function, outputs)
     _check_inputs(case, before, "the call with out=")
+    if case.operation.out and case.memory == "contiguous":
+        _check_device_memory(case, call, function)
 
     del again
     if live_buffers() > live:
@@ -252,6 +255,37 @@ def _check_same(
             message = f"output {output.name}: a call with out= differs from one without in {differing} bytes"
             raise CaseFailure("out", message)
         raise CaseFailure("determinism", f"output {output.name}: two calls differ in {differing} bytes")
+
+
+def _check_device_memory(case: Case, call: Call, function: Callable[..., Any]) -> None:
+    """Two calls on tensors of the GPU that the target runs on, at different addresses."""
+    from rocmkern.runtime.manager import default_manager
+    from rocmkern.targets import current_target
+
+    device = current_target().device
+    if device is None:
+        return
+    manager, results = default_manager(device), []
+    with ExitStack() as alive:
+
+        def tensor(array: np.ndarray) -> Any:
+            return alive.enter_context(manager.from_numpy(array))
+
+        for _ in range(2):
+            arguments = {name: tensor(x) if isinstance(x, np.ndarray) else x for name, x in call.arguments.items()}
+            given = tuple(tensor(np.array(out)) for out in _as_tuple(_poisoned_outputs(case, call)))
+            function(**arguments, out=given if len(given) > 1 else given[0])
+            results.append(tuple(out.to_numpy() for out in given))
+    first, second = results
+    comparisons = compare_outputs(case, call, first)
+    if not all(comparison.ok for comparison in comparisons):
+        text = "\n".join(comparison.describe() for comparison in comparisons if not comparison.ok)
+        raise CaseFailure("device", f"arrays in device memory:\n{text}", comparisons)
+    for index, output in enumerate(case.operation.outputs_of(case.features)):
+        if not _same_bits(first[index], second[index]):
+            differing = int((_bits(first[index]) != _bits(second[index])).sum())
+            message = f"output {output.name}: two calls on arrays in device memory differ in {differing} bytes"
+            raise CaseFailure("device", message)
 
 
 def _check_in_place(case: Case, call: Call, function: Callable[..., Any], outputs: tuple[np.ndarray, ...]) -> None:

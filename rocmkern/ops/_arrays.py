@@ -8,18 +8,19 @@ which has further rules; `allocate` makes a result of the kind of another operan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from rocmkern.ops import _streams
+from rocmkern.ops import _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.layout import Layout, layout_of
 from rocmkern.runtime.memory import POISON_BYTE
 
 FLOAT32 = np.dtype(np.float32)
@@ -187,6 +188,18 @@ def _plain_torch(x: Any) -> ForeignArray | None:
     return ForeignArray(x.data_ptr(), tuple(x.shape), strides, dtype, None, None, False, None, x)
 
 
+def torch_layout(x: Any) -> Layout | None:
+    """Layout of a torch tensor in device memory; None if it is none that operations take."""
+    plain = _plain_torch(x)
+    if plain is None:
+        return None
+    from rocmkern.runtime import dlpack
+
+    device_type, index = x.__dlpack_device__()
+    device = _reachable("x", x, dlpack.check_device_type(int(device_type), "x"), int(index))
+    return layout_of(device, plain.address, plain.dtype, plain.shape, plain.strides)
+
+
 def _interface_view(name: str, x: Any) -> DeviceView:
     """View of the device memory of an object with ``__cuda_array_interface__``."""
     from rocmkern.runtime.interface import read_cuda_array_interface
@@ -287,12 +300,14 @@ def accept_out(
 
 def overlap(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays share an element; True as well where that would take too long to find out."""
-    if not np.may_share_memory(a, b):
-        return False
-    try:
-        return np.shares_memory(a, b, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any number is allowed
-    except RuntimeError:  # TooHardError, which lives in different modules in different versions of NumPy
-        return True
+    result = np.may_share_memory(a, b)
+    if result:
+        with suppress(RuntimeError):  # TooHardError, which lives in different modules in different versions of NumPy
+            result = np.shares_memory(a, b, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]  # any number is allowed
+    recorder = _recording.active()
+    if recorder is not None and not result:
+        recorder.found_apart(a, b)
+    return result
 
 
 def _same_elements(a: np.ndarray, b: np.ndarray) -> bool:
@@ -343,25 +358,40 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
 
 
 def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Operand:
-    assert isinstance(like.array, DeviceView)
-    tensor = temporary(shape, dtype, like)
-    if _poison and tensor.nbytes:
-        stream = _streams.choose(tensor.manager, [like.array])
-        tensor.device.fill(tensor.data_ptr, tensor.nbytes, POISON_BYTE, stream)
-    source: Any = tensor
-    if like.array.origin is not None:
-        library = _streams.library_of(like.source)
-        source = tensor if library is None else library.from_dlpack(_DeviceExporter(tensor))
-    return Operand(name, device_view(tensor), source, like.place)
-
-
-def temporary(shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Any:
-    """A new `DeviceTensor` beside a device array, ready on the stream that an operation on that array uses."""
     view = like.array
     assert isinstance(view, DeviceView)
     manager = view.owner.manager
-    stream = _streams.choose(manager, [view])
-    return manager.empty(shape, dtype, uninitialized=True, stream=stream)
+    library = None if view.origin is None else _streams.library_of(like.source)
+    tensor, source = new_result(shape, dtype, manager, _streams.choose(manager, [view]), library)
+    recorder = _recording.active()
+    if recorder is not None:
+        recorder.allocated(tensor, view, source)
+    return Operand(name, device_view(tensor), source, like.place)
+
+
+def new_result(
+    shape: tuple[int, ...], dtype: np.dtype, manager: Any, stream: int, library: Any = None
+) -> tuple[Any, Any]:
+    """A new `DeviceTensor` that `stream` writes, and the caller's object of it: of a library with ``from_dlpack``."""
+    tensor = manager.empty(shape, dtype, uninitialized=True, stream=stream)
+    if _poison and tensor.nbytes:
+        tensor.device.fill(tensor.data_ptr, tensor.nbytes, POISON_BYTE, stream)
+    return tensor, tensor if library is None else library.from_dlpack(_DeviceExporter(tensor))
+
+
+def temporary(shape: tuple[int, ...], dtype: np.dtype, view: np.ndarray, stream: Any = None) -> Any:
+    """A new `DeviceTensor` beside a device array, for the inner results of an operation; its content is undefined.
+
+    It is ready on the stream that an operation on that array uses, with this ``stream=`` argument.
+    """
+    assert isinstance(view, DeviceView)
+    manager = view.owner.manager
+    home = _streams.choose(manager, [view], stream)
+    tensor = manager.empty(shape, dtype, uninitialized=True, stream=home)
+    recorder = _recording.active()
+    if recorder is not None:
+        recorder.allocated(tensor, view)
+    return tensor
 
 
 def assign(array: np.ndarray, values: Any, stream: Any) -> None:

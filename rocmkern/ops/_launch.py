@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.ops import _configs, _streams
+from rocmkern.ops import _arrays, _configs, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.errors import IndexOutOfRangeError
@@ -63,6 +63,17 @@ def error_word(target: Any, operation: str, indices: str, of: str) -> Any:
     word = manager.error_word(f"{operation}: {indices}", make_error)
     tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
     return device_view(tensor)
+
+
+def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Any:
+    """A new `DeviceTensor` for inner results of an operation, its content undefined; to be closed after the launches.
+
+    It comes from the manager's pool: counted by the cap, and reused by the next call. `beside` is an argument of the
+    operation, on whose device (or on the target's, for host memory) it lies.
+    """
+    if isinstance(beside, DeviceView):
+        return _arrays.temporary(shape, dtype, beside, stream)
+    return default_manager(target.device).empty(shape, dtype, uninitialized=True)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from rocmkern.kernels import combine_splits, flash_attention, merge_attention
-from rocmkern.ops import _configs, _streams
-from rocmkern.ops._device_view import DeviceView, device_view
-from rocmkern.ops._launch import absent, by_lines, ceil_div, launch, target_for
-from rocmkern.runtime.manager import default_manager
+from rocmkern.ops import _configs
+from rocmkern.ops._arrays import FLOAT32
+from rocmkern.ops._device_view import device_view
+from rocmkern.ops._launch import absent, by_lines, ceil_div, launch, target_for, temporary
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -79,13 +79,10 @@ def launch_attention(
     if num_splits == 1:
         launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
         return
-    # Partial results come from the manager's pool: counted by the cap, and reused by the next call.
-    memory = default_manager(target.device)
-    home = _streams.choose(memory, [q], stream) if isinstance(q, DeviceView) else None
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
-        memory.empty(part_shape, np.float32, uninitialized=True, stream=home) as part,
-        memory.empty(part_shape[:-1], np.float32, uninitialized=True, stream=home) as part_lse,
+        temporary(part_shape, FLOAT32, q, target, stream) as part,
+        temporary(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
     ):
         parts = [device_view(x) if target.device else x.numpy_view() for x in (part, part_lse)]
         launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)

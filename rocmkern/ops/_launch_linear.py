@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
-from rocmkern.ops import _configs, _streams
-from rocmkern.ops._device_view import DeviceView, device_view
-from rocmkern.ops._launch import absent, ceil_div, launch, target_for
-from rocmkern.runtime.manager import default_manager
+from rocmkern.ops import _configs
+from rocmkern.ops._device_view import device_view
+from rocmkern.ops._launch import absent, ceil_div, launch, target_for, temporary
 
 _ACTIVATIONS = {
     None: 0,
@@ -90,9 +89,7 @@ class _Scratch:
     """Memory for an intermediate result: from the manager's pool, counted by the cap, and reused by the next call."""
 
     def __init__(self, target: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype, stream: Any):
-        memory = default_manager(target.device)
-        home = _streams.choose(memory, [like], stream) if isinstance(like, DeviceView) else None
-        self._tensor = memory.empty(shape, dtype, uninitialized=True, stream=home)
+        self._tensor = temporary(shape, dtype, like, target, stream)
         self._view = device_view(self._tensor) if target.device else self._tensor.numpy_view()
 
     def __enter__(self) -> Any:

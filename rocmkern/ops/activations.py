@@ -6,9 +6,11 @@ from typing import Any
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import Operand, accept, accept_out, flat_lines
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
 
+@planned
 def swiglu(gate: Any, up: Any = None, *, order: str = "gate_up", out: Any = None, stream: Any = None) -> Any:
     """SwiGLU: ``silu(gate) * up``, with ``silu(x) = x / (1 + exp(-x))``.
 
@@ -54,6 +56,7 @@ def swiglu(gate: Any, up: Any = None, *, order: str = "gate_up", out: Any = None
     return _gated(gate, up, "silu", order == "up_gate", out, stream)
 
 
+@planned
 def geglu(gate: Any, up: Any = None, *, approximate: str = "none", out: Any = None, stream: Any = None) -> Any:
     """GEGLU: ``gelu(gate) * up``, with ``gelu(x) = x / 2 * (1 + erf(x / sqrt(2)))``.
 

@@ -12,6 +12,7 @@ import numpy as np
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import BOOL, FLOAT32, INT32, Operand, accept, accept_out, heads_second
 from rocmkern.ops._device_view import DeviceView, device_view, read
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
 # Axes of q, k and v; "packed" is what cu_seqlens_q and cu_seqlens_k make of them.
@@ -22,6 +23,7 @@ _AXES = {
 }
 
 
+@planned
 def flash_attention(
     q: Any,
     k: Any,
@@ -148,6 +150,7 @@ def flash_attention(
     )
 
 
+@planned
 def decode_attention(
     q: Any,
     k: Any,
@@ -227,6 +230,7 @@ def decode_attention(
     )
 
 
+@planned
 def merge_attention(
     o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd", out: Any = None, stream: Any = None
 ) -> Any:
@@ -484,7 +488,7 @@ def _float32(x: Operand, stream: Any) -> np.ndarray:
     from rocmkern.ops._launch_steps import launch_scale
 
     # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
-    wide = device_view(_arrays.temporary(array.shape, FLOAT32, x))
+    wide = device_view(_arrays.temporary(array.shape, FLOAT32, array, stream))
     for some, some_wide in _arrays.four_axes(array, wide):
         launch_scale(some, some_wide, 1.0, stream)
     return wide

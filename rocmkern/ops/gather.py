@@ -10,6 +10,7 @@ import numpy as np
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import INTEGERS, Operand, accept, accept_out, lines
 from rocmkern.ops._device_view import DeviceView
+from rocmkern.ops._plan import planned
 from rocmkern.ops._streams import wait_for
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
@@ -17,6 +18,7 @@ from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 MOST_ROWS = 2**31 - 1
 
 
+@planned
 def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None, stream: Any = None) -> Any:
     """Rows of a table: ``table[indices]``.
 
@@ -83,6 +85,7 @@ def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None,
     return result.source
 
 
+@planned
 def transpose(x: Any, axes: Any = None, *, out: Any = None, stream: Any = None) -> Any:
     """The same elements with the axes in another order, in new memory.
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import accept, accept_out, joined_rows
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
 
+@planned
 def matmul(
     a: Any,
     b: Any,
@@ -102,6 +104,7 @@ def matmul(
     return result.source
 
 
+@planned
 def linear(
     x: Any, weight: Any, bias: Any = None, activation: str | None = None, *, out: Any = None, stream: Any = None
 ) -> Any:

@@ -6,9 +6,11 @@ from typing import Any
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import accept, accept_out, joined_rows
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
 
+@planned
 def mlp(
     x: Any,
     w_gate: Any,

@@ -7,9 +7,11 @@ from typing import Any
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import Operand, accept, accept_out, flat_lines, lines
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
+@planned
 def rms_norm(
     x: Any,
     weight: Any,
@@ -96,6 +98,7 @@ def rms_norm(
     return result.source if sums is None else (result.source, sums.source)
 
 
+@planned
 def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, out: Any = None, stream: Any = None
 ) -> Any:
@@ -162,6 +165,7 @@ def layer_norm(
     return result.source
 
 
+@planned
 def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Sum of two arrays of one shape: ``x + residual``.
 

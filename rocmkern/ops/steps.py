@@ -12,9 +12,11 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import BOOL, FLOATS, accept, accept_out, four_axes, heads_second
+from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentTypeError
 
 
+@planned
 def qk_scores(
     q: Any, k: Any, *, scale: float | None = None, layout: str = "bhsd", out: Any = None, stream: Any = None
 ) -> Any:
@@ -81,6 +83,7 @@ def qk_scores(
     return result.source
 
 
+@planned
 def causal_mask(
     sq: int,
     sk: int,
@@ -152,6 +155,7 @@ def causal_mask(
     return result.source
 
 
+@planned
 def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Masked scores: ``scores + mask``, or minus infinity where a boolean mask is False.
 
@@ -206,6 +210,7 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
     return result.source
 
 
+@planned
 def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Softmax over the last axis: ``exp(x - max(x)) / sum(exp(x - max(x)))``.
 
@@ -258,6 +263,7 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     return result.source
 
 
+@planned
 def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, stream: Any = None) -> Any:
     """Sums of values: ``p @ v``.
 
@@ -321,6 +327,7 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
     return result.source
 
 
+@planned
 def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
     """Product with a number: ``x * factor``.
 
@@ -370,6 +377,7 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
     return result.source
 
 
+@planned
 def repeat_kv(x: Any, n_rep: int, *, layout: str = "bhsd", out: Any = None, stream: Any = None) -> Any:
     """Key-value heads for every query head: head h of the result is head ``h // n_rep`` of x.
 

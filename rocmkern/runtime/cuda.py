@@ -5,6 +5,7 @@ Importing this module needs the ``cuda`` extra and the driver's library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -73,6 +74,21 @@ class CudaDevice(GpuDevice):
 
     def current(self) -> AbstractContextManager[None]:
         return _Current(self)
+
+    def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        # Without a context manager: it would take longer than the calls of the driver.
+        status, context = driver.cuCtxGetCurrent()
+        if not status and int(context) == self.context_handle:
+            return function(argument)
+        if not status and not int(context) and self.info.index == 0:
+            # To CUDA's runtime a thread without a context is on device 0, as it is with this one: no need to go back.
+            self.check("cuCtxSetCurrent", driver.cuCtxSetCurrent(self.context))
+            return function(argument)
+        self.check("cuCtxPushCurrent", driver.cuCtxPushCurrent(self.context))
+        try:
+            return function(argument)
+        finally:
+            self.check("cuCtxPopCurrent", driver.cuCtxPopCurrent())
 
     # Memory
 

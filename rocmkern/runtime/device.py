@@ -7,6 +7,7 @@ values of the device's own; the runtime only hands them back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,14 @@ class Device(ABC):
     @abstractmethod
     def current(self) -> AbstractContextManager[None]:
         """Make this device current in the calling thread for a launch, and restore the previous one."""
+
+    def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a function of one argument while this device is `current`: the quickest way, for launches.
+
+        A thread without any current device may be left with this one, if that is the one it would get by itself.
+        """
+        with self.current():
+            return function(argument)
 
     @abstractmethod
     def create_stream(self) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import math
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,8 @@ from rocmkern.runtime.tensor import DeviceTensor, Storage, check_dtype
 from rocmkern.runtime.waiting import poll
 
 _LISTED_LEAKS = 10
+# Kernels that share an event; if one of them is stuck, an error names them all.
+_NOTED = 16
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,16 @@ class MemoryStats:
 
 
 class _Operation:
-    """Something submitted to a stream, and the event after it."""
+    """What was submitted to a stream, and the event after it."""
 
-    __slots__ = ("done", "event", "name")
+    __slots__ = ("done", "event", "names")
 
-    def __init__(self, name: str, event: Any):
-        self.name, self.event, self.done = name, event, False
+    def __init__(self, names: list[str], event: Any):
+        self.names, self.event, self.done = names, event, False
+
+    @property
+    def name(self) -> str:
+        return " or ".join(dict.fromkeys(self.names))
 
 
 class ResourceManager:
@@ -128,6 +135,7 @@ class ResourceManager:
         self._guards = GuardBands()
         self._in_flight: deque[_Operation] = deque()
         self._in_flight_lock = threading.Lock()
+        self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -254,6 +262,37 @@ class ResourceManager:
         fill = None if uninitialized else 0
         return self._allocate(shape, dtype, fill=POISON_BYTE if self.settings.poison else fill, stream=stream)
 
+    @contextlib.contextmanager
+    def scratch(self, nbytes: int, stream: Stream) -> Iterator[int]:
+        """Memory of undefined content for kernels that are submitted to `stream` within the block.
+
+        Where the pool has idle memory for that stream, it is used as it lies there: no buffer is made and none enters
+        the ledger. Within the block no memory of the device can be allocated.
+
+        Parameters
+        ----------
+        nbytes : int
+            How much, at least 1.
+        stream : int
+            The stream of all that uses it.
+
+        Yields
+        ------
+        int
+            The address, aligned to 256.
+        """
+        self._check_open()
+        settings = self.settings
+        plain = settings.pool and not settings.poison and not settings.guard
+        # What a graph uses may not be idle afterwards, and its events cannot be asked.
+        if plain and (stream == self.stream or not self.device.is_capturing(stream)):
+            with self._memory.idle(nbytes, stream) as address:
+                if address:
+                    yield address
+                    return
+        with self.empty(nbytes, np.uint8, uninitialized=True, stream=stream) as tensor:
+            yield tensor.data_ptr
+
     @property
     def _guard_bytes(self) -> int:
         return GUARD_BYTES if self.settings.guard else 0
@@ -298,7 +337,31 @@ class ResourceManager:
             stream = self.stream
         elif self.device.is_capturing(stream):
             return
-        operation = _Operation(name, self.device.record(stream))
+        self._track_noted()
+        self._add(_Operation([name], self.device.record(stream)))
+
+    def note(self, names: Sequence[str], stream: Stream) -> None:
+        """As `track` for kernels that were just submitted, one event for many of them where that is possible.
+
+        It is on our own stream and on the default stream 0: they live as long as the process and are never captured.
+        """
+        noted = self._noted.get(stream)
+        if noted is None:
+            for name in names:
+                self.track(name, stream)
+            return
+        noted += names
+        if len(noted) >= _NOTED:
+            self._track_noted()
+
+    def _track_noted(self) -> None:
+        for stream, names in self._noted.items():
+            if names:
+                # A thread that is just noting adds to the list that it has seen, which the operation shares.
+                self._noted[stream] = []
+                self._add(_Operation(names, self.device.record(stream)))
+
+    def _add(self, operation: _Operation) -> None:
         with self._in_flight_lock:
             self._in_flight.append(operation)
             while self._in_flight and self._look(self._in_flight[0]):
@@ -348,6 +411,7 @@ class ResourceManager:
         return self._memory.error_words.get(kind, make_error)
 
     def _wait(self, what: str | None, stream: Stream) -> None:
+        self._track_noted()
         event = self.device.record(stream)
         operations = list(self._in_flight)
         try:

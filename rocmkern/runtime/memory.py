@@ -83,17 +83,22 @@ class Buffer:
         The part that the tensor may use.
     number : int
         Its number in the ledger.
+    only_stream : int or None
+        The stream that it was made for, as long as no other stream uses it too; then None.
     """
 
-    __slots__ = ("__weakref__", "_ticket", "address", "memory", "nbytes", "number")
+    __slots__ = ("__weakref__", "_ticket", "address", "memory", "nbytes", "number", "only_stream")
 
     def __init__(self, memory: DeviceMemory, address: int, nbytes: int, ticket: Ticket):
         self.memory, self.address, self.nbytes = memory, address, nbytes
         self.number, self._ticket = ticket.number, ticket
+        self.only_stream: Stream | None = None if ticket.block is None else ticket.block.stream
 
     def record_stream(self, stream: Stream) -> None:
         """Note that work on `stream` uses the buffer too, so that it is not reused before that work is done."""
-        self._ticket.other_streams.add(stream)
+        if stream != self.only_stream:
+            self.only_stream = None
+            self._ticket.other_streams.add(stream)
 
     def streams(self) -> set[Stream]:
         """Return the streams that use the buffer: the one it was made for, and those that were said to."""
@@ -213,6 +218,20 @@ class DeviceMemory:
         """Return whether an idle block could serve `nbytes` on `stream` at once."""
         with self._locked():
             return self.pool.fits(nbytes, stream)
+
+    @contextlib.contextmanager
+    def idle(self, nbytes: int, stream: Stream) -> Iterator[int]:
+        """Address of idle memory for work that is submitted to `stream` within the block, and to nothing else; 0: none.
+
+        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event.
+        """
+        with self._locked():
+            block = self.pool.look_for(nbytes, stream)
+            try:
+                yield 0 if block is None else block.address
+            finally:
+                if block is not None:
+                    self.pool.used(block, stream)
 
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""

@@ -77,8 +77,7 @@ class Pool:
     def put(self, block: Block, other_streams: frozenset[Stream]) -> None:
         """Take a block back whose buffer has died; `other_streams` used it besides its own."""
         for stream in other_streams | {block.stream}:
-            if stream != self._own_stream or stream != block.stream:
-                block.events[stream] = self._device.record(stream)
+            self.used(block, stream)
         bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, next(self._order), block))
         self.idle_bytes += block.capacity
         block.idle = True
@@ -93,6 +92,19 @@ class Pool:
         self._hand_out(block)
         block.stream = stream
         return block
+
+    def look_for(self, nbytes: int, stream: Stream) -> Block | None:
+        """Return the block that `take` would hand out, which stays idle."""
+        found = self._find(nbytes, stream)
+        return None if found is None else found[0][found[1]][2]
+
+    def used(self, block: Block, stream: Stream) -> None:
+        """Note that work on an idle block was submitted to `stream`."""
+        earlier = block.events.pop(stream, None)
+        if earlier is not None:
+            self._device.release_event(earlier)
+        if stream != self._own_stream or stream != block.stream:
+            block.events[stream] = self._device.record(stream)
 
     def fits(self, nbytes: int, stream: Stream) -> bool:
         """Return whether `take` would find a block."""

@@ -21,6 +21,7 @@ from rocmkern.runtime.geometry import (
     transpose_axes,
 )
 from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.layout import Layout, layout_of
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.views import memory_view, raw_buffer
 
@@ -82,7 +83,7 @@ class DeviceTensor:
         Whether the owner forbids writing (foreign memory only).
     """
 
-    __slots__ = ("__weakref__", "_address", "_storage", "dtype", "manager", "read_only", "shape", "strides")
+    __slots__ = ("__weakref__", "_address", "_layout", "_storage", "dtype", "manager", "read_only", "shape", "strides")
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class DeviceTensor:
     ):
         self.manager, self._address = manager, address
         self._storage: Storage | None = storage
+        self._layout: Layout | None = None
         self.shape, self.dtype, self.strides, self.read_only = shape, dtype, strides, read_only
 
     @classmethod
@@ -185,6 +187,15 @@ class DeviceTensor:
         """Address of element 0; 0 if there is no element and so no memory."""
         self.keep_alive()
         return self._address
+
+    @property
+    def layout(self) -> Layout:
+        """Everything that is known of the tensor without its address, as one object that is found out once."""
+        layout = self._layout
+        if layout is None:
+            layout = layout_of(self.device, self._address, self.dtype, self.shape, self.strides, self.read_only)
+            self._layout = layout
+        return layout
 
     @property
     def is_contiguous(self) -> bool:

@@ -7,6 +7,7 @@ once, and strided data in the longest runs that are contiguous on both sides.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -41,6 +42,18 @@ def order_after_users(tensor: DeviceTensor) -> None:
         owner.record_stream(own)
 
 
+class _Thread(threading.local):
+    copies = 0
+
+
+_thread = _Thread()
+
+
+def copies() -> int:
+    """Number of copies that this thread has asked for, for whoever has to know whether there was one."""
+    return _thread.copies
+
+
 def _describe(tensor: DeviceTensor) -> str:
     return f"{tensor.dtype.name}{list(tensor.shape)} on {tensor.device.info}"
 
@@ -55,6 +68,7 @@ def check_writable(tensor: DeviceTensor) -> None:
 
 def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
     """Copy a tensor into a host array of its shape and dtype, and wait for it."""
+    _thread.copies += 1
     manager, device = tensor.manager, tensor.device
     order_after_users(tensor)
     what = f"the copy of {_describe(tensor)} to the host"
@@ -81,6 +95,7 @@ def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
 
 def from_host(tensor: DeviceTensor, array: np.ndarray) -> None:
     """Copy a host array of the tensor's shape and dtype into it; on return the array is no longer needed."""
+    _thread.copies += 1
     manager, device = tensor.manager, tensor.device
     order_after_users(tensor)
     what = f"the copy to {_describe(tensor)} from the host"
@@ -139,6 +154,7 @@ def _lend(manager: ResourceManager, pieces: list[tuple[int, int, int]], what: st
 
 def between(destination: DeviceTensor, source: DeviceTensor) -> None:
     """Copy a tensor into another one of its shape and dtype, in stream order; they may overlap."""
+    _thread.copies += 1
     device = destination.device
     same_device = device is source.device
     if not same_device or (not device.host_accessible and _may_overlap(destination, source)):

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.metadata
 import re
-import struct
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
-from rocmkern.targets.gpu import GpuTarget
+from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
@@ -31,6 +28,8 @@ def launch({words}):
     )
 """
 
+#: ``CU_LAUNCH_PARAM_END``
+PARAMETERS_END = 0
 #: A block gets this much dynamic shared memory without asking for more (CUDA programming guide, function attributes).
 DEFAULT_LOCAL_BYTES = 48 * 1024
 
@@ -128,51 +127,33 @@ def compute_capability(arch: str) -> tuple[int, int]:
     return number // 10, number % 10
 
 
-class _Parameters(threading.local):
-    """Launch words of one kernel, for one thread: the driver reads them during a launch.
-
-    They are passed as one buffer (`CU_LAUNCH_PARAM_BUFFER_POINTER`), because a kernel takes nothing but 64-bit words.
-    """
-
-    def __init__(self, words: int):
-        self.buffer = (ctypes.c_int64 * words)()
-        self._size = ctypes.c_size_t(ctypes.sizeof(self.buffer))
-        pointer, size = ctypes.addressof(self.buffer), ctypes.addressof(self._size)
-        # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
-        self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, 0)
-        self.address = ctypes.addressof(self._extra)
-        self.fill = functools.partial(struct.Struct(f"={words}q").pack_into, self.buffer, 0)
-
-
-class LoadedKernel:
+class LoadedKernel(LoadedVariant):
     """A compiled kernel on the current device, ready to be launched from any thread."""
 
     def __init__(self, kernel: CompiledKernel):
         from cuda.bindings import driver
 
+        super().__init__(kernel.name, kernel.words, PARAMETERS_END)
         self.kernel, self._driver = kernel, driver
         self._module = _check(driver, driver.cuModuleLoadData(kernel.ptx.encode() + b"\0"))
         self._function = _check(driver, driver.cuModuleGetFunction(self._module, kernel.name.encode()))
         if kernel.local_bytes > DEFAULT_LOCAL_BYTES:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.local_bytes))
-        self._parameters = _Parameters(kernel.words)
         self._streams: dict[int, Any] = {}
 
-    def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
-        """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
-        kernel, parameters = self.kernel, self._parameters
-        if len(words) != kernel.words:
-            raise TargetError(f"kernel {kernel.name} takes {kernel.words} launch words, got {len(words)}")
-        parameters.fill(*words)
+    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = self._driver.CUstream(stream)
-        (status,) = self._driver.cuLaunchKernel(
-            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, 0, parameters.address
-        )
-        if status:
-            raise TargetError(f"kernel {kernel.name}: the CUDA driver reports {status.name}")
+        kernel = self.kernel
+        return functools.partial(
+            self._driver.cuLaunchKernel,
+            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, 0, parameters,
+        )  # fmt: skip
+
+    def _fail(self, status: Any) -> None:
+        raise TargetError(f"kernel {self.kernel.name}: the CUDA driver reports {status.name}")
 
 
 class CudaTarget(GpuTarget):
@@ -195,9 +176,9 @@ class CudaTarget(GpuTarget):
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_kernel(kernel, cfg, dtypes)
 
-    def load(self, compiled: CompiledKernel) -> Callable[[Sequence[int], Sequence[int], int], None]:
+    def load(self, compiled: CompiledKernel) -> LoadedKernel:
         """Load a variant into the current device's context."""
-        return LoadedKernel(compiled).launch
+        return LoadedKernel(compiled)
 
     def versions(self) -> str:
         """Versions of numba-cuda, and of the compiler that it calls."""

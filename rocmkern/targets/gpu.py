@@ -9,12 +9,99 @@ import pickle
 import platform
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import cache, source
-from rocmkern.targets.words import pack
+from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
 from rocmkern.tile import api
+
+
+class PreparedLaunch:
+    """One launch, ready to be made again: kernel, grid and stream are fixed, `words` may be changed in between.
+
+    Attributes
+    ----------
+    words : mutable sequence of int
+        Launch words of the next call. They are read during a call, so that calls must not run at the same time.
+    """
+
+    __slots__ = ("_fail", "_parameters", "_start", "words")
+
+    def __init__(self, parameters: ParameterBuffer, start: Callable[[], tuple], fail: Callable[[Any], None]):
+        self.words, self._parameters = parameters.words, parameters  # the driver reads more of it than the words
+        self._start, self._fail = start, fail
+
+    def __call__(self) -> None:
+        """Start all blocks; the device is current. Does not wait for them."""
+        status = self._start()[0]
+        if status:
+            self._fail(status)
+
+
+class LoadedVariant(ABC):
+    """A compiled kernel on the current device, ready to be launched from any thread.
+
+    Parameters
+    ----------
+    title : str
+        The kernel's name, for people.
+    count : int
+        Number of launch words.
+    end : int
+        What ends the driver's list of parameters, see `ParameterBuffer`.
+    """
+
+    def __init__(self, title: str, count: int, end: int):
+        self._title, self._count, self._end = title, count, end
+        self._parameters = ThreadParameters(count, end)
+
+    def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
+        """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
+        self._prepared(self._parameters.buffer, grid, words, stream)()
+
+    def prepare(self, grid: Sequence[int], words: Sequence[int], stream: int) -> PreparedLaunch:
+        """The same launch, to be made later and more than once."""
+        return self._prepared(ParameterBuffer(self._count, self._end), grid, words, stream)
+
+    def _prepared(
+        self, parameters: ParameterBuffer, grid: Sequence[int], words: Sequence[int], stream: int
+    ) -> PreparedLaunch:
+        if len(words) != self._count:
+            raise TargetError(f"kernel {self._title} takes {self._count} launch words, got {len(words)}")
+        parameters.fill(*words)
+        return PreparedLaunch(parameters, self._call(grid, stream, parameters.address), self._fail)
+
+    @abstractmethod
+    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
+        """The driver's launch call with everything given; it returns ``(status,)``."""
+
+    @abstractmethod
+    def _fail(self, status: Any) -> None:
+        """Raise the error of a launch that did not succeed."""
+
+
+#: Called with (target, kernel, args, stream, prepared) after each launch.
+Observer = Callable[["GpuTarget", Callable, Sequence[Any], int, PreparedLaunch], None]
+
+
+class _Thread(threading.local):
+    observer: Observer | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Tell `observer` of every launch on a GPU that this thread makes, within the block."""
+    before, _thread.observer = _thread.observer, observer
+    try:
+        yield
+    finally:
+        _thread.observer = before
 
 
 class GpuTarget(ABC):
@@ -31,7 +118,7 @@ class GpuTarget(ABC):
 
     def __init__(self, device: Any):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
-        self._variants: dict[tuple, Callable] = {}
+        self._variants: dict[tuple, LoadedVariant] = {}
         self._compiling = threading.Lock()
 
     @abstractmethod
@@ -39,8 +126,8 @@ class GpuTarget(ABC):
         """Compile one variant: an object that can be pickled, without reference to the device."""
 
     @abstractmethod
-    def load(self, compiled: Any) -> Callable[[Sequence[int], Sequence[int], int], None]:
-        """Load a variant on the device, which is current; returns ``launch(grid, words, stream)``."""
+    def load(self, compiled: Any) -> LoadedVariant:
+        """Load a variant on the device, which is current."""
 
     @abstractmethod
     def versions(self) -> str:
@@ -57,15 +144,17 @@ class GpuTarget(ABC):
         from rocmkern.runtime.manager import default_manager
 
         manager = default_manager(self.device)
-        handle = manager.stream if stream is None else getattr(stream, "handle", stream)
+        handle = int(manager.stream if stream is None else getattr(stream, "handle", stream))
         dtypes = source.dtypes_of(kernel, args)
         words = pack(kernel, args)
         with self.device.current():
-            run = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
-            run(grid, words, int(handle))
+            variant = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
+            variant.launch(grid, words, handle)
         manager.track(kernel.__name__, handle)
+        if _thread.observer is not None:
+            _thread.observer(self, kernel, args, handle, variant.prepare(grid, words, handle))
 
-    def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+    def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         key = (kernel, cfg, dtypes)
         with self._compiling:
             if key not in self._variants:

@@ -6,12 +6,9 @@ all its variants on disk does not load the compiler.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.metadata
 import re
-import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
-from rocmkern.targets.gpu import GpuTarget
+from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
@@ -34,6 +31,8 @@ def launch({words}):
     body(config(CFG, 0, 0, 0), {arguments})
 """
 
+#: ``HIP_LAUNCH_PARAM_END``
+PARAMETERS_END = 3
 #: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`). At
 #: the end, launch words are loaded where they are needed: those of the results behind the loop (see `_load_words`).
 PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,function(sink)"
@@ -133,50 +132,31 @@ class CompiledKernel:
         return Executable(self.title, self.name, self.words, self.threads, self.code)
 
 
-class _Parameters(threading.local):
-    """Launch words of one kernel, for one thread: the driver reads them during a launch.
-
-    They are passed as one buffer (`HIP_LAUNCH_PARAM_BUFFER_POINTER`), because a kernel takes nothing but 64-bit words.
-    """
-
-    def __init__(self, words: int):
-        self.buffer = (ctypes.c_int64 * words)()
-        self._size = ctypes.c_size_t(ctypes.sizeof(self.buffer))
-        pointer, size = ctypes.addressof(self.buffer), ctypes.addressof(self._size)
-        # HIP_LAUNCH_PARAM_BUFFER_POINTER, HIP_LAUNCH_PARAM_BUFFER_SIZE, HIP_LAUNCH_PARAM_END
-        self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, 3)
-        self.address = HipModuleLaunchKernel_extra(ctypes.addressof(self._extra))
-        self.fill = functools.partial(struct.Struct(f"={words}q").pack_into, self.buffer, 0)
-
-
-class LoadedKernel:
+class LoadedKernel(LoadedVariant):
     """A compiled kernel on the current device, ready to be launched from any thread."""
 
     def __init__(self, kernel: Executable):
+        super().__init__(kernel.title, kernel.words, PARAMETERS_END)
         self.kernel = kernel
         # The runtime may read the code object later than this call, so it is kept alive.
         self._module = _check("hipModuleLoadData", hip.hipModuleLoadData(kernel.code))
         found = hip.hipModuleGetFunction(self._module, kernel.name.encode())
         self._function = _check("hipModuleGetFunction", found)
-        self._parameters = _Parameters(kernel.words)
         self._streams: dict[int, Any] = {}
 
-    def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
-        """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
-        kernel, parameters = self.kernel, self._parameters
-        if len(words) != kernel.words:
-            raise TargetError(f"kernel {kernel.title} takes {kernel.words} launch words, got {len(words)}")
-        parameters.fill(*words)
+    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = hip.ihipStream_t(stream)
-        (status,) = hip.hipModuleLaunchKernel(
-            self._function, *grid, kernel.threads, 1, 1, 0, handle, None, parameters.address
+        extra = HipModuleLaunchKernel_extra(parameters)
+        return functools.partial(
+            hip.hipModuleLaunchKernel, self._function, *grid, self.kernel.threads, 1, 1, 0, handle, None, extra
         )
-        if status:
-            # HIP remembers the error for hipGetLastError, where another library would take it for its own.
-            hip.hipGetLastError()
-            raise TargetError(f"kernel {kernel.title}: the HIP runtime reports {status.name}")
+
+    def _fail(self, status: Any) -> None:
+        # HIP remembers the error for hipGetLastError, where another library would take it for its own.
+        hip.hipGetLastError()
+        raise TargetError(f"kernel {self.kernel.title}: the HIP runtime reports {status.name}")
 
 
 class HipTarget(GpuTarget):
@@ -186,9 +166,9 @@ class HipTarget(GpuTarget):
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_kernel(kernel, cfg, dtypes).executable
 
-    def load(self, compiled: Executable) -> Callable[[Sequence[int], Sequence[int], int], None]:
+    def load(self, compiled: Executable) -> LoadedKernel:
         """Load a variant on the current device."""
-        return LoadedKernel(compiled).launch
+        return LoadedKernel(compiled)
 
     def versions(self) -> str:
         """Versions of numba-hip, and of the compiler that it calls."""

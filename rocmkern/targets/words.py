@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rocmkern.tile import entry
@@ -22,3 +26,48 @@ def pack(kernel: Callable, args: Sequence[Any]) -> list[int]:
         else:
             words.append(entry.float32_bits(value))
     return words
+
+
+def tensors(kernel: Callable, args: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:
+    """The tensors among a kernel's arguments: (index of the address among the words, tensor, whether it is written)."""
+    at = 0
+    for (_, parameter), value in zip(kernel.parameters, args, strict=True):
+        if parameter.kind == "tensor":
+            yield at, value, parameter.output
+        at += entry.words_of(parameter)
+
+
+class ParameterBuffer:
+    """Launch words as the drivers of CUDA and HIP read them during a launch.
+
+    They are passed as one buffer (``CU_LAUNCH_PARAM_BUFFER_POINTER``), because a kernel takes nothing but 64-bit words.
+
+    Parameters
+    ----------
+    count : int
+        Number of words.
+    end : int
+        What ends the list of parameters: ``CU_LAUNCH_PARAM_END`` is 0, ``HIP_LAUNCH_PARAM_END`` 3.
+
+    Attributes
+    ----------
+    words : ctypes array
+        The words; they may be changed between launches.
+    address : int
+        What the driver is given as ``extra``.
+    """
+
+    def __init__(self, count: int, end: int):
+        self.words = (ctypes.c_int64 * count)()
+        self._size = ctypes.c_size_t(ctypes.sizeof(self.words))
+        pointer, size = ctypes.addressof(self.words), ctypes.addressof(self._size)
+        self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, end)
+        self.address = ctypes.addressof(self._extra)
+        self.fill = functools.partial(struct.Struct(f"={count}q").pack_into, self.words, 0)
+
+
+class ThreadParameters(threading.local):
+    """A `ParameterBuffer` for each thread, for launches whose words are all new."""
+
+    def __init__(self, count: int, end: int):
+        self.buffer = ParameterBuffer(count, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from fake_device import FakeDevice
 
@@ -165,3 +166,62 @@ def test_a_refused_allocation_changes_nothing_in_the_pool(fake, fake_manager):
     with pytest.raises(DeviceMemoryError, match="idle bytes of the pool counted as free"):
         fake_manager.empty(1 << 30, "u1")
     assert (fake_manager.memory_stats(), fake.calls) == before
+
+
+# Scratch: idle memory used where it lies
+
+
+def test_scratch_is_idle_memory_of_the_stream(fake, fake_manager):
+    with fake_manager.scratch(1000, fake_manager.stream) as first:
+        assert len(fake_manager.live_buffers()) == 1
+    assert fake_manager.live_buffers() == []
+    with fake_manager.scratch(900, fake_manager.stream) as second:
+        pass
+    with fake_manager.empty(225, np.float32, uninitialized=True) as tensor:
+        assert first == second == tensor.data_ptr
+    assert fake.allocations == 1 and fake.live_events == 0
+
+
+@pytest.mark.parametrize("home", ["ours", "another"])
+def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_manager, home):
+    stream = fake_manager.stream if home == "ours" else OTHER
+    fake_manager.empty(250, stream=stream).close()
+    for _ in range(3):  # an event of an earlier use must not count for a later one
+        fake.submit(stream)
+        fake.stall(stream)
+        with fake_manager.scratch(1000, stream) as address:
+            fake.submit(stream)
+        taken = fake_manager.empty(250, uninitialized=True, stream=0x9)
+        assert taken.data_ptr != address
+        fake.resume(stream)
+        with fake_manager.empty(250, uninitialized=True, stream=stream) as again:
+            assert again.data_ptr == address
+        taken.close()
+    assert fake.allocations == 2
+
+
+def test_scratch_of_an_interrupted_use_is_not_free(fake, fake_manager):
+    fake_manager.empty(250, stream=OTHER).close()
+    fake.submit(OTHER)
+    fake.stall(OTHER)
+    with pytest.raises(RuntimeError), fake_manager.scratch(1000, OTHER) as address:
+        fake.submit(OTHER)
+        raise RuntimeError("the second launch fails")
+    assert fake_manager.empty(250, uninitialized=True, stream=0x9).data_ptr != address
+    fake.resume(OTHER)
+
+
+def test_under_test_scratch_is_a_buffer(fake):
+    for settings in (MemorySettings(pool=False), MemorySettings(poison=True), MemorySettings(guard=True)):
+        with ResourceManager(fake, settings=settings) as manager:
+            manager.empty(1000).close()
+            with manager.scratch(1000, manager.stream):
+                assert len(manager.live_buffers()) == 1
+            assert manager.live_buffers() == []
+
+
+def test_scratch_is_not_idle_memory_while_a_graph_is_recorded(fake, fake_manager):
+    fake_manager.empty(250, stream=OTHER).close()
+    fake.is_capturing = lambda stream: stream == OTHER
+    with fake_manager.scratch(1000, OTHER):
+        assert len(fake_manager.live_buffers()) == 1

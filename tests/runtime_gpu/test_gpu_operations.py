@@ -295,6 +295,53 @@ def test_a_kernel_on_the_card(device, manager):
     np.testing.assert_array_equal(host, out.to_numpy())
 
 
+@pytest.fixture
+def ordinary(device, monkeypatch):
+    """Names of the kernels that were launched by the ordinary way, not by a plan."""
+    target, names = targets.target_of(device), []
+    launch = target.launch
+    monkeypatch.setattr(target, "launch", lambda kernel, *args: names.append(kernel.__name__) or launch(kernel, *args))
+    return names
+
+
+def test_a_plan_on_the_card(manager, ordinary):
+    """The second and third call go by the plan of the first: new memory, inner results, several launches."""
+    for seed in range(3):
+        q, k, v = (
+            normal(1, 2, 3, 16, seed=seed),
+            normal(1, 1, 30, 16, seed=seed + 3),
+            normal(1, 1, 30, 16, seed=seed + 6),
+        )
+        exact = reference.flash_attention(q, k, v, causal=True)
+        q, k, v = map(manager.from_numpy, (q, k, v))
+        out = manager.zeros(q.shape)
+        rocmkern.flash_attention(q, k, v, causal=True, out=out)
+        np.testing.assert_allclose(out.to_numpy(), exact, atol=1e-4)
+        np.testing.assert_allclose(rocmkern.flash_attention(q, k, v, causal=True).to_numpy(), exact, atol=1e-4)
+        split = rocmkern.decode_attention(q, k, v, causal=True, num_splits=2)
+        np.testing.assert_allclose(split.to_numpy(), exact, atol=1e-4)
+    assert ordinary == ["flash_attention"] * 3 + ["combine_splits"]
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_a_plan_for_torch(device, ordinary, name):
+    torch = torch_with_a_gpu()
+    side = torch.cuda.Stream()
+    for stream in (torch.cuda.default_stream(), side):
+        ordinary.clear()
+        with torch.cuda.stream(stream):
+            for seed in range(3):
+                torch.manual_seed(seed)
+                x = torch.randn(5, 33, device="cuda", dtype=getattr(torch, name))
+                out = torch.empty_like(x)
+                assert rocmkern.softmax(x, out=out) is out
+                assert torch.equal(rocmkern.softmax(x), out)
+                assert (out.float() - torch.softmax(x.float(), -1)).abs().max().item() < 1e-2
+        assert ordinary == ["softmax"] * 2
+    del out
+    default_manager(device).assert_no_leak()
+
+
 def test_a_graph_captures_a_call_with_out(device):
     torch = torch_with_a_gpu()
     q, k, v = (torch.randn(1, 4, 50, 64, device="cuda", dtype=torch.float16) for _ in range(3))
@@ -302,7 +349,8 @@ def test_a_graph_captures_a_call_with_out(device):
     exact = rocmkern.flash_attention(q, k, v, out=out).clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        rocmkern.flash_attention(q, k, v, out=out)
+        for _ in range(3):  # the later ones by a plan
+            rocmkern.flash_attention(q, k, v, out=out)
     out.zero_()
     graph.replay()
     assert torch.equal(out, exact)

@@ -1,0 +1,192 @@
+"""Plans for PyTorch's tensors, on its current stream. A small stand-in for PyTorch has memory on the stand-in GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from stand_in_gpu import FakeDevice, StandInTarget
+
+import rocmkern
+from rocmkern import reference
+from rocmkern.ops import _launch, _plan
+from rocmkern.runtime import devices
+from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.manager import default_manager
+
+
+class Dtype(str):
+    """Prints as PyTorch's dtypes do."""
+
+
+FLOAT32, INT64 = Dtype("torch.float32"), Dtype("torch.int64")
+
+
+class Tensor:
+    """A tensor of the stand-in library; the numbers that a test looks at are ``x.numbers``."""
+
+    is_cuda, requires_grad, layout, dtype, negative = True, False, "strided", FLOAT32, False
+
+    def __init__(self, numbers, owner=None):
+        self.numbers, self.owner = numbers, owner
+
+    @property
+    def shape(self):
+        return self.numbers.shape
+
+    def stride(self):
+        return tuple(step // 4 for step in self.numbers.strides)
+
+    def data_ptr(self):
+        return self.numbers.ctypes.data
+
+    def get_device(self):
+        return 0
+
+    def is_neg(self):
+        return self.negative
+
+    def is_conj(self):
+        return False
+
+    def __dlpack_device__(self):
+        return 10, 0  # kDLROCM
+
+    def __dlpack__(self, **options):
+        raise AssertionError("the attributes say everything")
+
+
+@pytest.fixture
+def device():
+    return FakeDevice()
+
+
+@pytest.fixture
+def torch(device, monkeypatch):
+    """The stand-in library, of which ``current`` is the current stream."""
+    library = ModuleType("torch")
+    library.Tensor, library.strided, library.current = Tensor, "strided", 0
+    library._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: library.current)
+    library.nn = SimpleNamespace(Parameter=type("Parameter", (Tensor,), {"__module__": "torch"}))
+    library.cuda = SimpleNamespace(
+        Stream=type("Stream", (SimpleNamespace,), {"__module__": "torch"}),
+        current_stream=lambda index: library.cuda.Stream(cuda_stream=library.current),
+    )
+
+    def from_dlpack(exporter):
+        tensor = exporter._tensor
+        tensor.record_stream(library.current)
+        size = tensor.nbytes // 4
+        base = np.frombuffer((np.ctypeslib.ctypes.c_float * size).from_address(tensor.data_ptr), np.float32)
+        return Tensor(base.reshape(tensor.shape), tensor)
+
+    library.from_dlpack = from_dlpack
+    monkeypatch.setattr(Tensor, "__module__", "torch")
+    monkeypatch.setitem(sys.modules, "torch", library)
+    monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)
+    for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
+        monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
+    for plans in _plan._all_plans:
+        plans.forget()
+    return library
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    target = StandInTarget(device)
+    monkeypatch.setattr(_launch, "target_of", lambda place: target)
+    return target
+
+
+@pytest.fixture
+def planned(gpu):
+    """Call an operation and say whether it went by a plan."""
+
+    def call(operation, *args, **kwargs):
+        ordinary = gpu.ordinary
+        call.result = operation(*args, **kwargs)
+        return gpu.ordinary == ordinary
+
+    return call
+
+
+def normal(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
+
+
+def test_a_call_with_out_is_planned_on_the_current_stream(torch, gpu, planned):
+    for stream, hits in ((0, (False, True)), (0x77, (False, True)), (0, (True, True))):
+        torch.current = stream
+        for seed, expected in enumerate(hits):
+            x, out = normal(3, 40, seed=seed), Tensor(np.zeros((3, 40), np.float32))
+            assert planned(rocmkern.softmax, x, out=out) is expected
+            assert planned.result is out
+            np.testing.assert_allclose(out.numbers, reference.softmax(x.numbers), rtol=1e-5)
+    assert [stream for _, stream in gpu.ran] == [0, 0, 0x77, 0x77, 0, 0]
+
+
+def test_new_results_are_the_librarys(torch, device, planned):
+    x = normal(3, 40)
+    for expected in (False, True, True):
+        assert planned(rocmkern.softmax, x) is expected
+        assert type(planned.result) is Tensor
+        np.testing.assert_allclose(planned.result.numbers, reference.softmax(x.numbers), rtol=1e-5)
+    assert len(default_manager(device).live_buffers()) == 1
+    planned.result = None
+    assert default_manager(device).live_buffers() == []
+
+
+def test_strides_and_offsets(torch, planned):
+    for index, expected in enumerate((False, True)):
+        x, out = normal(4, 8, 12, seed=index), Tensor(np.zeros((4, 8, 12), np.float32))
+        part, given = Tensor(x.numbers[2 * index, :, 4:8], x), Tensor(out.numbers[2 * index, :, 4:8], out)
+        assert planned(rocmkern.scale, part, 2.0, out=given) is expected
+        exact = np.zeros_like(x.numbers)
+        exact[2 * index, :, 4:8] = 2 * x.numbers[2 * index, :, 4:8]
+        np.testing.assert_array_equal(out.numbers, exact)
+
+
+def test_in_place_and_overlap(torch, planned):
+    x = normal(6, 8)
+    assert not planned(rocmkern.scale, x, 2.0, out=x)
+    assert planned(rocmkern.scale, x, 0.5, out=Tensor(x.numbers)) is False
+    assert planned(rocmkern.scale, x, 2.0, out=Tensor(x.numbers)) is True
+    with pytest.raises(ArgumentError, match="overlaps"):
+        rocmkern.softmax(Tensor(x.numbers[:3]), out=Tensor(x.numbers[2:5]))
+    rocmkern.softmax(Tensor(x.numbers[:3]), out=Tensor(x.numbers[3:]))
+    with pytest.raises(ArgumentError, match="overlaps"):
+        rocmkern.softmax(Tensor(x.numbers[:3]), out=Tensor(x.numbers[2:5]))
+
+
+def test_what_is_refused_stays_refused(torch, planned):
+    x, out = normal(3, 8), normal(3, 8)
+    rocmkern.softmax(x, out=out)
+    assert planned(rocmkern.softmax, x, out=out)
+    for name, value, allowed in (("requires_grad", True, "gradient"), ("negative", True, "lazy negative")):
+        y = normal(3, 8)
+        setattr(y, name, value)
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match=allowed):
+                rocmkern.softmax(y, out=out)
+
+
+def test_a_parameter_and_a_stream_object(torch, gpu, planned):
+    stream = torch.cuda.Stream(cuda_stream=0x88)
+    for expected in (False, True):
+        x, out = torch.nn.Parameter(normal(3, 8).numbers), normal(3, 8)
+        assert planned(rocmkern.softmax, x, out=out, stream=stream) is expected
+    assert [stream for _, stream in gpu.ran] == [0x88, 0x88]
+
+
+def test_both_kinds_of_tensors_in_one_call(torch, device, gpu, planned):
+    manager = default_manager(device)
+    torch.current = 0x77
+    x, ours = normal(3, 8), manager.zeros((3, 8))
+    for seed in range(3):
+        device.calls.clear()
+        assert planned(rocmkern.scale, x, 2.0, out=ours) is (seed > 0)
+        waits = [call for call in device.calls if "waits" in call]
+        assert waits == [f"stream 0x77 waits for {manager.stream:#x}"]
+        np.testing.assert_array_equal(ours.to_numpy(), 2 * x.numbers)
