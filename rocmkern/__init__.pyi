@@ -15,6 +15,12 @@ from rocmkern.ops.mlp import mlp as mlp
 from rocmkern.ops.norm import add_residual as add_residual
 from rocmkern.ops.norm import layer_norm as layer_norm
 from rocmkern.ops.norm import rms_norm as rms_norm
+from rocmkern.ops.paged import paged_attention as paged_attention
+from rocmkern.ops.rope_scaling import LinearScaling as LinearScaling
+from rocmkern.ops.rope_scaling import Llama3Scaling as Llama3Scaling
+from rocmkern.ops.rope_scaling import YarnScaling as YarnScaling
+from rocmkern.ops.rotary import rope as rope
+from rocmkern.ops.rotary import rope_append_kv as rope_append_kv
 from rocmkern.ops.steps import apply_mask as apply_mask
 from rocmkern.ops.steps import causal_mask as causal_mask
 from rocmkern.ops.steps import qk_scores as qk_scores
@@ -32,9 +38,11 @@ from rocmkern.runtime.errors import GuardBandError as GuardBandError
 from rocmkern.runtime.errors import IndexOutOfRangeError as IndexOutOfRangeError
 from rocmkern.runtime.errors import LeakError as LeakError
 from rocmkern.runtime.errors import MatrixError as MatrixError
+from rocmkern.runtime.errors import OutOfBlocksError as OutOfBlocksError
 from rocmkern.runtime.errors import RocmkernError as RocmkernError
 from rocmkern.runtime.errors import TargetError as TargetError
 from rocmkern.runtime.errors import TileError as TileError
+from rocmkern.runtime.kv_cache import KVCache as KVCache
 from rocmkern.runtime.manager import ResourceManager as ResourceManager
 from rocmkern.runtime.manager import default_manager as default_manager
 from rocmkern.runtime.probe import gpu_available as gpu_available

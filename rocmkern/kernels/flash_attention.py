@@ -11,7 +11,10 @@ Shapes (any strides)::
 
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   out [splits, B, Hq, Sq, Dv]   lse [splits, B, Hq, Sq]
 
-With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis.
+With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis. Paged keys and
+values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n, j // L], and there are context_lens[n]
+of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there are scales [Hkv],
+they multiply keys and values of 8 bits.
 
 Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block, head group, sequence x
 split). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so that a
@@ -46,6 +49,8 @@ class Config(T.Config):
         Upper bounds of D and Dv: the bucket, not the exact value.
     score_mods : bool
         Whether softcap, ALiBi, bias and mask are looked at. Each of them is then switched on at run time.
+    paged : bool
+        Whether keys and values are found through a page table.
     """
 
     block_m: int = 16
@@ -53,6 +58,7 @@ class Config(T.Config):
     head_dim: int = 64
     value_dim: int = 64
     score_mods: bool = False
+    paged: bool = False
 
 
 @T.device
@@ -71,6 +77,19 @@ def modify_scores(cfg, s, scale, softcap, slopes, bias, mask, head, query, diago
     return s
 
 
+@T.device
+def check_pages(cfg, table, n_keys, page_rows, pages, error):
+    """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache."""
+    needed = (n_keys + page_rows - 1) // page_rows
+    for first in range(0, needed, cfg.block_m):
+        entry = T.row_index(cfg, cfg.block_m) + first
+        used = entry < needed
+        listed = entry < table.shape[0]
+        page = T.load_integers(table, (entry,), used & listed)
+        missing = T.where(listed & (page >= 0) & (page < pages), 0, 1) == 1
+        T.store_rows(error, (0,), T.full_rows(cfg, cfg.block_m, 1.0), used & missing)
+
+
 @T.kernel
 def flash_attention(
     cfg,
@@ -85,6 +104,11 @@ def flash_attention(
     slopes: T.Tensor[2],
     bias: T.Tensor[4],
     mask: T.Tensor[4],
+    table: T.Tensor[2],
+    context_lens: T.Tensor[1],
+    key_scale: T.Tensor[1],
+    value_scale: T.Tensor[1],
+    error: T.Out[1],
     scale: T.Float,
     softcap: T.Float,
     left: T.Int,
@@ -98,12 +122,22 @@ def flash_attention(
 
     # Which sequence, which heads.
     sequence, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
-    batch, q_start, q_len, k_start, k_len = sequence, 0, q.shape[2], 0, k.shape[2]
+    batch, q_start, q_len = sequence, 0, q.shape[2]
+    k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
-        batch, q_start, k_start = 0, int(cu_q[sequence]), int(cu_k[sequence])
-        q_len, k_len = int(cu_q[sequence + 1]) - q_start, int(cu_k[sequence + 1]) - k_start
+        batch, q_start = 0, int(cu_q[sequence])
+        q_len = int(cu_q[sequence + 1]) - q_start
+    if cu_k.shape[0] > 0:
+        k_batch, k_start = 0, int(cu_k[sequence])
+        k_len = int(cu_k[sequence + 1]) - k_start
+    if cfg.paged:
+        k_batch, k_len = 0, int(context_lens[sequence])
+        if T.block_id(cfg, 0) == 0 and T.block_id(cfg, 1) == 0 and split == 0:
+            check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = first_head // (q.shape[1] // k.shape[1])
+    if key_scale.shape[0] > 0:
+        scale = scale * key_scale[kv_head]
 
     # Which rows: a tile row is (query, head).
     n_rows = q_len * pack
@@ -141,8 +175,11 @@ def flash_attention(
     acc = T.zeros(cfg, block_m, cfg.value_dim)
 
     q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
-    keys = T.stage(cfg, T.rows(k[batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim)
-    values = T.stage(cfg, T.rows(v[batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim)
+    keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
+    values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim, q, cfg.paged)
+    if cfg.paged:
+        keys = T.paged(keys, k, kv_head, table[sequence], end)
+        values = T.paged(values, v, kv_head, table[sequence], end)
     keys = T.fetch(keys, begin)
     values = T.fetch(values, begin)
     for n0 in range(begin, end, block_n):
@@ -169,6 +206,8 @@ def flash_attention(
         values = T.release(values)
 
     acc = acc * T.reciprocal_or_zero(l)
+    if value_scale.shape[0] > 0:
+        acc = acc * value_scale[kv_head]
     T.store_tile(out[split, batch], (head, query + q_start), 0, acc, valid)
     if lse.shape[0] > 0:
         # m times the product of both factors: m * exponent_scale alone may overflow.

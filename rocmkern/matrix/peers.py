@@ -190,6 +190,27 @@ def _mlp(functional: Any, activation: Callable, tensors: dict, options: dict) ->
     return run
 
 
+def _prepare_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    """``x * cos + rotate_half(x) * sin``, as models write it, the tables of cosine and sine made before."""
+    torch, bring = _on(target)
+    features, dims = case.features, case.dims
+    plain = all(features[name] in (None, False, "half") for name in ("variant", "scaling", "rotary_dim", "inverse"))
+    if not plain or features["block_positions"]:
+        raise PeerUnavailable("the plain form only")
+    x, positions = (bring(call.arguments[name]) for name in ("x", "positions"))
+    dim = dims["head_dim"]
+    angle = positions.float()[..., None] * 10000.0 ** (-torch.arange(0, dim, 2, device=x.device).float() / dim)
+    angle = torch.cat((angle, angle), -1)
+    if features["layout"] == "shd":
+        angle = angle[..., None, :]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+
+    def run() -> Any:
+        return x * cos + torch.cat((-x[..., dim // 2 :], x[..., : dim // 2]), -1) * sin
+
+    return run
+
+
 TORCH_SDPA = Peer("torch", _prepare_sdpa)
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
 TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
@@ -202,3 +223,4 @@ TORCH_TRANSPOSE = Peer("torch", _prepare_transpose)
 TORCH_MATMUL = Peer("torch", _prepare_products(_matmul))
 TORCH_LINEAR = Peer("torch", _prepare_products(_linear))
 TORCH_MLP = Peer("torch", _prepare_products(_mlp))
+TORCH_ROPE = Peer("torch", _prepare_rope)

@@ -44,6 +44,8 @@ class Blocks:
     lines : tuple of int
         Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
         the last; for float32 not the last one if there are several. A wave has one row then.
+    rotary : tuple of (int, int, int)
+        Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
     """
 
     rows: dict[int, int]
@@ -57,6 +59,7 @@ class Blocks:
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
+    rotary: tuple[int, int, int] = (64, 32, 4)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
@@ -81,7 +84,13 @@ class Blocks:
         return max(16, self.keys[bucket] // share)
 
 
-_CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, line=(4, 256, 1))
+_CPU = Blocks(
+    rows={1: 1, 4: 1, 16: 1, 64: 1},
+    keys={64: 64, 128: 64, 256: 64},
+    few_rows_keys=32,
+    line=(4, 256, 1),
+    rotary=(8, 64, 1),
+)
 # A wave has 16 rows; local memory and registers bound the keys.
 _CDNA = Blocks(
     rows={16: 1, 64: 4},
@@ -89,6 +98,7 @@ _CDNA = Blocks(
     float32_share=2,
     line=(64, 64, 4),
     lines=(512,),
+    rotary=(64, 16, 4),
 )
 _RDNA = Blocks(
     rows={16: 1, 64: 4},
@@ -99,6 +109,7 @@ _RDNA = Blocks(
     narrow={16: 128, 64: 256},
     line=(64, 64, 4),
     lines=(512, 1024),
+    rotary=(64, 16, 4),
 )
 _NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
 # A warp of a tall block has 32 rows, which halves what it reads of local memory for each product.
@@ -112,7 +123,7 @@ _NVIDIA = Blocks(
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1)),
+    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1)),
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
@@ -127,7 +138,7 @@ def blocks(arch: str) -> Blocks:
 
 
 def attention(
-    arch: str, rows: int, head_dim: int, value_dim: int, itemsize: int, score_mods: bool
+    arch: str, rows: int, head_dim: int, value_dim: int, itemsize: int, score_mods: bool, paged: bool = False
 ) -> flash_attention.Config:
     """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
     sizes = blocks(arch)
@@ -143,6 +154,7 @@ def attention(
         head_dim=dim,
         value_dim=dim,
         score_mods=score_mods,
+        paged=paged,
     )
 
 
@@ -253,3 +265,9 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     sizes = _product_blocks(arch)
     block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
     return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
+
+
+def rotary(config: type, arch: str) -> Any:
+    """Variant of a rotary embedding: ``config`` is its kernel's Config."""
+    block_m, block_n, waves = blocks(arch).rotary
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)

@@ -45,7 +45,13 @@ def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args:
         staging.collect()
 
 
-def error_word(target: Any, operation: str, indices: str, of: str) -> Any:
+def error_word(
+    target: Any,
+    operation: str,
+    indices: str,
+    of: str,
+    consequence: str = "what it should have brought is 0 in the result",
+) -> Any:
     """Where a kernel writes 1 if a number of argument ``indices`` is no index of argument ``of``.
 
     On a GPU it is an error word, which the next wait looks at. Elsewhere indices are checked before a launch.
@@ -55,8 +61,7 @@ def error_word(target: Any, operation: str, indices: str, of: str) -> Any:
 
     def make_error() -> IndexOutOfRangeError:
         return IndexOutOfRangeError(
-            f"{operation}: {indices}, in device memory, has a number that is no index of {of}; what it should have "
-            "brought is 0 in the result"
+            f"{operation}: {indices}, in device memory, has a number that is no index of {of}; {consequence}"
         )
 
     manager = default_manager(target.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,41 @@ from rocmkern.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
 from rocmkern.ops._device_view import device_view
-from rocmkern.ops._launch import absent, by_lines, ceil_div, launch, target_for, temporary
+from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, launch, target_for, temporary
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
 #: Keys that a block of a split attention should have at least.
 _KEYS_PER_SPLIT = 512
 _SMALL_SCALE = 2.0**-100
+_NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What a paged attention has beside its caches.
+
+    Attributes
+    ----------
+    block_table, context_lens : array
+        int32 ``[sequences, entries]`` and ``[sequences]``.
+    key_scale, value_scale : array or None
+        float32 ``[Hkv]``.
+    longest : int
+        Bound of `context_lens`.
+    """
+
+    block_table: Any
+    context_lens: Any
+    key_scale: Any
+    value_scale: Any
+    longest: int
+
+    def arguments(self, target: Any) -> list:
+        """Those of the kernel."""
+        scales = [absent(0, 1) if x is None else x for x in (self.key_scale, self.value_scale)]
+        error = error_word(target, "paged_attention", "block_table", "key_cache")
+        return [self.block_table, self.context_lens, *scales, error]
 
 
 def launch_attention(
@@ -40,11 +69,16 @@ def launch_attention(
     bottom_right: bool,
     num_splits: int | None,
     stream: Any,
+    pages: Pages | None = None,
 ) -> None:
-    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks."""
+    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks.
+
+    With `pages`, k and v are ``[pages, Hkv, page rows, D]``.
+    """
     target = target_for(q)
     batch, heads, q_len, head_dim = q.shape
-    kv_heads, k_len, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    kv_heads, value_dim = k.shape[1], v.shape[3]
+    k_len = k.shape[2] if pages is None else pages.longest
     packed = cu_seqlens_q is not None
     sequences = len(cu_seqlens_q) - 1 if packed else batch
     longest = max_seqlen_q
@@ -57,7 +91,9 @@ def launch_attention(
         or any(x is not None for x in (alibi_slopes, bias, mask))
     )
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
-    cfg = _configs.attention(target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods)
+    cfg = _configs.attention(
+        target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods, pages is not None
+    )
     row_blocks = ceil_div(longest * pack, cfg.block_m)
     blocks = row_blocks * (heads // pack) * sequences
     if num_splits is None:
@@ -68,11 +104,12 @@ def launch_attention(
     args = [
         q, k, v, out[None], absent(0, 4) if lse is None else lse[None],
         cu_seqlens_q if packed else none,
-        cu_seqlens_k if packed else none,
+        none if cu_seqlens_k is None else cu_seqlens_k,
         absent(0, 1) if sinks is None else sinks,
         absent(sequences, 2) if alibi_slopes is None else alibi_slopes,
         absent(batch, 4) if bias is None else bias,
         absent(batch, 4, np.bool_) if mask is None else mask,
+        *(_NO_PAGES if pages is None else pages.arguments(target)),
         scale, softcap, left, right, int(bottom_right), pack, num_splits,
     ]  # fmt: skip
     grid = (row_blocks, heads // pack, sequences * num_splits)

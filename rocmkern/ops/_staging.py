@@ -38,7 +38,7 @@ class Staging:
         """The arguments of a launch with every host array replaced."""
         parameters = [parameter for _, parameter in kernel.parameters]
         return [
-            self._replace(a, p.output) if p.kind == "tensor" and not isinstance(a, DeviceView) and a.size else a
+            self._replace(a, p) if p.kind == "tensor" and not isinstance(a, DeviceView) and a.size else a
             for a, p in zip(args, parameters, strict=True)
         ]
 
@@ -48,9 +48,12 @@ class Staging:
             host[...] = tensor.to_numpy()
         self._results.clear()
 
-    def _replace(self, host: np.ndarray, output: bool) -> np.ndarray:
-        if output:
-            tensor = self._open.enter_context(self._memory.empty(host.shape, host.dtype, uninitialized=True))
+    def _replace(self, host: np.ndarray, parameter: Any) -> np.ndarray:
+        if parameter.output:
+            if parameter.partial:
+                tensor = self._open.enter_context(self._memory.from_numpy(host))
+            else:
+                tensor = self._open.enter_context(self._memory.empty(host.shape, host.dtype, uninitialized=True))
             self._results.append((host, tensor))
             return device_view(tensor)
         once = host[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in host.strides)]

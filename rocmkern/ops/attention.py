@@ -286,11 +286,11 @@ def merge_attention(
     else:
         _checks.rank(o1, "B H S D" if layout == "bhsd" else "B S H D")
     _checks.head_dim(o1)
-    _same_shape(o2, o1.shape, "the shape of o1")
+    same_shape(o2, o1.shape, "the shape of o1")
     lse_shape = _lse_shape(o1.shape, layout)
     for lse in (lse1, lse2):
-        _same_shape(lse, lse_shape, "that of the rows of o1")
-    given, given_lse = _checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
+        same_shape(lse, lse_shape, "that of the rows of o1")
+    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
 
     # Configuration
     result = given or _arrays.allocate("out", o1.shape, o1.dtype, o1)
@@ -363,24 +363,24 @@ def _attention(
     bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
     mask_view = None if mask is None else _checks.broadcastable(mask, full, axes)
     if sinks is not None:
-        _same_shape(sinks, (heads,), "one for each query head")
+        same_shape(sinks, (heads,), "one for each query head")
     sequences = batch if cu_q is None else len(cu_q) - 1
     if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
         raise ArgumentError("alibi_slopes", f"shape {slopes.shape}", f"shape {(heads,)} or {(sequences, heads)}")
     out_shape = (*q.shape[:-1], v.shape[-1])
     lse_shape = _lse_shape(q.shape, layout)
-    given, given_lse = _checked_outputs(out, return_lse, out_shape, q.dtype, lse_shape, inputs)
+    given, given_lse = checked_outputs(out, return_lse, out_shape, q.dtype, lse_shape, inputs)
 
     # Configuration
     result = given or _arrays.allocate("out", out_shape, q.dtype, q)
     lse = (given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
     lse_view = None if lse is None else _with_batch(lse.array, layout)
-    sink_values = None if sinks is None else _float32(sinks, stream)
-    slope_values = None if slopes is None else np.broadcast_to(_float32(slopes, stream), (sequences, heads), subok=True)
+    sink_values = None if sinks is None else float32(sinks, stream)
+    slope_values = None if slopes is None else np.broadcast_to(float32(slopes, stream), (sequences, heads), subok=True)
 
     # Launch
     if sk == 0:
-        _fill_without_keys(result.array, lse_view, sink_values, stream)
+        fill_without_keys(result.array, lse_view, sink_values, stream)
     elif result.array.size:
         from rocmkern.ops._launch_attention import launch_attention
 
@@ -441,7 +441,7 @@ def _accept_cu_seqlens(given: tuple[Any, Any], q: Operand, k: Operand) -> tuple[
     return cu_q, cu_k
 
 
-def _checked_outputs(
+def checked_outputs(
     out: Any,
     with_lse: bool,
     shape: tuple[int, ...],
@@ -461,7 +461,7 @@ def _checked_outputs(
     return result, accept_out(out[1], lse_shape, FLOAT32, [*inputs, result], name="out[1]")
 
 
-def _same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
+def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
     if x.shape != tuple(shape):
         raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")
 
@@ -478,7 +478,7 @@ def _with_batch(lse: np.ndarray, layout: str) -> np.ndarray:
     return lse[None] if layout == "packed" else lse
 
 
-def _float32(x: Operand, stream: Any) -> np.ndarray:
+def float32(x: Operand, stream: Any) -> np.ndarray:
     """One number a head, widened where it is half precision."""
     array = x.aligned()
     if not x.on_device:
@@ -494,7 +494,7 @@ def _float32(x: Operand, stream: Any) -> np.ndarray:
     return wide
 
 
-def _fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None, stream: Any) -> None:
+def fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None, stream: Any) -> None:
     """What attention over no keys is: nothing to launch."""
     _arrays.assign(out, 0, stream)
     if lse is not None:

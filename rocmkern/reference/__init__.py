@@ -13,6 +13,8 @@ from rocmkern.reference.attention import decode_attention, flash_attention, merg
 from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
+from rocmkern.reference.paging import paged_attention
+from rocmkern.reference.rotary import rope, rope_append_kv
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -37,9 +39,12 @@ __all__ = [
     "matmul",
     "merge_attention",
     "mlp",
+    "paged_attention",
     "qk_scores",
     "repeat_kv",
     "rms_norm",
+    "rope",
+    "rope_append_kv",
     "scale",
     "softmax",
     "swiglu",

@@ -115,6 +115,25 @@ class IndexOutOfRangeError(RocmkernError, IndexError):
     """An index in device memory named something that is not there; the kernel left it out."""
 
 
+class OutOfBlocksError(RocmkernError, MemoryError):
+    """A `KVCache` has not enough free blocks; nothing was changed.
+
+    Attributes
+    ----------
+    needed, free, total : int
+        Blocks: needed for the call, free, of the whole cache.
+    """
+
+    def __init__(self, needed: int, free: int, total: int):
+        self.needed, self.free, self.total = needed, free, total
+        super().__init__(
+            f"{needed} blocks are needed and {free} of {total} are free; free() a sequence or make a larger cache"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.needed, self.free, self.total)
+
+
 class MatrixError(RocmkernError, ValueError):
     """A matrix file has a mistake: the message gives file, line, column, path and the nearest valid name.
 

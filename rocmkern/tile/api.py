@@ -77,24 +77,27 @@ class Config:
 class Parameter:
     """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32.
 
-    ``output`` says that the kernel writes the tensor, all of it, and does not read it.
+    ``output`` says that the kernel writes the tensor: all of it, and does not read it, unless ``partial`` says that it
+    reads it or writes parts of it only.
     """
 
     kind: str
     ndim: int = 0
     output: bool = False
+    partial: bool = False
 
 
 class _TensorParameters:
-    def __init__(self, output: bool):
-        self.output = output
+    def __init__(self, output: bool, partial: bool = False):
+        self.output, self.partial = output, partial
 
     def __getitem__(self, ndim: int) -> Parameter:
-        return Parameter("tensor", ndim, self.output)
+        return Parameter("tensor", ndim, self.output, self.partial)
 
 
 Tensor = _TensorParameters(output=False)
 Out = _TensorParameters(output=True)
+InOut = _TensorParameters(output=True, partial=True)
 Int = Parameter("int")
 Float = Parameter("float")
 
@@ -239,10 +242,12 @@ class Operand(_Owned):
 class Stage:
     """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released. Use the functions below."""
 
-    __slots__ = ("_dead", "acquired", "fetched", "k", "n", "source", "window")
+    __slots__ = ("_dead", "acquired", "fetched", "k", "n", "paged", "pages", "source", "window")
 
-    def __init__(self, source: np.ndarray, n: int, k: int):
+    def __init__(self, source: np.ndarray, n: int, k: int, paged: bool):
         self.source, self.n, self.k = source, n, k
+        self.paged = paged  # whether `paged` says where the rows are
+        self.pages: tuple[np.ndarray, np.ndarray, int] | None = None
         self.fetched: tuple[int, int] | None = None  # first row and column of the window that is on its way
         self.acquired = False
         self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
@@ -260,6 +265,15 @@ class Stage:
     def _check_alive(self) -> None:
         if self._dead:
             raise TileError(f"this stage was consumed by {self._dead} and cannot be used again: use what that returned")
+
+    def rows(self, row0: int, col0: int) -> np.ndarray:
+        """The window that starts at a row and a column of the source, as far as it exists."""
+        columns = slice(col0, col0 + self.k)
+        if self.pages is None:
+            return self.source[row0 : row0 + self.n, columns]
+        cache, table, stop = self.pages
+        row = np.arange(row0, max(row0, min(row0 + self.n, stop)))
+        return cache[table[row // cache.shape[1]], row % cache.shape[1], columns]
 
     @property
     def data(self) -> np.ndarray:
@@ -489,6 +503,49 @@ def relu(tile: Tile) -> Tile:
     return Tile(np.where(x <= 0, np.float32(0), x))
 
 
+def rotations(cfg: Config, position: np.ndarray, frequencies: np.ndarray, col0: int, n: int) -> tuple[Tile, Tile]:
+    """Cosine and sine of the angles ``position[r] * frequencies[col0 + c]``; the unit is 2 ** -64 of a turn.
+
+    The product is taken modulo one turn, in integers, so that no angle is too large to be exact: the absolute error
+    is below 2e-7 at every position. Columns past the end of ``frequencies`` have angle 0. At angle 0 the results are
+    1 and 0.
+
+    Parameters
+    ----------
+    position : rows, int32
+    frequencies : tensor, int64, [N]
+        Frequencies in turns, times 2 ** 64, modulo 2 ** 64.
+    col0, n : int
+        First column and number of columns.
+
+    Returns
+    -------
+    cos, sin : Tile, [M, n]
+    """
+    if frequencies.dtype != np.int64 or frequencies.ndim != 1:
+        raise TileError(f"rotations: frequencies must be a tensor of int64 with 1 axis, got {_show(frequencies)}")
+    turns = np.zeros(n, np.int64)
+    part = frequencies[col0 : col0 + n]
+    turns[: len(part)] = part
+    with np.errstate(over="ignore"):
+        phase = position.astype(np.int64)[:, None] * turns[None, :]
+    angle = phase.astype(np.float64) * (2 * np.pi / 2.0**64)
+    return Tile(np.cos(angle).astype(np.float32)), Tile(np.sin(angle).astype(np.float32))
+
+
+def rotate(a: Tile, b: Tile, cos: Tile, sin: Tile) -> tuple[Tile, Tile]:
+    """``a * cos - b * sin`` and ``b * cos + a * sin``: rotate the points (a, b) (consumes a and b).
+
+    Where ``sin`` is 0 they are ``a * cos`` and ``b * cos``, whatever the other one is.
+    """
+    for name, t in (("a", a), ("b", b), ("cos", cos), ("sin", sin)):
+        if _want(Tile, t, f"rotate: {name}").shape != a.shape:
+            raise TileError(f"rotate: {_show(a)} and {_show(t)} do not match")
+    x, y, c, s = a.consume("rotate"), b.consume("rotate"), cos.data, sin.data
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Tile(np.where(s == 0, x * c, x * c - y * s)), Tile(np.where(s == 0, y * c, y * c + x * s))
+
+
 def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
     """``position[r] - (col0 + c)``: how far each column lies before each row's position."""
     return Tile((position[:, None] - (col0 + np.arange(n))[None, :]).astype(np.float32))
@@ -601,19 +658,61 @@ def operand(tile: Tile, like: Stage) -> Operand:
     return Operand(_want(Tile, tile, "operand: the tile").consume("operand"))
 
 
-def stage(cfg: Config, source: np.ndarray, n: int, k: int) -> Stage:
+def stage(
+    cfg: Config, source: np.ndarray, n: int, k: int, like: np.ndarray | None = None, paged: bool = False
+) -> Stage:
     """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor ``source``.
 
     The stages of a kernel share the architecture's local memory.
+
+    Parameters
+    ----------
+    like : tensor, optional
+        The window holds this tensor's dtype. Sources of int8, float8_e4m3fn and float8_e5m2 need it; others have it.
+    paged : bool
+        Whether `paged` will say where the rows are.
     """
     if source.ndim != 2:
         raise TileError(f"stage: the source must have 2 axes, got {_show(source)}")
-    st, limit = Stage(source, n, k), local_memory_bytes(cfg.arch)
-    need = n * k * source.dtype.itemsize
+    dtype = source.dtype if like is None else like.dtype
+    if source.dtype.itemsize > 1 and dtype != source.dtype:
+        raise TileError(f"stage: {_show(source)} of {source.dtype.name} cannot be held as {dtype.name}")
+    st, limit = Stage(source, n, k, paged), local_memory_bytes(cfg.arch)
+    need = n * k * dtype.itemsize
     if need > limit:
         raise TileError(
             f"stage: {_show(st)} takes {need} bytes; {cfg.arch} has {limit} bytes of local memory; use smaller blocks"
         )
+    return st
+
+
+def paged(st: Stage, cache: np.ndarray, head: int, table: np.ndarray, stop: int) -> Stage:
+    """Read the rows of a stage through a page table (consumes); before the first `fetch`.
+
+    Row r is ``cache[table[r // L], head, r % L]`` for ``r < stop``, where L is the page size ``cache.shape[2]``. A
+    row whose page the table or the cache does not have reads as 0 on a machine target.
+
+    Parameters
+    ----------
+    st : Stage
+        Made with ``paged=True``, of a source with the dtype and the columns of ``cache``.
+    cache : tensor, [pages, heads, L, columns]
+    head : int
+    table : tensor, int32, [entries]
+    stop : int
+        Number of rows that exist.
+    """
+    st = _want(Stage, st, "paged: the stage").consume("paged")
+    if not st.paged:
+        raise TileError("paged: the stage must be made with paged=True")
+    if st.fetched is not None or st.acquired:
+        raise TileError("paged: the stage has been used already")
+    if cache.ndim != 4 or table.ndim != 1 or cache.dtype != st.source.dtype:
+        raise TileError(
+            f"paged: needs a cache of {st.source.dtype.name} with 4 axes and a table with 1, got "
+            f"{_show(cache)} of {cache.dtype.name} and {_show(table)}"
+        )
+    st.pages = cache[:, head], table, stop
     return st
 
 
@@ -625,6 +724,8 @@ def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
     st = _want(Stage, st, "fetch: the stage").consume("fetch")
     if st.fetched is not None:
         raise TileError("fetch: a window is already on its way; acquire it first")
+    if st.paged and st.pages is None:
+        raise TileError("fetch: a stage made with paged=True needs `paged` first")
     st.fetched = row0, col0
     return st
 
@@ -637,8 +738,7 @@ def acquire(st: Stage) -> Stage:
     if st.acquired:
         raise TileError("acquire: the window in use must be released before the next one overwrites it")
     st.window = np.zeros((st.n, st.k), np.float32)
-    row0, col0 = st.fetched
-    part = st.source[row0 : row0 + st.n, col0 : col0 + st.k]
+    part = st.rows(*st.fetched)
     st.window[: part.shape[0], : part.shape[1]] = part
     st.fetched, st.acquired = None, True
     return st
@@ -724,7 +824,7 @@ OPERATIONS: dict[str, Callable] = {
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
         square_step, rows, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn, dot,
-        dot_nn_where,
+        dot_nn_where, rotations, rotate, paged,
     )
 }  # fmt: skip
 
@@ -751,4 +851,6 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "dot_tn": ("acc",),
     "dot": ("acc",),
     "dot_nn_where": ("acc",),
+    "rotate": ("a", "b"),
+    "paged": ("st",),
 }

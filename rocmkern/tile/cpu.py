@@ -29,6 +29,7 @@ from numba.core.typing.templates import Registry as TypingRegistry
 
 from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
+from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.numba_core import numba_core
@@ -45,9 +46,10 @@ from rocmkern.tile.tensors import (
     at,
     call,
     const,
+    from_byte,
     register_tensor_model,
 )
-from rocmkern.tile.types import DTYPES, make_types
+from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
 NUMBA = numba_core(TypingRegistry(), LoweringRegistry(), register_default)
 TILE = make_types(types, TypingError, "cpu")
@@ -55,6 +57,7 @@ TILE = make_types(types, TypingError, "cpu")
 LOG2_E = 1.4426950408889634
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
 LAZY_EXPONENT = 8.0
+PAGED_MEMBERS = ["entries", "entry_stride", "page_rows", "page_stride", "pages"]
 #: Column storage (lanes over rows) starts at this many rows.
 LANES_FROM = 16
 
@@ -100,13 +103,17 @@ class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
     The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer.
+    A paged one also has the table, its length and stride, and rows, stride and number of the pages.
     """
 
     def __init__(self, manager: Any, ty: Any):
         members: list[tuple[str, Any]] = [("meminfo", types.MemInfoPointer(types.voidptr))]
         members += [("source", types.voidptr), ("window", types.voidptr)]
-        members += [(name, types.int64) for name in ("rows", "columns", "row_stride", "col_stride", "row0", "col0")]
-        members += [(name, types.int64) for name in ("count", "cols", "ld")]
+        numbers = ["rows", "columns", "row_stride", "col_stride", "row0", "col0", "count", "cols", "ld"]
+        if ty.paged:
+            members.append(("table", types.voidptr))
+            numbers += PAGED_MEMBERS
+        members += [(name, types.int64) for name in numbers]
         super().__init__(manager, ty, members)
 
 
@@ -266,7 +273,10 @@ ACTIVATIONS = Activations(exp2=_exp2, divide=ir.IRBuilder.fdiv)
 
 # ------------------------------------------------------------------------------------- element types in memory <-> f32
 
-_STORAGE = {"float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64}
+_STORAGE = {
+    "float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64,
+    "int8": I8, "float8_e4m3fn": I8, "float8_e5m2": I8,
+}  # fmt: skip
 
 
 def _from_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -280,7 +290,7 @@ def _from_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(x, wide(I32)), const(wide(I32), 16)), wide(F32))
     if dtype == "bool":
         return b.uitofp(b.icmp_unsigned("!=", x, const(x.type, 0)), wide(F32))
-    return b.sitofp(x, wide(F32))
+    return from_byte(b, x, dtype) if dtype in QUANTIZED else b.sitofp(x, wide(F32))
 
 
 def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -717,6 +727,36 @@ class CpuLowering(TensorLowering):
 
         return self.map(context, b, sig.args[0], x, emit)
 
+    def rotations(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        ty = sig.return_type[0]
+        data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
+        first = self.scalar(context, b, sig.args[3], col0, "i64")
+        turns = self.spill(b, const(_vec(I64, ty.n), 0))
+        with _loop(b, _smin(b, b.sub(extent, first), const(I64, ty.n))) as (c, _):
+            turn = b.load(at(b, data, b.mul(b.add(first, c), stride), I64), align=1)
+            b.store(turn, at(b, turns, b.mul(c, const(I64, 8)), I64), align=8)
+        tiles = [self.new(context, b, ty) for _ in range(2)]
+        cos, sin = (self.data(context, b, ty, tile) for tile in tiles)
+        for index, vector, (part,), column in self.vectors(b, ty, cos, (position,)):
+            c, lanes = b.zext(_element(b, column(), 0), I64), vector.type.count
+            wide = I64 if self.by_column(ty) else _vec(I64, lanes)
+            turn = b.load(at(b, turns, b.mul(c, const(I64, 8)), wide), align=8)
+            values = cos_sin(b, part, _splat(b, turn, lanes) if self.by_column(ty) else turn)
+            for value, into in zip(values, (cos, sin), strict=True):
+                _store(b, value, into, index)
+        return impl_ret_new_ref(context, b, sig.return_type, context.make_tuple(b, sig.return_type, tiles))
+
+    def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
+        ty = sig.args[0]
+        left, right, cosines, sines = (self.data(context, b, ty, tile) for tile in (x, y, cos, sin))
+        for index, vector, _, _ in self.vectors(b, ty, left):
+            others = [_load(b, data, index, vector.type.count) for data in (right, cosines, sines)]
+            for value, into in zip(rotated(b, vector, *others), (left, right), strict=True):
+                _store(b, value, into, index)
+        return impl_ret_borrowed(context, b, sig.return_type, context.make_tuple(b, sig.return_type, (x, y)))
+
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
     ) -> ir.Value:
@@ -877,7 +917,9 @@ class CpuLowering(TensorLowering):
             )
         b.function.local_bytes = total
 
-    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
+    def stage(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
+    ) -> ir.Value:
         ty, source_ty = sig.return_type, sig.args[1]
         self.count_local_memory(b, ty)
         data, shape, strides = self.unpack_tensor(context, b, source_ty, source)
@@ -888,7 +930,37 @@ class CpuLowering(TensorLowering):
         st.rows, st.columns = shape
         st.row_stride, st.col_stride = strides
         st.row0 = st.col0 = st.count = st.cols = st.ld = const(I64, 0)
+        if ty.paged:
+            st.table = data
+            for name in PAGED_MEMBERS:
+                setattr(st, name, const(I64, 0))
         return impl_ret_new_ref(context, b, ty, st._getvalue())
+
+    def paged(
+        self, context: Any, b: ir.IRBuilder, sig: Any, stage: Any, cache: Any, head: Any, table: Any, stop: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        if ty.paged:
+            st = cgutils.create_struct_proxy(ty)(context, b, stage)
+            data, shape, strides = self.unpack_tensor(context, b, sig.args[1], cache)
+            st.source = b.gep(data, [b.mul(self.scalar(context, b, sig.args[2], head, "i64"), strides[1])])
+            st.pages, st.page_rows, st.page_stride = shape[0], shape[2], strides[0]
+            st.columns, st.row_stride, st.col_stride = shape[3], strides[2], strides[3]
+            st.table, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
+            st.rows = self.scalar(context, b, sig.args[4], stop, "i64")
+            stage = st._getvalue()
+        return impl_ret_borrowed(context, b, sig.return_type, stage)
+
+    def page(self, b: ir.IRBuilder, st: Any, row: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Where a row of a paged stage lies, and whether its page exists (if not: the first page)."""
+        number, line = b.sdiv(row, st.page_rows), b.srem(row, st.page_rows)
+        listed = b.icmp_signed("<", number, st.entries)
+        entry = b.mul(b.select(listed, number, const(I64, 0)), st.entry_stride)
+        page = b.sext(b.load(at(b, st.table, entry, I32), align=4), I64)
+        exists = b.and_(listed, b.icmp_unsigned("<", page, st.pages))
+        page = b.select(exists, page, const(I64, 0))
+        offset = b.add(b.mul(page, st.page_stride), b.mul(line, st.row_stride))
+        return b.gep(st.source, [b.add(offset, b.mul(st.col0, st.col_stride))]), exists
 
     def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
         st = cgutils.create_struct_proxy(sig.args[0])(context, b, stage)
@@ -899,25 +971,49 @@ class CpuLowering(TensorLowering):
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
-        storage, size, w = _STORAGE[ty.dtype], DTYPES[ty.dtype], VECTOR_WIDTH[ty.hw[0]]
+        storage, size, w = _STORAGE[ty.source], DTYPES[ty.source], VECTOR_WIDTH[ty.hw[0]]
         st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
         st.cols = _smax(b, const(I64, 0), _smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
-        origin = b.gep(st.source, [b.add(b.mul(st.row0, st.row_stride), b.mul(st.col0, st.col_stride))])
+        one_page = const(I1, 1)
+        if ty.paged:
+            some, nothing = b.icmp_signed(">", st.count, const(I64, 0)), st.source
+            with b.if_else(some) as (yes, no):
+                with yes:
+                    first, exists = self.page(b, st, st.row0)
+                    last = b.add(b.srem(st.row0, st.page_rows), st.count)
+                    whole = b.and_(exists, b.icmp_signed("<=", last, st.page_rows))
+                    looked = b.block
+                with no:
+                    not_looked = b.block
+            origin, one_page = b.phi(first.type), b.phi(I1)
+            for phi, value, otherwise in ((origin, first, nothing), (one_page, whole, const(I1, 0))):
+                phi.add_incoming(value, looked)
+                phi.add_incoming(otherwise, not_looked)
+        else:
+            origin = b.gep(st.source, [b.add(b.mul(st.row0, st.row_stride), b.mul(st.col0, st.col_stride))])
         buffer = context.nrt.meminfo_data(b, st.meminfo)
         dense = b.icmp_signed("==", st.col_stride, const(I64, size))
         in_place = const(I1, 0)
-        if ty.dtype == "float32":
+        if ty.source == "float32":
             whole = b.icmp_signed("==", b.and_(st.row_stride, const(I64, 3)), const(I64, 0))
-            in_place = b.and_(dense, whole)
+            in_place = b.and_(b.and_(dense, whole), one_page)
         with b.if_then(b.not_(in_place)), _loop(b, st.count) as (r, _):
-            row, into = b.gep(origin, [b.mul(r, st.row_stride)]), b.mul(r, const(I64, ty.k))
-            fast = b.select(dense, _floor_to(b, st.cols, w), const(I64, 0))
+            if ty.paged:
+                row, exists = self.page(b, st, b.add(st.row0, r))
+                columns = b.select(exists, st.cols, const(I64, 0))
+            else:
+                row, columns = b.gep(origin, [b.mul(r, st.row_stride)]), st.cols
+            into = b.mul(r, const(I64, ty.k))
+            fast = b.select(dense, _floor_to(b, columns, w), const(I64, 0))
             with _loop(b, fast, w) as (c, _):
                 got = b.load(at(b, row, b.mul(c, const(I64, size)), _vec(storage, w)), align=1)
-                _store(b, _from_memory(b, got, ty.dtype), buffer, b.add(into, c))
-            with _loop(b, st.cols, 1, fast) as (c, _):
+                _store(b, _from_memory(b, got, ty.source), buffer, b.add(into, c))
+            with _loop(b, columns, 1, fast) as (c, _):
                 got = b.load(at(b, row, b.mul(c, st.col_stride), storage), align=1)
-                _store(b, _from_memory(b, got, ty.dtype), buffer, b.add(into, c))
+                _store(b, _from_memory(b, got, ty.source), buffer, b.add(into, c))
+            if ty.paged:
+                with _loop(b, st.cols, 1, columns) as (c, _):
+                    _store(b, const(F32, 0.0), buffer, b.add(into, c))
         st.window = b.select(in_place, origin, buffer)
         st.ld = b.select(in_place, b.ashr(st.row_stride, const(I64, 2)), const(I64, ty.k))
         return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())

@@ -45,12 +45,14 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
+from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.tensors import (
     F16,
     F32,
     I1,
+    I8,
     I16,
     I32,
     I64,
@@ -58,9 +60,10 @@ from rocmkern.tile.tensors import (
     as_int32,
     call,
     const,
+    from_byte,
     register_tensor_model,
 )
-from rocmkern.tile.types import DTYPES, make_types
+from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
 #: Compute capability that is being compiled for.
 COMPUTE_CAPABILITY: ContextVar[tuple[int, int]] = ContextVar("COMPUTE_CAPABILITY")
@@ -262,6 +265,7 @@ class _StoredOperandModel(models.PrimitiveModel):
         super().__init__(manager, ty, I32)
 
 
+PAGED_MEMBERS = ("table", "entries", "entry_stride", "page_rows", "page_stride", "pages")
 #: A loaded operand of more 32-bit registers than this goes to local memory.
 OPERAND_REGISTERS = 32
 
@@ -297,6 +301,7 @@ class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
+    A paged one also has the table, its entries and stride, and rows, stride and number of the pages.
     """
 
     MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
@@ -304,6 +309,8 @@ class _StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
         members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
+        if ty.paged:
+            members += [(name, types.int64) for name in PAGED_MEMBERS]
         super().__init__(manager, ty, members)
 
 
@@ -609,7 +616,10 @@ def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: An
 
 # ------------------------------------------------------------------------------------------------------- global memory
 
-_BITS = {"float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64"}
+_BITS = {
+    "float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64",
+    "int8": "u8", "float8_e4m3fn": "u8", "float8_e5m2": "u8",
+}  # fmt: skip
 #: PTX register constraint and LLVM type that take a loaded element.
 _REGISTERS = {"b16": ("h", I16), "u8": ("r", I32), "b32": ("r", I32), "b64": ("l", I64)}
 
@@ -631,7 +641,7 @@ def _bits_to_float32(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(x, I32), const(I32, 16)), F32)
     if dtype == "bool":
         return b.uitofp(b.icmp_signed("!=", x, const(I32, 0)), F32)
-    return b.sitofp(x, F32)
+    return from_byte(b, b.trunc(x, I8), dtype) if dtype in QUANTIZED else b.sitofp(x, F32)
 
 
 def _store_bits(b: ir.IRBuilder, address: ir.Value, bits: ir.Value, exists: ir.Value) -> None:
@@ -1179,6 +1189,25 @@ class CudaLowering(TensorLowering):
         """``col0`` (of numba type ``ty``) plus this lane's first column of a tile, i32."""
         return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b, tile))
 
+    def rotations(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        ty = sig.return_type[0]
+        data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(_column_of_lane(b), I64))
+        start, rest = b.add(b.ptrtoint(data, I64), b.mul(first, stride)), b.sub(extent, first)
+        turns = {}
+        for c in sorted({c for _, c in _elements(ty)}):
+            exists = b.icmp_signed(">", rest, const(I64, c))
+            turns[c] = _load_bits(b, b.add(start, b.mul(stride, const(I64, c))), "int64", exists)
+        rows = _unpack(b, position)
+        pairs = [cos_sin(b, rows[slot], turns[c]) for slot, c in _elements(ty)]
+        return context.make_tuple(b, sig.return_type, [_pack(b, list(part)) for part in zip(*pairs, strict=True)])
+
+    def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
+        points = [rotated(b, *values) for values in zip(*(_unpack(b, t) for t in (x, y, cos, sin)), strict=True)]
+        return context.make_tuple(b, sig.return_type, [_pack(b, list(part)) for part in zip(*points, strict=True)])
+
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
     ) -> ir.Value:
@@ -1385,7 +1414,9 @@ class CudaLowering(TensorLowering):
         return b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
 
     # ------------------------------------------------------------------------------------------------------ stages
-    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any) -> ir.Value:
+    def stage(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
+    ) -> ir.Value:
         ty = sig.return_type
         memory = self.local_memory(context, b, "stage", ty, 2 * _window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
@@ -1395,7 +1426,36 @@ class CudaLowering(TensorLowering):
         st.row_stride, st.column_stride = strides
         st.window = b.add(memory, const(I32, _window_bytes(ty)))
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
+        for name in PAGED_MEMBERS if ty.paged else ():
+            setattr(st, name, const(I64, 0))
         return st._getvalue()
+
+    def paged(
+        self, context: Any, b: ir.IRBuilder, sig: Any, stage: Any, cache: Any, head: Any, table: Any, stop: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        if not ty.paged:
+            return stage
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[1], cache)
+        st.source = b.add(b.ptrtoint(data, I64), b.mul(self.scalar(context, b, sig.args[2], head, "i64"), strides[1]))
+        st.pages, st.page_rows, st.columns = shape[0], shape[2], shape[3]
+        st.page_stride, st.row_stride, st.column_stride = strides[0], strides[2], strides[3]
+        entries, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
+        st.table, st.rows = b.ptrtoint(entries, I64), self.scalar(context, b, sig.args[4], stop, "i64")
+        return st._getvalue()
+
+    @staticmethod
+    def paged_row(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> tuple:
+        """Address of a row (i64) of a paged source, and whether it exists: its page must, too. No jumps."""
+        row = b.trunc(b.add(window.row0, row), I32)
+        number, line = (b.zext(f(row, b.trunc(window.page_rows, I32)), I64) for f in (b.udiv, b.urem))
+        exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
+        entry = b.add(window.table, b.mul(number, window.entry_stride))
+        page = b.sext(_load_bits(b, entry, "int32", exists), I64)
+        exists = b.and_(exists, b.icmp_unsigned("<", page, window.pages))
+        offset = b.add(b.mul(page, window.page_stride), b.mul(line, window.row_stride))
+        return b.add(window.source, b.select(exists, offset, const(I64, 0))), exists
 
     def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
         ty = sig.args[0]
@@ -1403,7 +1463,7 @@ class CudaLowering(TensorLowering):
         starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
         st.row0, st.col0 = (*starts, const(I64, 0))[:2]
         self.unsettle(b)
-        if _rows_per_pass(ty):
+        if _rows_per_pass(ty) and ty.source == ty.dtype:
             self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
         _asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         return st._getvalue()
@@ -1411,14 +1471,17 @@ class CudaLowering(TensorLowering):
     @staticmethod
     def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
         """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
-        size = const(I64, DTYPES[ty.dtype])
+        size = const(I64, DTYPES[ty.source])
         source, columns = b.add(st.source, b.mul(st.col0, st.column_stride)), b.sub(st.columns, st.col0)
         row_bytes = b.mul(columns, size)
-        unaligned = b.and_(b.or_(source, st.row_stride), const(I64, 15))
+        strides = b.or_(st.row_stride, st.page_stride) if ty.paged else st.row_stride
+        unaligned = b.and_(b.or_(source, strides), const(I64, 15))
         in_chunks = b.and_(b.icmp_signed("==", unaligned, const(I64, 0)), b.icmp_signed("==", st.column_stride, size))
         whole = b.icmp_signed("==", b.and_(row_bytes, const(I64, 15)), const(I64, 0))
+        paging = {name: getattr(st, name) for name in (*PAGED_MEMBERS, "row0")} if ty.paged else {}
+        regular = _rows_per_pass(ty) and ty.source == ty.dtype
         return SimpleNamespace(
-            source=b.add(source, b.mul(st.row0, st.row_stride)),
+            source=source if ty.paged else b.add(source, b.mul(st.row0, st.row_stride)),
             rows=b.sub(st.rows, st.row0),
             columns=columns,
             row_stride=st.row_stride,
@@ -1426,7 +1489,9 @@ class CudaLowering(TensorLowering):
             into=b.sub(st.both, st.window),
             row_bytes=row_bytes,
             in_chunks=in_chunks,
-            regular=b.and_(in_chunks, whole) if _rows_per_pass(ty) else const(I1, 0),
+            whole=b.and_(in_chunks, whole),
+            regular=b.and_(in_chunks, whole) if regular else const(I1, 0),
+            **paging,
         )
 
     @staticmethod
@@ -1449,6 +1514,10 @@ class CudaLowering(TensorLowering):
         left = b.select(some, left, const(I32, 0))
         for first in range(0, ty.n, rows):
             outside = b.icmp_signed("<=", left, const(I32, first))
+            if ty.paged:
+                this = b.zext(b.add(row, const(I32, first)), I64)
+                address, exists = CudaLowering.paged_row(b, window, this, b.not_(outside))
+                address, outside = b.add(address, column), b.not_(exists)
             place = f"[$0+{first * _pitch(ty)}]"
             code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; cp.async.cg.shared.global.L2::128B {place}, [$1], 16, p;}}"
             _asm(b, code, VOID, "r,l,r,~{memory}", [into, address, b.zext(outside, I32)], effect=True)
@@ -1457,21 +1526,24 @@ class CudaLowering(TensorLowering):
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window that `fetch_regular` could not."""
         _wait_for_fetches(b)  # for the zeros
-        with b.if_else(window.in_chunks) as (yes, no):
+        converted = ty.source != ty.dtype
+        with b.if_else(window.whole if converted else window.in_chunks) as (yes, no):
             with yes:
-                self.fetch_outlined(b, ty, window, self.fetch_chunks)
+                self.fetch_outlined(b, ty, window, self.fetch_bytes if converted else self.fetch_chunks)
             with no:
                 self.fetch_outlined(b, ty, window, self.fetch_elements)
 
     @staticmethod
     def fetch_outlined(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, fetch: Callable) -> None:
         """``fetch(b, ty, window)`` in a function of its own, see `_call_outlined`."""
-        fields = ("source", "rows", "columns", "row_stride", "column_stride", "into", "row_bytes")
+        fields = ["source", "rows", "columns", "row_stride", "column_stride", "into", "row_bytes"]
+        if ty.paged:
+            fields += [*PAGED_MEMBERS, "row0"]
 
         def body(b: ir.IRBuilder, *values: ir.Value) -> None:
             fetch(b, ty, SimpleNamespace(**dict(zip(fields, values, strict=True))))
 
-        name = f"{fetch.__name__}_{ty.n}_{ty.k}_{ty.dtype}_{ty.hw[1]}"
+        name = f"{fetch.__name__}_{ty.n}_{ty.k}_{ty.source}_{ty.dtype}_{ty.hw[1]}_{int(ty.paged)}"
         _call_outlined(b, name, [getattr(window, field) for field in fields], body)
 
     @staticmethod
@@ -1484,14 +1556,40 @@ class CudaLowering(TensorLowering):
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
             into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
             wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
-            offset = b.add(b.mul(wide_row, window.row_stride), column)
-            left = b.sub(window.row_bytes, column)
-            left = b.select(b.icmp_signed("<", wide_row, window.rows), left, const(I64, 0))
+            address, exists = CudaLowering.row_of(b, ty, window, wide_row)
+            left = b.select(exists, b.sub(window.row_bytes, column), const(I64, 0))
             left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
             left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
             code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-            args = [into, b.add(window.source, offset), b.trunc(left, I32)]
+            args = [into, b.add(address, column), b.trunc(left, I32)]
             _asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+
+    @staticmethod
+    def row_of(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, row: ir.Value) -> tuple:
+        """Address of a row of a window (i64), and whether it exists."""
+        exists = b.icmp_signed("<", row, window.rows)
+        if ty.paged:
+            return CudaLowering.paged_row(b, window, row, exists)
+        return b.add(window.source, b.mul(row, window.row_stride)), exists
+
+    @staticmethod
+    def fetch_bytes(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy and convert a window of elements of 8 bits, 16 at a time."""
+        threads, chunks, size = LANES * ty.hw[1], ty.k // 16, DTYPES[ty.dtype]
+        loop = cgutils.for_range_slice(b, _thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        with loop as (at, _):
+            row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
+            column = b.shl(b.zext(chunk, I64), const(I64, 4))
+            address, exists = CudaLowering.row_of(b, ty, window, b.zext(row, I64))
+            exists = b.and_(exists, b.icmp_signed("<", column, window.row_bytes))
+            words = _load_piece(b, b.add(address, column), 16, exists)
+            values = [b.lshr(word, const(I32, shift)) for word in words for shift in (0, 8, 16, 24)]
+            floats = [from_byte(b, b.trunc(value, I8), ty.source) for value in values]
+            packed = _float32_to_pairs(b, floats, ty.dtype)
+            into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(chunk, const(I32, 16 * size))))
+            for i in range(0, len(packed), 4):
+                code = f"st.shared.v4.b32 [$0+{4 * i}], {{$1, $2, $3, $4}};"
+                _asm(b, code, VOID, "r,r,r,r,r,~{memory}", [into, *packed[i : i + 4]], effect=True)
 
     @staticmethod
     def fetch_elements(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
@@ -1502,9 +1600,15 @@ class CudaLowering(TensorLowering):
         with loop as (at, _):
             row, column = b.udiv(at, const(I32, ty.k)), b.urem(at, const(I32, ty.k))
             wide_row, wide_column = b.zext(row, I64), b.zext(column, I64)
-            inside = b.and_(b.icmp_signed("<", wide_row, window.rows), b.icmp_signed("<", wide_column, window.columns))
-            offset = b.add(b.mul(wide_row, window.row_stride), b.mul(wide_column, window.column_stride))
-            value = _load_bits(b, b.add(window.source, offset), ty.dtype, inside)
+            address, exists = CudaLowering.row_of(b, ty, window, wide_row)
+            inside = b.and_(exists, b.icmp_signed("<", wide_column, window.columns))
+            value = _load_bits(b, b.add(address, b.mul(wide_column, window.column_stride)), ty.source, inside)
+            if ty.source != ty.dtype:
+                value = _bits_to_float32(b, value, ty.source)
+                if size == 2:
+                    value = _asm(b, f"cvt.rn.{_PTX_TYPE[ty.dtype]}.f32 $0, $1;", I16, "=h,f", [value])
+                else:
+                    value = b.bitcast(value, I32)
             into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, size)))
             letter = _REGISTERS[f"b{bits}"][0]
             _asm(

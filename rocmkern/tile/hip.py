@@ -44,6 +44,7 @@ from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
 from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
+from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -60,9 +61,10 @@ from rocmkern.tile.tensors import (
     as_int32,
     call,
     const,
+    from_byte,
     register_tensor_model,
 )
-from rocmkern.tile.types import DTYPES, make_types
+from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
 NUMBA = numba_core(typing_registry, impl_registry, register_model)
 TILE = make_types(types, TypingError, "hip")
@@ -262,16 +264,21 @@ class Window:
     matrix : bool
         Whether products with this stage use a matrix instruction; then local memory holds the elements as they are.
         Otherwise it holds float32.
+    source : str
+        Element type of the source; elements of 8 bits are converted to ``dtype`` when they are fetched.
+    paged : bool
+        Whether a page table says where rows lie; the value of the stage then ends with what `Page` reads.
     copies : list of Copy
         By rows; for matrix instructions also by columns.
     """
 
     def __init__(self, ty: Any):
         self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
+        self.source, self.paged = ty.source, ty.paged
         arch, self.waves, wave_rows = ty.hw
         self.atom = atom_of(arch, wave_rows)
         self.matrix = ty.dtype in self.atom.intrinsics
-        self.item_bytes = DTYPES[ty.dtype]
+        self.item_bytes, self.source_bytes = DTYPES[ty.dtype], DTYPES[ty.source]
         self.threads = self.waves * self.atom.wave
         self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
         if self.matrix:
@@ -304,7 +311,36 @@ class Window:
         members = [POINTER, I64, I64, I64, I64]
         for copy in self.copies:
             members += [POINTER, I32, I32, I32, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
+        if self.paged:
+            members += [POINTER, I32, I64, I32, I64, I64]
         return ir.LiteralStructType(members)
+
+
+class Pages:
+    """The page table of a stage: where it lies, its entries and stride; rows, stride and number of the pages."""
+
+    MEMBERS = 6
+
+    def __init__(self, b: ir.IRBuilder, st: ir.Value):
+        first = len(st.type.elements) - self.MEMBERS
+        self.table, self.entries, self.entry_stride, self.page_rows, self.page_stride, self.pages = (
+            b.extract_value(st, first + i) for i in range(self.MEMBERS)
+        )
+
+    def line(self, b: ir.IRBuilder, row: ir.Value, ok: ir.Value, row_stride: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Byte offset of a row (i64) from the first page, and whether it exists; where it does not, of the first."""
+        short = b.trunc(b.select(ok, row, const(I64, 0)), I32)
+        number, line = b.udiv(short, self.page_rows), b.urem(short, self.page_rows)
+        ok = b.and_(ok, b.icmp_unsigned("<", number, self.entries))
+        entry = b.mul(b.zext(number, I64), self.entry_stride)
+
+        def look() -> list:
+            return [b.sext(_load(b, _in_space(b, self.table, GLOBAL), entry, I32, 4), I64)]
+
+        (page,) = _branch(b, ok, look, lambda: [const(I64, -1)])
+        ok = b.icmp_unsigned("<", page, self.pages)
+        offset = b.add(b.mul(page, self.page_stride), b.mul(b.zext(line, I64), row_stride))
+        return b.select(ok, offset, const(I64, 0)), ok
 
 
 class Parked:
@@ -827,7 +863,7 @@ def _widen(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(bits, like(I32)), const(like(I32), 16)), like(F32))
     if dtype == "bool":
         return b.uitofp(b.icmp_unsigned("!=", bits, const(bits.type, 0)), like(F32))
-    return b.sitofp(bits, like(F32))
+    return from_byte(b, bits, dtype) if dtype in QUANTIZED else b.sitofp(bits, like(F32))
 
 
 def _narrow(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -1265,6 +1301,42 @@ class HipLowering(TensorLowering):
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _math(b, "fabs", v))
 
+    def rotations(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        ty = sig.return_type[0]
+        atom = Layout(ty).atom
+        data, (columns,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
+        base = _in_space(b, data, GLOBAL)
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
+
+        def load() -> list:
+            turns, (left, left_again) = [], _remaining(b, first, columns, ty.n)
+            for group in self.walk(b, atom, b.mul(first, stride), stride, ty.n):
+                for column, place in group:
+                    turn = _load(b, base, b.select(_below(b, column, left), place, const(I64, 0)), I64, 8)
+                    turns.append(b.select(_below(b, column, left_again), turn, const(I64, 0)))
+            return turns
+
+        some = b.icmp_signed(">", columns, const(I64, 0))
+        turns = _branch(b, some, load, lambda: [const(I64, 0)] * (ty.n // 16 * atom.registers))
+        pairs = [[cos_sin(b, p, turn) for turn in turns] for p in _items(b, position)]
+        tiles = [
+            self.join_blocks(
+                b,
+                [
+                    [_vector(b, [pair[which] for pair in some]) for some in _in_blocks(row, atom.registers)]
+                    for row in pairs
+                ],
+            )
+            for which in (0, 1)
+        ]
+        return context.make_tuple(b, sig.return_type, tiles)
+
+    def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
+        points = [rotated(b, *values) for values in zip(*(_items(b, t) for t in (x, y, cos, sin)), strict=True)]
+        return context.make_tuple(b, sig.return_type, [_array(b, list(part)) for part in zip(*points, strict=True)])
+
     def distance(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, col0: Any, n: Any) -> ir.Value:
         ty = sig.return_type
         layout = Layout(ty)
@@ -1399,7 +1471,9 @@ class HipLowering(TensorLowering):
         return b.fcmp_unordered(">", _math(b, "fabs", offset), const(F32, HUGE_EXPONENT))
 
     # ------------------------------------------------------------------------------------------------------ stages
-    def stage(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: Any, n: Any, k: Any) -> ir.Value:
+    def stage(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: Any, n: Any, k: Any, *_: Any
+    ) -> ir.Value:
         window = Window(sig.return_type)
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         members = [data, *shape, *strides]
@@ -1408,11 +1482,33 @@ class HipLowering(TensorLowering):
             row, column, _ = self.block(b, window, copy, 0, _thread(b))
             inside = self.local_offset(b, window, copy, row, column)
             outside = b.mul(row, b.trunc(strides[0], I32))
-            outside = b.add(outside, b.mul(column, const(I32, window.item_bytes)))
+            outside = b.add(outside, b.mul(column, const(I32, window.source_bytes)))
             # Each takes one register; of known origin they would be extended to two, or taken apart again.
             inside, outside = (_opaque(b, x, "v") for x in (inside, outside))
             chunks = ir.Constant(ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows), ir.Undefined)
             members += [pointer, inside, outside, self.access(b, window, copy, members[:5]), chunks]
+        if window.paged:
+            paging = window.value_type().elements[-Pages.MEMBERS :]
+            members += [ir.Constant(ty, None if ty == POINTER else 0) for ty in paging]
+        return _aggregate(b, window.value_type(), members)
+
+    def paged(
+        self, context: Any, b: ir.IRBuilder, sig: Any, st: Any, cache: Any, head: Any, table: Any, stop: Any
+    ) -> ir.Value:
+        window = Window(sig.args[0])
+        if not window.paged:
+            return st
+        data, (pages, _, page_rows, columns), strides = self.unpack_tensor(context, b, sig.args[1], cache)
+        entries, (length,), (entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
+        offset = b.mul(self.scalar(context, b, sig.args[2], head, "i64"), strides[1])
+        rows = self.scalar(context, b, sig.args[4], stop, "i64")
+        source = [b.gep(data, [offset], source_etype=I8), rows, columns, strides[2], strides[3]]
+        members = _items(b, st)
+        members[:5] = source
+        for number, copy in enumerate(window.copies):
+            members[self.member(number, ACCESS)] = self.access(b, window, copy, source, strides[0])
+        paging = [entries, b.trunc(length, I32), entry_stride, b.trunc(page_rows, I32), strides[0], pages]
+        members[-Pages.MEMBERS :] = paging
         return _aggregate(b, window.value_type(), members)
 
     @staticmethod
@@ -1439,7 +1535,8 @@ class HipLowering(TensorLowering):
             access = b.extract_value(st, self.member(number, ACCESS))
             if col0:
                 access = self.access_from(b, window, copy, access, col0[0], source[2])
-            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0)
+            pages = Pages(b, st) if window.paged else None
+            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages)
             st = b.insert_value(st, _array(b, chunks), self.member(number, CHUNKS))
         _keep_order(b)
         return st
@@ -1450,15 +1547,18 @@ class HipLowering(TensorLowering):
         return COPY_MEMBERS + 5 * copy + which
 
     @staticmethod
-    def access(b: ir.IRBuilder, window: Window, copy: Copy, source: list) -> ir.Value:
+    def access(
+        b: ir.IRBuilder, window: Window, copy: Copy, source: list, page_stride: ir.Value | None = None
+    ) -> ir.Value:
         """How the rows of a source can be read: WHOLE_ROWS, CHUNKS_OF_ROWS or ELEMENTS."""
         source, _, columns, row_stride, column_stride = source
-        size, width = window.item_bytes, copy.block_columns
+        size, width = window.source_bytes, copy.block_columns
 
         def unlike(x: ir.Value, y: ir.Value) -> ir.Value:
             return b.icmp_signed("!=", x, y)
 
-        bits = b.and_(b.or_(b.ptrtoint(source, I64), row_stride), const(I64, size * width - 1))
+        bits = b.or_(b.ptrtoint(source, I64), row_stride)
+        bits = b.and_(bits if page_stride is None else b.or_(bits, page_stride), const(I64, size * width - 1))
         bits = b.or_(bits, b.and_(columns, const(I64, width - 1)))
         slow = b.or_(unlike(column_stride, const(I64, size)), unlike(bits, const(I64, 0)))
         # A window's rows must lie within 2 GiB for 32-bit offsets.
@@ -1487,6 +1587,7 @@ class HipLowering(TensorLowering):
         lane: ir.Value,
         access: ir.Value,
         row0: ir.Value,
+        pages: Pages | None,
     ) -> list:
         """Load this lane's part of a window: a chunk for every row of every block."""
         source, rows, columns, row_stride, column_stride = source
@@ -1494,8 +1595,20 @@ class HipLowering(TensorLowering):
         # a lane mask for each comparison, if their origin were known.
         whole_rows = b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS))
         columns, access = _opaque(b, columns, "s"), _opaque(b, access, "s")
-        base, size, width = _in_space(b, source, GLOBAL), window.item_bytes, copy.block_columns
+        base, size, width = _in_space(b, source, GLOBAL), window.source_bytes, copy.block_columns
         chunk_bytes = size * width
+
+        def load(base: ir.Value, offset: ir.Value) -> ir.Value:
+            """A chunk of a row, converted."""
+            if window.source == window.dtype:
+                return _load(b, base, offset, copy.chunk, chunk_bytes)
+            return converted(_load(b, base, offset, ir.VectorType(I8, width), chunk_bytes))
+
+        def converted(values: ir.Value) -> ir.Value:
+            floats = _widen(b, values, window.source)
+            if window.dtype == "float16":
+                floats = b.fptrunc(floats, ir.VectorType(F16, width))
+            return b.bitcast(_bfloat16_bits(b, floats) if window.dtype == "bfloat16" else floats, copy.chunk)
 
         def places(thread: ir.Value, row_stride: ir.Value) -> Any:
             """Offset of each chunk's row, its first column, and whether the row exists."""
@@ -1504,7 +1617,11 @@ class HipLowering(TensorLowering):
                 for r in range(copy.block_rows):
                     number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
                     ok = b.icmp_signed("<", number, rows)
-                    yield b.mul(b.select(ok, number, row0), row_stride), b.zext(column, I64), ok
+                    if pages is None:
+                        offset = b.mul(b.select(ok, number, row0), row_stride)
+                    else:
+                        offset, ok = pages.line(b, number, ok, row_stride)
+                    yield offset, b.zext(column, I64), ok
 
         def whole() -> list:
             """A window that lies inside the source: a uniform address and a 32-bit offset for each lane."""
@@ -1523,7 +1640,7 @@ class HipLowering(TensorLowering):
                     # LLVM would derive the address of each line from the one before, in 64 bits a lane.
                     line = b.gep(line, [b.mul(row_stride, const(I64, number - at))], source_etype=I8)
                     line, at = _opaque(b, line, "s"), number
-                    out.append(_load(b, line, b.zext(offset, I64), copy.chunk, chunk_bytes))
+                    out.append(load(line, b.zext(offset, I64)))
             return out
 
         def vectors() -> list:
@@ -1531,12 +1648,11 @@ class HipLowering(TensorLowering):
             for offset, column, ok in places(_opaque(b, _thread(b), "v"), _opaque(b, row_stride, "s")):
                 ok = b.and_(ok, b.icmp_signed("<", column, columns))
                 address = b.select(ok, b.add(offset, b.mul(column, const(I64, size))), offset)
-                value = _load(b, base, address, copy.chunk, chunk_bytes)
-                out.append(b.select(ok, value, const(copy.chunk, 0)))
+                out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
             return out
 
         def singles() -> list:
-            out, item = [], _memory_int(window.dtype)
+            out, item = [], _memory_int(window.source)
             for offset, column, ok in places(_opaque(b, _thread(b), "v"), _opaque(b, row_stride, "s")):
                 place, items = b.add(offset, b.mul(column, column_stride)), []
                 left, left_again = _remaining(b, column, b.select(ok, columns, const(I64, 0)), width)
@@ -1544,7 +1660,8 @@ class HipLowering(TensorLowering):
                     value = _load(b, base, b.select(_below(b, e, left), place, offset), item, size)
                     items.append(b.select(_below(b, e, left_again), value, const(item, 0)))
                     place = b.add(place, column_stride)
-                out.append(b.bitcast(_vector(b, items), copy.chunk))
+                chunk = _vector(b, items)
+                out.append(b.bitcast(chunk, copy.chunk) if window.source == window.dtype else converted(chunk))
                 _schedule_no_further(b)
             return out
 
@@ -1557,7 +1674,8 @@ class HipLowering(TensorLowering):
         def otherwise() -> list:
             return _branch(b, some, lambda: _branch(b, slow, singles, vectors), lambda: nothing)
 
-        return _branch(b, best, whole, otherwise)
+        # Pages lie apart: a window of theirs has no uniform distance from row to row.
+        return otherwise() if pages is not None else _branch(b, best, whole, otherwise)
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         window, thread = Window(sig.args[0]), _thread(b)

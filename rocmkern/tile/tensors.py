@@ -42,6 +42,27 @@ def as_int32(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return builder.trunc(value, I32)
 
 
+def from_byte(builder: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
+    """An i8 (or a vector) that holds an int8, float8_e4m3fn or float8_e5m2, as float32; exact."""
+
+    def wide(ty: ir.Type) -> ir.Type:
+        return ir.VectorType(ty, value.type.count) if isinstance(value.type, ir.VectorType) else ty
+
+    if dtype == "int8":
+        return builder.sitofp(value, wide(F32))
+    short = builder.zext(value, wide(I16))
+    if dtype == "float8_e5m2":  # the upper half of a float16
+        half = builder.bitcast(builder.shl(short, const(wide(I16), 8)), wide(F16))
+        return builder.fpext(half, wide(F32))
+    # The exponent of E4M3 has one bit less and a bias that is 8 smaller; all ones is NaN.
+    size = builder.and_(short, const(wide(I16), 0x7F))
+    sign = builder.shl(builder.and_(short, const(wide(I16), 0x80)), const(wide(I16), 8))
+    half = builder.bitcast(builder.or_(sign, builder.shl(size, const(wide(I16), 7))), wide(F16))
+    number = builder.fmul(builder.fpext(half, wide(F32)), const(wide(F32), 256.0))
+    is_nan = builder.icmp_unsigned("==", size, const(wide(I16), 0x7F))
+    return builder.select(is_nan, const(wide(F32), float("nan")), number)
+
+
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> ir.Value:
     """Pointer to a ``ty`` at a byte offset from ``base`` (an i8 pointer), in the same address space."""
     space = getattr(base.type, "addrspace", 0)

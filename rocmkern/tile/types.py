@@ -19,7 +19,12 @@ from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import local_memory_bytes
 
 #: Element types of tensors in memory, and their size in bytes.
-DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1}
+DTYPES = {
+    "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1,
+    "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+#: Those that stages convert.
+QUANTIZED = ("int8", "float8_e4m3fn", "float8_e5m2")
 #: Those that tiles and rows can be stored as.
 STORABLE = ("float32", "float16", "bfloat16")
 
@@ -90,11 +95,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Operand({m},{k},{dtype},{hw})")
 
     class Stage(types.Type):
-        """[n, k] window of a tensor of ``dtype`` in local memory."""
+        """[n, k] window in local memory.
 
-        def __init__(self, n: int, k: int, dtype: str, hw: tuple):
-            self.n, self.k, self.dtype, self.hw = n, k, dtype, hw
-            super().__init__(name=f"{prefix}.Stage({n},{k},{dtype},{hw})")
+        It holds ``dtype``, converted from a tensor of ``source``; ``paged`` says that a page table leads to the rows.
+        """
+
+        def __init__(self, n: int, k: int, dtype: str, hw: tuple, source: str, paged: bool):
+            self.n, self.k, self.dtype, self.hw, self.source, self.paged = n, k, dtype, hw, source, paged
+            super().__init__(name=f"{prefix}.Stage({n},{k},{dtype},{hw},{source},{paged})")
 
     def fail(message: str) -> None:
         raise error(message)
@@ -290,6 +298,21 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     for op in (api.copy, api.tanh, api.absolute, api.silu, api.gelu, api.gelu_tanh, api.relu):
         rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
 
+    @rule(api.rotations)
+    def _(cfg, position, frequencies, col0, n):
+        if not (isinstance(position, Rows) and position.kind == "i32"):
+            fail(f"rotations: position must be rows of i32, got {show(position)}")
+        if not (isinstance(frequencies, Tensor) and (frequencies.dtype, frequencies.ndim) == ("int64", 1)):
+            fail(f"rotations: frequencies must be a tensor of int64 with 1 axis, got {show(frequencies)}")
+        tile = Tile(position.m, literal(n, "rotations: n"), position.hw)
+        return types.Tuple((tile, tile))
+
+    @rule(api.rotate)
+    def _(a, b, cos, sin):
+        for other in (b, cos, sin):
+            same_tile("rotate", a, other)
+        return types.Tuple((a, a))
+
     @rule(api.distance)
     def _(cfg, position, col0, n):
         if not (isinstance(position, Rows) and position.kind == "i32"):
@@ -360,12 +383,18 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         return Operand(t.m, t.n, want(Stage, like, "operand: like").dtype, t.hw)
 
     @rule(api.stage)
-    def _(cfg, source, n, k):
+    def _(cfg, source, n, k, like=None, paged=None):
         want(Config, cfg, "stage: cfg")
         want(Tensor, source, "stage: the source")
         if source.ndim != 2:
             fail(f"stage: the source must have 2 axes, got {show(source)}")
-        st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), source.dtype, cfg.hw)
+        dtype = source.dtype if like is None else want(Tensor, like, "stage: like").dtype
+        if dtype != source.dtype and source.dtype not in QUANTIZED:
+            fail(f"stage: {show(source)} cannot be held as {dtype}")
+        if paged is not None and not isinstance(getattr(paged, "literal_value", None), bool):
+            fail(f"stage: paged must be known when the kernel is compiled (an attribute of cfg), got {show(paged)}")
+        through = paged is not None and paged.literal_value
+        st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), dtype, cfg.hw, source.dtype, through)
         limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
         if need > limit:
             room = f"{cfg.cfg.arch} has {limit} bytes of local memory"
@@ -374,6 +403,15 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     for op in (api.acquire, api.release):
         rule(op)(lambda st, name=op.__name__: want(Stage, st, f"{name}: the argument"))
+
+    @rule(api.paged)
+    def _(st, cache, head, table, stop):
+        want(Stage, st, "paged: the stage")
+        if not (isinstance(cache, Tensor) and (cache.dtype, cache.ndim) == (st.source, 4)):
+            fail(f"paged: the cache must be a tensor of {st.source} with 4 axes, got {show(cache)}")
+        if not (isinstance(table, Tensor) and (table.dtype, table.ndim) == ("int32", 1)):
+            fail(f"paged: the table must be a tensor of int32 with 1 axis, got {show(table)}")
+        return st
 
     @rule(api.fetch)
     def _(st, row0, col0=None):

@@ -59,6 +59,10 @@ def root(array: np.ndarray) -> np.ndarray:
     return array
 
 
+#: The arguments of attention that only pages need.
+NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+
+
 def run(kernel, cfg, grid, arguments) -> None:
     """Launch a kernel on copies of its arguments, and bring back all that it wrote, the bytes around included."""
     copies, words = {}, []
@@ -250,7 +254,7 @@ def attention(case: Case, dtype: str, seed: int = 0):
         q, k, v, out, lse, cu_q, cu_k, sinks,
         slopes if case.alibi else np.zeros((sequences, 0), np.float32),
         bias if case.bias else np.zeros((batch, 0, 0, 0), ty),
-        mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_),
+        mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_), *NO_PAGES,
         case.head_dim**-0.5, case.softcap,
         FOREVER if left is None else left, 0 if case.causal else FOREVER if right is None else right,
         int(case.causal != "top_left"), case.pack, case.splits,

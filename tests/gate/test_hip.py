@@ -30,6 +30,10 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 
+#: The arguments of attention that only pages need.
+NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+
+
 @pytest.fixture(params=list(DTYPES))
 def dtype(request):
     return request.param
@@ -175,7 +179,7 @@ def attention(case: Case, dtype: str):
     rows = max(case.lengths[0]) if case.lengths else case.sq
     left, right = (FOREVER if n is None else n for n in case.window or (None, None))
     run(flash_attention, cfg, (-(-rows * case.pack // block_m), heads // case.pack, sequences * case.splits), [
-        q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, case.head_dim**-0.5, softcap,
+        q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, *NO_PAGES, case.head_dim**-0.5, softcap,
         left, 0 if case.causal else right, int(case.causal != "top_left"), case.pack, case.splits,
     ])  # fmt: skip
     assert_fence(out)

@@ -161,3 +161,24 @@ def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, s
         for name, bias in (("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
     }
     out[...] = reference.mlp(x, w_gate, w_up, w_down, activation=activation, **biases).astype(out.dtype)
+
+
+def launch_rope(x, out, positions, turn, stream):
+    assert x.shape == out.shape and all(p.shape == (x.shape[0], x.shape[2]) for p in positions)
+    result = x.astype(np.float64)
+    for part, some in enumerate(positions):
+        angle = some[:, None, :, None] * (turn.frequencies * (2 * np.pi / 2.0**64))
+        a, b = turn.pairs(result, part).copy()
+        cos, sin = np.cos(angle) * turn.factor, np.sin(angle) * turn.factor * turn.direction
+        for side, value in zip(turn.pairs(result, part), (a * cos - b * sin, b * cos + a * sin), strict=True):
+            side[...] = value
+    out[...] = result.astype(out.dtype)
+
+
+def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, turn, stream):
+    assert k.shape[:2] == v.shape[:2] and positions.shape == slots.shape == k.shape[:1]
+    turned = np.empty_like(k)
+    launch_rope(k.swapaxes(0, 1)[None], turned.swapaxes(0, 1)[None], [positions[None]], turn, stream)
+    kept = np.flatnonzero(slots >= 0)
+    for cache, values in ((key_cache, turned), (value_cache, v)):
+        cache[slots[kept] // cache.shape[1], slots[kept] % cache.shape[1]] = values[kept]

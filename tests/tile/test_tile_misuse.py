@@ -225,10 +225,41 @@ def tile_in_place_of_a_tensor(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     T.rowmax(T.load_tile(cfg, T.zeros(cfg, 4, 8), (row,), 0, 8, row < 4))
 
 
+@T.kernel
+def pages_that_were_not_given(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fetch: a stage made with paged=True needs `paged` first"""
+    T.fetch(T.stage(cfg, x, 8, 16, x, True), 0)
+
+
+@T.kernel
+def stage_of_another_dtype(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: a tensor .*with 2 axes.* cannot be held as int32"""
+    T.stage(cfg, x, 8, 16, i)
+
+
+@T.kernel
+def rotation_of_two_shapes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """rotate: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rotate(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16))
+
+
+@T.kernel
+def frequencies_that_are_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """rotations: frequencies must be a tensor of int64 with 1 axis, got a tensor"""
+    T.rotations(cfg, T.row_index(cfg, 4), x, 0, 8)
+
+
+@T.kernel
+def integers_from_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_integers: needs a tensor of int32 or int64, got"""
+    row = T.row_index(cfg, 4)
+    T.load_integers(x[0], (row,), row < 4)
+
+
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
-    release_of_nothing,
+    release_of_nothing, pages_that_were_not_given,
 ]  # fmt: skip
 #: What types say and plain Python does not know.
 TYPED = [
@@ -294,6 +325,7 @@ def arguments_of(operation):
     stages = {
         "fetch": lambda: T.stage(cfg, source, 8, 8),
         "acquire": lambda: T.fetch(T.stage(cfg, source, 8, 8), 0),
+        "paged": lambda: T.stage(cfg, source, 8, 8, source, True),
     }
     ready = lambda: T.acquire(stages["acquire"]())  # noqa: E731
     tile, rows = lambda: T.zeros(cfg, 8, 8), T.full_rows(cfg, 8, 0.0)
@@ -301,8 +333,12 @@ def arguments_of(operation):
         "x": tile, "tile": tile, "visible": tile, "s": tile, "acc": tile, "col0": lambda: 0, "scale": lambda: 1.0,
         "low": lambda: T.row_index(cfg, 8), "high": lambda: T.row_index(cfg, 8), "m": lambda: rows, "l": lambda: rows,
         "like": ready, "row0": lambda: 0, "st": stages.get(operation, ready), "b": ready,
-        "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()),
+        "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()), "cos": tile, "sin": tile,
+        "cache": lambda: source[None, None], "head": lambda: 0, "stop": lambda: 8,
+        "table": lambda: np.zeros(1, np.int32),
     }  # fmt: skip
+    if operation == "rotate":
+        values |= {"a": tile, "b": tile}
     return {name: values[name]() for name in inspect.signature(T.OPERATIONS[operation]).parameters}
 
 

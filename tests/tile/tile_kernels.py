@@ -278,3 +278,39 @@ def windows(
     T.store_tile(nt, (row,), 0, first, valid)
     T.store_tile(nn[0], (row,), 0, second, valid)
     T.store_tile(nn[1], (row,), 0, third, valid)
+
+
+@T.kernel
+def rotating(
+    cfg, x: T.Tensor[2], y: T.Tensor[2], position: T.Tensor[1], turns: T.Tensor[1], cos_out: T.Tensor[2],
+    sin_out: T.Tensor[2], out: T.Tensor[3], read: T.Tensor[1], col0: T.Int,
+):  # fmt: skip
+    """Angles of all rows, and the points (x, y) turned by them; ``read`` is what was read of the positions."""
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid = row < x.shape[0]
+    p = T.load_integers(position, (row,), valid)
+    T.store_rows(read, (row,), as_float(cfg, p % 4099), valid)
+    cos, sin = T.rotations(cfg, p, turns, col0, cfg.n)
+    a, b = T.rotate(
+        T.load_tile(cfg, x, (row,), 0, cfg.n, valid), T.load_tile(cfg, y, (row,), 0, cfg.n, valid), cos, sin
+    )
+    T.store_tile(cos_out, (row,), 0, cos, valid)
+    T.store_tile(sin_out, (row,), 0, sin, valid)
+    T.store_tile(out[0], (row,), 0, a, valid)
+    T.store_tile(out[1], (row,), 0, b, valid)
+
+
+@T.kernel
+def through_pages(
+    cfg, left: T.Tensor[2], cache: T.Tensor[4], table: T.Tensor[1], out: T.Tensor[2], head: T.Int, stop: T.Int
+):
+    """out = left @ rows.T, where the rows of one head lie in pages."""
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid = row < left.shape[0]
+    a = T.load_operand(cfg, left, (row,), 0, cfg.k, valid)
+    keys = T.stage(cfg, cache[0, 0], cfg.n, cfg.k, left, True)
+    keys = T.fetch(T.paged(keys, cache, head, table, stop), 0)
+    for n0 in range(0, out.shape[1], cfg.n):
+        keys = T.fetch(T.acquire(keys), n0 + cfg.n)
+        T.store_tile(out, (row,), n0, T.dot_nt(a, keys), valid)
+        keys = T.release(keys)

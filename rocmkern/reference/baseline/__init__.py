@@ -12,6 +12,8 @@ from rocmkern.reference.baseline.attention import decode_attention, flash_attent
 from rocmkern.reference.baseline.gather import embedding, transpose
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
 from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
+from rocmkern.reference.baseline.paging import paged_attention
+from rocmkern.reference.baseline.rotary import rope, rope_append_kv
 from rocmkern.reference.baseline.steps import (
     apply_mask,
     causal_mask,
@@ -35,9 +37,12 @@ __all__ = [
     "matmul",
     "merge_attention",
     "mlp",
+    "paged_attention",
     "qk_scores",
     "repeat_kv",
     "rms_norm",
+    "rope",
+    "rope_append_kv",
     "scale",
     "softmax",
     "swiglu",

@@ -1,0 +1,123 @@
+"""Faults of rotary embeddings and of attention over pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.faults.engine import Edit, Fault
+from rocmkern.tile import api
+
+ROTARY = ("rope", "rope_append_kv")
+PAGED = ("paged_attention", "paged_attention_packed")
+
+
+def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
+    def rotations(cfg: Any, position: Any, frequencies: Any, col0: int, n: int) -> Any:
+        turns = np.zeros(n, np.uint64)
+        part = frequencies[col0 : col0 + n].astype(np.uint64)
+        turns[: len(part)] = part
+        step = (turns.astype(np.float64) * (2 * np.pi / 2.0**64)).astype(np.float32)
+        angle = position.astype(np.float32)[:, None] * step
+        return api.Tile(np.cos(angle)), api.Tile(np.sin(angle))
+
+    return rotations
+
+
+def _turned_back(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, cos, sin: right(a, b, cos, api.Tile(-sin.data))
+
+
+def _second_unturned(right: Callable[..., Any]) -> Callable[..., Any]:
+    def rotate(a: Any, b: Any, cos: Any, sin: Any) -> Any:
+        first, second = right(a, b, cos, sin)
+        return first, api.Tile(second.data - 2 * first.data * sin.data)
+
+    return rotate
+
+
+def _pages_in_order(right: Callable[..., Any]) -> Callable[..., Any]:
+    def paged(st: Any, cache: Any, head: int, table: Any, stop: int) -> Any:
+        return right(st, cache, head, np.sort(table[table >= 0]), stop)
+
+    return paged
+
+
+def _first_head(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda st, cache, head, table, stop: right(st, cache, 0, table, stop)
+
+
+def _last_key_left(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda st, cache, head, table, stop: right(st, cache, head, table, stop - 1)
+
+
+FAULTS = (
+    Fault("rope_float32_angles", "angles are products in float32", ROTARY, replace={"rotations": _angles_in_float32}),
+    Fault("rope_backwards", "pairs turn the wrong way", ROTARY, replace={"rotate": _turned_back}),
+    Fault("rope_second_sign", "the second of a pair has the wrong sign", ROTARY, replace={"rotate": _second_unturned}),
+    Fault(
+        "rope_without_factor",
+        "cosine is not multiplied by the attention factor",
+        ("rope",),
+        edits=(Edit("rope", "cos = cos * factor", "cos = cos * 1.0"),),
+    ),
+    Fault(
+        "rope_inverse_ignored",
+        "the inverse turns forwards",
+        ("rope",),
+        edits=(Edit("rope", "sin = sin * (factor * direction)", "sin = sin * factor"),),
+    ),
+    Fault(
+        "rope_first_batch",
+        "every sequence has the positions of the first one",
+        ("rope",),
+        edits=(Edit("rope", "positions[batch]", "positions[batch * 0]"),),
+    ),
+    Fault(
+        "rope_rest_left",
+        "what is not rotated is not copied",
+        ("rope",),
+        edits=(Edit("repeat_kv", "range(0, x.shape[3], cfg.block_n)", "range(0, 0, cfg.block_n)"),),
+    ),
+    Fault(
+        "append_padding_written",
+        "padding is written to the first slot",
+        ("rope_append_kv",),
+        edits=(
+            Edit(
+                "rope_append_kv",
+                "T.load_integers(slots, (row,), valid)",
+                "T.maximum(T.load_integers(slots, (row,), valid), 0)",
+            ),
+        ),
+    ),
+    Fault(
+        "append_slot_swapped",
+        "page and line of a slot are exchanged",
+        ("rope_append_kv",),
+        edits=(
+            Edit(
+                "rope_append_kv",
+                "T.store_tile(values, (page, line, head)",
+                "T.store_tile(values, (page * 0, line, head)",
+            ),
+        ),
+    ),
+    Fault("pages_in_order", "pages are read in ascending order", PAGED, replace={"paged": _pages_in_order}),
+    Fault("pages_of_first_head", "every head reads the first one", PAGED, replace={"paged": _first_head}),
+    Fault("pages_last_key", "the last key of a sequence is not read", PAGED, replace={"paged": _last_key_left}),
+    Fault(
+        "key_scale_left_out",
+        "quantised keys are not scaled",
+        PAGED,
+        edits=(Edit("flash_attention", "scale = scale * key_scale[kv_head]", "scale = scale * 1.0"),),
+    ),
+    Fault(
+        "value_scale_of_first_head",
+        "every head takes the value scale of the first one",
+        PAGED,
+        edits=(Edit("flash_attention", "acc * value_scale[kv_head]", "acc * value_scale[0]"),),
+    ),
+)

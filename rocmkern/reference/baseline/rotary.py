@@ -1,0 +1,30 @@
+"""Rotary position embedding in the compute dtype."""
+
+from __future__ import annotations
+
+from rocmkern.reference import rotary as _rope
+from rocmkern.reference.baseline._precision import compute_dtype, rounded
+
+
+def rope(
+    x,
+    positions,
+    *,
+    block_positions=None,
+    variant="half",
+    base=10000.0,
+    rotary_dim=None,
+    scaling=None,
+    inverse=False,
+    layout="shd",
+):
+    """`rocmkern.reference.rope` in the compute dtype, with exact angles."""
+    compute = compute_dtype(x)
+    out = _rope._rope(x, positions, block_positions, variant, base, rotary_dim, scaling, inverse, layout, compute)
+    return rounded(out, x.dtype)
+
+
+def rope_append_kv(k, v, positions, key_cache, value_cache, slots, **options):
+    """`rocmkern.reference.rope_append_kv` in the dtype of the caches."""
+    keys = rope(k, positions, **options)
+    return _rope._put(keys, key_cache, slots, k.dtype), _rope._put(v, value_cache, slots, v.dtype)

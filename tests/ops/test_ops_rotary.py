@@ -1,0 +1,162 @@
+"""`rope` and `rope_append_kv` as operations, against the float64 reference."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rocmkern
+from rocmkern import reference
+from rocmkern.ops.rope_scaling import accept_scaling, attention_factor, frequencies
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+
+DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.usefixtures("launch")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("variant", ["half", "interleaved"])
+@pytest.mark.parametrize("shape", [(5, 3, 8), (2, 5, 3, 8), (2, 2, 5, 3, 8)])
+def test_rope_takes_any_leading_axes(normal, close, dtype, variant, shape):
+    x = normal(*shape, dtype=dtype)
+    positions = np.array([0, 7, 131071, 255, 15962], np.int32)
+    expected = reference.rope(x.astype(np.float64), positions, variant=variant)
+    result = rocmkern.rope(x, positions, variant=variant)
+    assert result.dtype == dtype
+    close(result, expected)
+    swapped = np.swapaxes(x, -2, -3)
+    close(rocmkern.rope(swapped, positions, variant=variant, layout="hsd"), np.swapaxes(expected, -2, -3))
+    each = np.broadcast_to(positions, (*shape[:-3], 5))
+    np.testing.assert_array_equal(rocmkern.rope(x, each, variant=variant), result)
+
+
+@pytest.mark.usefixtures("launch")
+def test_rope_in_place_and_back(normal, close):
+    x = normal(2, 5, 3, 8)
+    y, positions = x.copy(), np.arange(5)
+    assert rocmkern.rope(y, positions, rotary_dim=4, out=y) is y
+    close(y, reference.rope(x.astype(np.float64), positions, rotary_dim=4))
+    np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
+    close(rocmkern.rope(y, positions, rotary_dim=4, inverse=True), x.astype(np.float64))
+
+
+@pytest.mark.parametrize("target", ["python", "cpu"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_position_0_changes_no_bit(target, dtype, inverse):
+    special = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, float(ml_dtypes.finfo(dtype).smallest_subnormal)]
+    x = np.array(special * 2, np.float64).astype(dtype).reshape(1, 1, 16)
+    with rocmkern.using(target):
+        result = rocmkern.rope(x, np.zeros(1, np.int32), inverse=inverse)
+    np.testing.assert_array_equal(result.view(np.uint8), x.view(np.uint8))
+
+
+@pytest.mark.parametrize("target", ["python", "cpu"])
+@pytest.mark.parametrize("position", [255, 257, 4095, 15962, 131071])
+def test_cosine_and_sine_are_within_a_millionth(target, position):
+    x = np.zeros((1, 1, 128), np.float32)
+    x[..., :64] = 1
+    with rocmkern.using(target):
+        result = rocmkern.rope(x, np.array([position]))[0, 0]
+    angle = position * 10000.0 ** (-np.arange(64) / 64)
+    assert abs(result[:64] - np.cos(angle)).max() < 1e-6
+    assert abs(result[64:] - np.sin(angle)).max() < 1e-6
+
+
+def test_scaling_as_a_dict_or_as_an_object_is_the_same():
+    assert accept_scaling(YARN) == rocmkern.YarnScaling(4.0, 4096)
+    assert accept_scaling(LLAMA3) == rocmkern.Llama3Scaling(8.0, 1.0, 4.0, 8192)
+    assert accept_scaling({"type": "linear", "factor": 2}) == rocmkern.LinearScaling(2)
+    assert accept_scaling({"rope_type": "default"}) is None
+    assert attention_factor(accept_scaling(YARN)) == pytest.approx(0.1 * np.log(4.0) + 1)
+    assert attention_factor(rocmkern.YarnScaling(4.0, 4096, attention_factor=1.5)) == 1.5
+    assert attention_factor(rocmkern.LinearScaling(4.0)) == 1.0
+
+
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "linear", "factor": 3.0}, YARN, LLAMA3], ids=str)
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+def test_frequencies_are_those_of_the_reference(scaling, base):
+    turns = frequencies(128, base, accept_scaling(scaling))
+    radians, _ = reference.rotary.frequencies(128, base, scaling)
+    np.testing.assert_allclose(turns * (2 * np.pi / 2.0**64), radians, rtol=1e-15, atol=1e-18)
+    assert turns.dtype == np.int64 and not turns.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ({"factor": 2.0}, "rope_type"),
+        ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
+        ({"rope_type": "linear"}, "factor"),
+        ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1.0}, "'beta_fast'"),
+        ({"rope_type": "linear", "factor": -2.0}, "factor=-2.0"),
+        (rocmkern.LinearScaling(float("nan")), "factor=nan"),
+        (rocmkern.Llama3Scaling(8.0, 4.0, 1.0, 8192), "high_freq_factor above"),
+        (rocmkern.YarnScaling(8.0, 4096, beta_fast=1.0, beta_slow=2.0), "beta_slow"),
+        (rocmkern.YarnScaling(8.0, 4096, truncate=1), "truncate"),
+    ],
+)
+def test_bad_scaling_is_refused_by_name(normal, scaling, words):
+    with pytest.raises(ArgumentError, match=words) as error:
+        rocmkern.rope(normal(1, 1, 8), np.arange(1), scaling=scaling)
+    assert error.value.argument == "scaling"
+
+
+def test_positions_that_32_bits_do_not_hold_are_refused(normal):
+    with pytest.raises(ArgumentError, match="32 bits") as error:
+        rocmkern.rope(normal(1, 1, 8), np.array([2**31]))
+    assert error.value.argument == "positions"
+    with pytest.raises(ArgumentError, match=r"shape \(3,\)"):
+        rocmkern.rope(normal(2, 3, 1, 8), np.arange(2))
+    with pytest.raises(ArgumentError, match="3 axes or more"):
+        rocmkern.rope(normal(3, 8), np.arange(3))
+
+
+@pytest.mark.usefixtures("launch")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_appending_writes_its_slots_and_nothing_else(normal, close, dtype):
+    k, v = normal(5, 2, 8, dtype=dtype), normal(5, 2, 6, dtype=dtype)
+    keys, values = normal(4, 3, 2, 8, dtype=dtype), normal(4, 3, 2, 6, dtype=dtype)
+    before = keys.copy(), values.copy()
+    slots, positions = np.array([11, -1, 0, 4, 3]), np.array([5, 6, 7, 8, 9])
+    result = rocmkern.rope_append_kv(k, v, positions, keys, values, slots)
+    assert result[0] is keys and result[1] is values
+    expected = reference.rope_append_kv(k, v, positions, *before, slots)
+    close(keys, expected[0])
+    np.testing.assert_array_equal(values, expected[1].astype(dtype))
+    untouched = np.setdiff1d(np.arange(12), slots)
+    for now, then in zip((keys, values), before, strict=True):
+        np.testing.assert_array_equal(
+            now.reshape(12, -1)[untouched].view(np.uint8), then.reshape(12, -1)[untouched].view(np.uint8)
+        )
+
+
+@pytest.mark.parametrize("slots", [[0, 0], [12, 1], [-2, 1]], ids=str)
+def test_slots_are_checked_before_anything_is_written(normal, slots):
+    keys, values = np.zeros((4, 3, 2, 8), np.float32), np.zeros((4, 3, 2, 8), np.float32)
+    with pytest.raises(ArgumentError) as error:
+        rocmkern.rope_append_kv(normal(2, 2, 8), normal(2, 2, 8), np.arange(2), keys, values, np.array(slots))
+    assert error.value.argument == "slots" and not keys.any() and not values.any()
+
+
+def test_caches_must_be_two_that_can_be_written(normal):
+    k, slots, cache = normal(2, 2, 8), np.arange(2), normal(4, 3, 2, 8)
+    with pytest.raises(ArgumentError, match="overlaps") as error:
+        rocmkern.rope_append_kv(k, k, slots, cache, cache, slots)
+    assert error.value.argument == "value_cache"
+    frozen = cache.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only") as error:
+        rocmkern.rope_append_kv(k, k, slots, frozen, cache, slots)
+    assert error.value.argument == "key_cache"
+    with pytest.raises(ArgumentTypeError, match="float16"):
+        rocmkern.rope_append_kv(k, k, slots, cache.astype(np.float16), cache, slots)

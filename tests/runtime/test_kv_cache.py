@@ -1,0 +1,164 @@
+"""Blocks of a key-value cache: counted, shared, copied when written to, given back."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, OutOfBlocksError
+from rocmkern.runtime.kv_cache import KVCache
+from rocmkern.runtime.tensor import DeviceTensor
+
+
+@pytest.fixture
+def cache():
+    return KVCache(4, 16, num_kv_heads=1, head_dim=2)
+
+
+def state(cache):
+    sequences = {s: (cache.blocks(s), cache.length(s)) for s in cache.sequences}
+    return sequences, cache.free_blocks, [cache.reference_count(b) for b in range(cache.num_blocks)]
+
+
+def test_an_empty_table(cache):
+    assert cache.block_table().shape == (0, 0) and cache.context_lens().shape == (0,)
+    sequence = cache.add()
+    assert cache.block_table().shape == (1, 0) and cache.context_lens().tolist() == [0]
+    assert cache.slots(sequence).size == 0 and cache.append(sequence, 0).size == 0
+    assert cache.free_blocks == 4
+
+
+def test_twenty_tokens_in_blocks_of_16_use_2(cache):
+    sequence = cache.add()
+    slots = cache.append(sequence, 20)
+    assert cache.free_blocks == 2 and cache.blocks(sequence) == (0, 1)
+    assert slots.dtype == np.int32 and slots.tolist() == list(range(20))
+    assert cache.append(sequence, 12).tolist() == list(range(20, 32)) and cache.free_blocks == 2
+    assert cache.append(sequence).tolist() == [32] and cache.free_blocks == 1
+
+
+def test_tables_of_several_sequences_are_filled_up(cache):
+    first, second = cache.add(), cache.add()
+    cache.append(first, 17)
+    cache.append(second, 3)
+    np.testing.assert_array_equal(cache.block_table(), [[0, 1], [2, -1]])
+    np.testing.assert_array_equal(cache.block_table([second]), [[2]])
+    assert cache.context_lens([second, first]).tolist() == [3, 17]
+    assert cache.block_table().dtype == cache.context_lens().dtype == np.int32
+
+
+def test_a_fork_shares_blocks_until_one_is_written_to(cache):
+    first = cache.add()
+    cache.append(first, 20)
+    cache.keys[0, :2] = np.arange(64).reshape(2, 16, 1, 2)
+    second = cache.fork(first)
+    assert cache.blocks(second) == (0, 1) and cache.free_blocks == 2
+    assert [cache.reference_count(b) for b in range(4)] == [2, 2, 0, 0]
+    assert cache.append(second).tolist() == [2 * 16 + 4]
+    assert cache.blocks(second) == (0, 2) and cache.blocks(first) == (0, 1)
+    np.testing.assert_array_equal(cache.keys[0, 2], cache.keys[0, 1])
+    assert [cache.reference_count(b) for b in range(4)] == [2, 1, 1, 0]
+    # The last block is the first one's own again.
+    assert cache.append(first).tolist() == [16 + 4] and cache.blocks(first) == (0, 1)
+
+
+def test_a_full_shared_block_is_not_copied(cache):
+    first = cache.add()
+    cache.append(first, 16)
+    second = cache.fork(first)
+    cache.append(second)
+    assert cache.blocks(first) == (0,) and cache.blocks(second) == (0, 1) and cache.free_blocks == 2
+
+
+def test_a_block_returns_when_the_last_sequence_goes(cache):
+    first = cache.add()
+    cache.append(first, 20)
+    second = cache.fork(first)
+    cache.free(first)
+    assert cache.free_blocks == 2 and cache.sequences == (second,)
+    cache.free(second)
+    assert cache.free_blocks == 4
+    with pytest.raises(ArgumentError, match="sequence: got 0"):
+        cache.free(first)
+
+
+@pytest.mark.parametrize("tokens", [13, 45, 1000])
+def test_out_of_blocks_leaves_all_unchanged(cache, tokens):
+    first = cache.add()
+    cache.append(first, 20)
+    second = cache.fork(first)
+    cache.append(cache.add(), 17)
+    cache.keys[...] = 7
+    before = state(cache)
+    with pytest.raises(OutOfBlocksError, match=r"blocks are needed and 0 of 4 are free") as error:
+        cache.append(second, tokens)
+    assert state(cache) == before and (cache.keys == 7).all()
+    assert (error.value.free, error.value.total) == (0, 4) and isinstance(error.value, MemoryError)
+
+
+def test_copy_on_write_counts_as_a_block():
+    cache = KVCache(2, 4, num_kv_heads=1, head_dim=2)
+    first = cache.add()
+    cache.append(first, 6)
+    second = cache.fork(first)
+    with pytest.raises(OutOfBlocksError, match="1 blocks are needed"):
+        cache.append(second)
+    cache.free(first)
+    assert cache.append(second).tolist() == [6]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.int8, ml_dtypes.float8_e4m3fn])
+def test_blocks_on_a_device(manager, dtype):
+    with KVCache(3, 4, 2, 8, value_dim=6, num_layers=2, dtype=dtype, manager=manager) as cache:
+        assert isinstance(cache.keys, DeviceTensor) and cache.keys.shape == (2, 3, 4, 2, 8)
+        assert cache.values.shape == (2, 3, 4, 2, 6) and cache.values.dtype == dtype
+        first = cache.add()
+        cache.append(first, 2)
+        numbers = np.arange(64).reshape(4, 2, 8).astype(dtype)
+        cache.keys[1, 0].copy_(numbers)
+        second = cache.fork(first)
+        cache.append(second)
+        assert cache.blocks(second) == (1,)
+        np.testing.assert_array_equal(cache.keys[1, 1].to_numpy(), numbers)
+        assert manager.live_buffers()
+    assert not manager.live_buffers()
+
+
+def test_a_refused_allocation_leaves_nothing(fake_manager):
+    with pytest.raises(MemoryError):
+        KVCache(10, 16, 8, 128 * 1024, value_dim=1 << 20, manager=fake_manager)
+    assert not fake_manager.live_buffers()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "error"),
+    [
+        ("num_blocks", -1, ArgumentError),
+        ("block_size", 0, ArgumentError),
+        ("block_size", 257, ArgumentError),
+        ("num_kv_heads", 1.5, ArgumentTypeError),
+        ("head_dim", True, ArgumentTypeError),
+        ("num_layers", 0, ArgumentError),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(argument, value, error):
+    sizes = {"num_blocks": 2, "block_size": 4, "num_kv_heads": 1, "head_dim": 2} | {argument: value}
+    with pytest.raises(error) as caught:
+        KVCache(**sizes)
+    assert caught.value.argument == argument
+
+
+def test_bad_arguments_of_methods(cache):
+    sequence = cache.add()
+    for call, argument in (
+        (lambda: cache.append(sequence, -1), "tokens"),
+        (lambda: cache.append(99), "sequence"),
+        (lambda: cache.fork(99), "sequence"),
+        (lambda: cache.block_table([sequence, 99]), "sequences"),
+        (lambda: cache.reference_count(4), "block"),
+        (lambda: cache.slots(sequence, 0, 1), "stop"),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert caught.value.argument == argument
