@@ -1,7 +1,9 @@
 """``rocmkern isa``: what is read from assembly, which kernels are compiled, and what is an error."""
 
+import importlib
 import json
 import lzma
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -298,8 +300,9 @@ def test_kernels_and_types_can_be_chosen():
 
 def test_the_rows_of_the_matrix_reach_every_kernel():
     """A kernel that no row launches would never be compiled."""
-    names = {path.stem for path in Path(kernels.__file__).parent.glob("*.py")} - {"__init__"}
-    assert names <= {v.kernel.__module__.rpartition(".")[2] for v in variants(["gfx1100"], load("matrix.yaml"))}
+    modules = [importlib.import_module(f"{kernels.__name__}.{m.name}") for m in pkgutil.iter_modules(kernels.__path__)]
+    written = {fn.__name__ for m in modules for fn in vars(m).values() if hasattr(fn, "parameters")}
+    assert len(written) > 15 and written <= {v.name for v in variants(["gfx1100"], load("matrix.yaml"))}
 
 
 def test_other_makers_architectures_are_refused():
@@ -309,8 +312,9 @@ def test_other_makers_architectures_are_refused():
 
 def test_the_list_needs_no_compiler(capsys):
     assert main(["isa", "--arch", "gfx1201", "--kernel", "softmax", "--dtype", "float32", "--list"]) == 0
-    expected = "gfx1201 softmax 2f32 waves=4 wave_rows=16 block_m=64 block_n=64"
-    assert capsys.readouterr().out.split() == expected.split()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.split()[:3] == ["gfx1201", "softmax", "2f32"] for line in lines)
+    assert all("waves=" in line and "block_m=" in line for line in lines)
 
 
 def test_words_that_choose_nothing_are_an_error(capsys):
