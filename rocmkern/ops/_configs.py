@@ -58,7 +58,7 @@ class Blocks:
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
 
-    def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, int]:
+    def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
         wide = bucket > self.one_wave_bucket
         sizes = [size for size, waves in self.rows.items() if size >= at_least and not (wide and waves == 1)]
