@@ -858,14 +858,15 @@ def _wgmma(
     b: ir.IRBuilder,
     ty: Any,
     window: ir.Value,
-    left: list[list[ir.Value]],
+    left: list[list[ir.Value]] | tuple[Any, ir.Value],
     steps: range,
     acc: list[ir.Value] | None,
     by_rows: bool,
 ) -> list[ir.Value]:
     """acc + left @ window.T (``by_rows``) or left @ window, for the 64 rows of four warps.
 
-    ``left`` has one A fragment for each step of 16 along the reduced axis. A lane holds of the result what it holds of
+    ``left`` has one A fragment for each step of 16 along the reduced axis, or it is the type and the window of a stage
+    whose rows 64 g .. 64 g + 64 are those of the g-th four warps. A lane holds of the result what it holds of
     mma.sync's. The window is told by a descriptor (PTX ISA, "matrix descriptor"): address, distance of its slabs,
     distance of 8 rows, and the swizzle of 128 bytes.
     """
@@ -873,26 +874,40 @@ def _wgmma(
     count, t = columns // 2, _PTX_TYPE[ty.dtype]
     layout = 1 << 62 | (8 * SLAB_ROW >> 4) << 32 | (slab >> 4) << 16
     descriptor = b.or_(b.zext(b.lshr(window, const(I32, 4)), I64), const(I64, layout))
-    registers = [x for fragment in left for x in fragment]
+    stage = left[0] if isinstance(left, tuple) else None
+    if stage is None:
+        registers, letter = [x for fragment in left for x in fragment], "r"
+    else:
+        # The same in all lanes, which the compiler cannot know.
+        group = b.lshr(_thread(b), const(I32, 7))
+        group = _asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group], effect=True)
+        rows = b.add(left[1], b.mul(group, const(I32, 64 * SLAB_ROW)))
+        layout_of_left = 1 << 62 | (8 * SLAB_ROW >> 4) << 32
+        registers = [b.or_(b.zext(b.lshr(rows, const(I32, 4)), I64), const(I64, layout_of_left))]
+        letter = "l"
     first = count if acc is None else 2 * count  # of the operands after the accumulators
     results = ", ".join(f"${i}" for i in range(count))
-    lines = ["{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0;", "wgmma.fence.sync.aligned;"]
+    lines = ["{.reg .pred p; .reg .b64 c, d; setp.ne.b32 p, 0, 0;", "wgmma.fence.sync.aligned;"]
     for i, step in enumerate(steps):
         chunks = 2 * step
         offset = chunks // 8 * slab + chunks % 8 * 16 if by_rows else 16 * step * SLAB_ROW
-        fragment = ", ".join(f"${first + 4 * i + e}" for e in range(4))
+        fragment = f"{{{', '.join(f'${first + 4 * i + e}' for e in range(4))}}}"
+        if stage is not None:
+            offset_of_left = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
+            lines.append(f"add.s64 c, ${first}, {offset_of_left >> 4};")
+            fragment = "c"
         if i == 1:
             lines.append("setp.eq.b32 p, 0, 0;")
         lines.append(f"add.s64 d, ${first + len(registers)}, {offset >> 4};")
         lines.append(
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{results}}}, {{{fragment}}}, d, "
-            f"p, 1, 1, {0 if by_rows else 1};"
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{results}}}, {fragment}, d, "
+            f"p, 1, 1, {'' if stage is None else '0, '}{0 if by_rows else 1};"
         )
     if acc is not None:
         lines[0] = lines[0].replace("setp.ne", "setp.eq")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;}"]
     tied = [] if acc is None else [str(i) for i in range(count)]
-    constraints = ["=f"] * count + tied + ["r"] * len(registers) + ["l", "~{memory}"]
+    constraints = ["=f"] * count + tied + [letter] * len(registers) + ["l", "~{memory}"]
     args = [*(acc or []), *registers, descriptor]
     return _asm_many(b, "\n".join(lines), [F32] * count, ",".join(constraints), args, effect=True)
 
@@ -1721,9 +1736,8 @@ class CudaLowering(TensorLowering):
         """`left` of a stage: the rows of this warp."""
         lane = _lane(b)
         row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-        place = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
-        address = b.add(self.left_window(b, stage), place)
-        return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+        chunks = _Chunks(b, ty, self.left_window(b, stage), row, b.lshr(lane, const(I32, 4)))
+        return lambda i, k: _ldmatrix(b, *chunks.at(16 * i, 2 * k), transposed=False)
 
     def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
         """Address of the window in use of a stage on the left."""
@@ -1765,6 +1779,10 @@ class CudaLowering(TensorLowering):
         self, b: ir.IRBuilder, ty: Any, a_ty: Any, left: ir.Value, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
     ) -> list[ir.Value]:
         """acc + left @ window.T (``by_rows``) or left @ window."""
+        if isinstance(a_ty, TILE.Stage) and _is_swizzled(a_ty) and _is_swizzled(b_ty) and _m_tiles(ty) == 1:
+            into = None if all(isinstance(x, ir.Constant) for x in acc) else acc
+            both = a_ty, self.left_window(b, left)
+            return _wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows)
         fragment = self.left(b, a_ty, left)
         if _is_swizzled(b_ty):
             return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
