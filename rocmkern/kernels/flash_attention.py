@@ -185,7 +185,8 @@ def flash_attention(
     for n0 in range(begin, end, block_n):
         at_border = n0 < all_begin or n0 + block_n > all_end
 
-        keys = T.fetch(T.acquire(keys), n0 + block_n)
+        keys, values = T.acquire(keys), T.acquire(values)
+        keys, values = T.fetch(keys, n0 + block_n), T.fetch(values, n0 + block_n)
         s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
         if cfg.score_mods:
@@ -197,7 +198,6 @@ def flash_attention(
 
         p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
 
-        values = T.fetch(T.acquire(values), n0 + block_n)
         weights = T.operand(p, values)
         if at_border or cfg.score_mods:
             acc = T.dot_nn_where(weights, values, acc)

@@ -238,6 +238,13 @@ _PRODUCT_TABLE = {
         gated_half={16: (16, 128, 1), 64: (32, 64, 4), 128: (64, 64, 4)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
     ),
+    # 16 rows a warp and two groups of four warps: both sides of a product stay in local memory for wgmma.
+    "sm_90": ProductBlocks(
+        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)},
+        single={16: (32, 32, 1), 64: (64, 32, 4)},
+        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 128, 8)},
+        gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
+    ),
 }
 
 

@@ -83,7 +83,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
 
     from rocmkern.tile import cuda as lowering
 
-    if architecture(cfg.arch).matrix != "mma.sync":
+    if not lowering.has_matrix_instructions(cfg.arch):
         raise TargetError(f"arch {cfg.arch!r} cannot be compiled by the CUDA target; allowed: sm_80 and later")
     check_consumed(kernel, cfg)
     lowering.install()
@@ -121,10 +121,11 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0))
 
 
-def compute_capability(arch: str) -> tuple[int, int]:
-    """``sm_90`` as (9, 0)."""
+def compute_capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
+    """``sm_80`` as (8, 0), ``sm_90`` as (9, 0, "a"): wgmma is in code for this one architecture only."""
     number = int(arch.removeprefix("sm_"))
-    return number // 10, number % 10
+    capability = number // 10, number % 10
+    return (*capability, "a") if architecture(arch).matrix == "wgmma" else capability
 
 
 class LoadedKernel(LoadedVariant):

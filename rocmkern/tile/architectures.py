@@ -22,8 +22,8 @@ class Architecture:
     local_bytes : int
         Local memory that one block may use, in bytes.
     matrix : str
-        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mma.sync"``, or ``""`` (FMA
-        only).
+        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mma.sync"``, ``"wgmma"`` (and
+        mma.sync), or ``""`` (FMA only).
     """
 
     wave: int
@@ -51,7 +51,7 @@ _TABLE = {
     "sm_80": Architecture(32, 163 * _KIB, "mma.sync"),
     "sm_86": Architecture(32, 99 * _KIB, "mma.sync"),
     "sm_89": Architecture(32, 99 * _KIB, "mma.sync"),
-    "sm_90": Architecture(32, 227 * _KIB, "mma.sync"),
+    "sm_90": Architecture(32, 227 * _KIB, "wgmma"),
     "sm_100": Architecture(32, 227 * _KIB, "mma.sync"),
     "sm_120": Architecture(32, 99 * _KIB, "mma.sync"),
 }

@@ -65,11 +65,14 @@ from rocmkern.tile.tensors import (
 )
 from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
-#: Compute capability that is being compiled for.
-COMPUTE_CAPABILITY: ContextVar[tuple[int, int]] = ContextVar("COMPUTE_CAPABILITY")
+#: Compute capability that is being compiled for, as numba-cuda takes it.
+COMPUTE_CAPABILITY: ContextVar[tuple] = ContextVar("COMPUTE_CAPABILITY")
 
 #: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
 LOCAL_MEMORY_SYMBOL = "rocmkern_local_"
+
+#: What is given out of local memory starts at a multiple of this: the pattern of wgmma's swizzle.
+LOCAL_ALIGNMENT = 1024
 
 LANES = 32
 VOID = ir.VoidType()
@@ -122,9 +125,14 @@ NUMBA = SimpleNamespace(
 TILE = make_types(types, TypingError, "cuda")
 
 
+def has_matrix_instructions(arch: str) -> bool:
+    """Whether an architecture has the matrix instructions of this lowering."""
+    return architecture(arch).matrix in ("mma.sync", "wgmma")
+
+
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
     """The configuration as a constant of a generated module."""
-    if architecture(cfg.arch).matrix != "mma.sync":
+    if not has_matrix_instructions(cfg.arch):
         raise TypingError(f"the CUDA lowering needs sm_80 or later, got {cfg.arch}")
     return entry.BoundConfig(TILE.Config(cfg))
 
@@ -505,9 +513,12 @@ def _barrier(b: ir.IRBuilder) -> None:
     call(b, "llvm.nvvm.barrier0", VOID, [])
 
 
-def _wait_for_fetches(b: ir.IRBuilder) -> None:
-    """Until the copies of all threads have arrived in local memory."""
+def _wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:
+    """Until the copies of all threads have arrived in local memory, where the products with a stage can read them."""
     _asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
+    if _is_swizzled(ty):
+        # wgmma reads local memory past the order that ordinary accesses have among themselves.
+        _asm(b, "fence.proxy.async.shared::cta;", VOID, "~{memory}", [], effect=True)
     _barrier(b)
 
 
@@ -727,24 +738,70 @@ def _float32_to_pairs(b: ir.IRBuilder, values: list[ir.Value], dtype: str) -> li
 # ------------------------------------------------------------------------------------------------------- shared memory
 
 
-def _pitch(ty: Any) -> int:
-    """Bytes from row to row of a window.
+#: Bytes of a row in a slab of a swizzled window, of 8 chunks; 8 rows are what the swizzle repeats after.
+SLAB_ROW = 128
 
-    An odd number of 16-byte chunks: 8 consecutive rows then lie in different banks, whichever chunk is read.
+
+def _is_swizzled(ty: Any) -> bool:
+    """Whether a window lies as wgmma reads it, which takes whole groups of four warps."""
+    return (
+        architecture(ty.hw[0]).matrix == "wgmma"
+        and _is_packed(ty)
+        and ty.hw[1] % 4 == 0
+        and ty.k * DTYPES[ty.dtype] % SLAB_ROW == 0
+    )
+
+
+def _pitch(ty: Any) -> int:
+    """Bytes from row to row of a window, or of a slab of it.
+
+    A swizzled window is cut into slabs of 8 chunks of 16 bytes, one after the other; in row r of a slab, chunk c lies
+    at place ``c ^ (r % 8)``. In others a row is an odd number of chunks. Either way 8 consecutive rows lie in different
+    banks, whichever chunk is read.
     """
+    if _is_swizzled(ty):
+        return SLAB_ROW
     chunks = ty.k * DTYPES[ty.dtype] // 16
     return 16 * (chunks | 1)
+
+
+class _Chunks:
+    """Addresses of 16-byte chunks of a window: of row ``row`` and chunk ``chunk``, and of others relative to it."""
+
+    def __init__(self, b: ir.IRBuilder, ty: Any, window: ir.Value, row: ir.Value, chunk: ir.Value):
+        self.b, self.ty = b, ty
+        if _is_swizzled(ty):
+            seven = const(I32, 7)
+            slab = b.mul(b.lshr(chunk, const(I32, 3)), const(I32, ty.n * SLAB_ROW))
+            place = b.shl(b.and_(b.xor(chunk, row), seven), const(I32, 4))
+            self.first = b.add(b.add(window, slab), b.add(b.mul(row, const(I32, SLAB_ROW)), place))
+        else:
+            self.first = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+        self.bases = {0: self.first}
+
+    def at(self, rows: int, chunks: int = 0) -> tuple[ir.Value, int]:
+        """Address and constant offset of the chunk so many rows and chunks on.
+
+        The bits that are set in ``chunks`` must not be set in ``chunk``, and those of ``rows`` below 8 not in ``row``.
+        """
+        if not _is_swizzled(self.ty):
+            return self.first, rows * _pitch(self.ty) + 16 * chunks
+        turn = 16 * ((chunks ^ rows) % 8)
+        if turn not in self.bases:
+            self.bases[turn] = self.b.xor(self.first, const(I32, turn))
+        return self.bases[turn], rows * SLAB_ROW + chunks // 8 * self.ty.n * SLAB_ROW
 
 
 def _rows_per_pass(ty: Any) -> int:
     """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
     threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
     rows, rest = divmod(threads, chunks)
-    return 0 if rest or ty.n % max(rows, 1) else rows
+    return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
 
 
 def _window_bytes(ty: Any) -> int:
-    return ty.n * _pitch(ty)
+    slabs = ty.k * DTYPES[ty.dtype] // SLAB_ROW if _is_swizzled(ty) else 1
+    return ty.n * _pitch(ty) * slabs
 
 
 def _load_shared(b: ir.IRBuilder, address: ir.Value, offset: int, count: int = 1, ty: ir.Type = F32) -> list[ir.Value]:
@@ -805,6 +862,64 @@ def _mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> lis
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
     return _asm_many(b, code, [F32] * 4, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", [*left, *right, *acc])
+
+
+def _wgmma(
+    b: ir.IRBuilder,
+    ty: Any,
+    window: ir.Value,
+    left: list[list[ir.Value]] | tuple[Any, ir.Value],
+    steps: range,
+    acc: list[ir.Value] | None,
+    by_rows: bool,
+) -> list[ir.Value]:
+    """acc + left @ window.T (``by_rows``) or left @ window, for the 64 rows of four warps.
+
+    ``left`` has one A fragment for each step of 16 along the reduced axis, or it is the type and the window of a stage
+    whose rows 64 g .. 64 g + 64 are those of the g-th four warps. A lane holds of the result what it holds of
+    mma.sync's. The window is told by a descriptor (PTX ISA, "matrix descriptor"): address, distance of its slabs,
+    distance of 8 rows, and the swizzle of 128 bytes.
+    """
+    columns, slab = (ty.n if by_rows else ty.k), ty.n * SLAB_ROW
+    count, t = columns // 2, _PTX_TYPE[ty.dtype]
+    layout = 1 << 62 | (8 * SLAB_ROW >> 4) << 32 | (slab >> 4) << 16
+    descriptor = b.or_(b.zext(b.lshr(window, const(I32, 4)), I64), const(I64, layout))
+    stage = left[0] if isinstance(left, tuple) else None
+    if stage is None:
+        registers, letter = [x for fragment in left for x in fragment], "r"
+    else:
+        # The same in all lanes, which the compiler cannot know.
+        group = b.lshr(_thread(b), const(I32, 7))
+        group = _asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group], effect=True)
+        rows = b.add(left[1], b.mul(group, const(I32, 64 * SLAB_ROW)))
+        layout_of_left = 1 << 62 | (8 * SLAB_ROW >> 4) << 32
+        registers = [b.or_(b.zext(b.lshr(rows, const(I32, 4)), I64), const(I64, layout_of_left))]
+        letter = "l"
+    first = count if acc is None else 2 * count  # of the operands after the accumulators
+    results = ", ".join(f"${i}" for i in range(count))
+    lines = ["{.reg .pred p; .reg .b64 c, d; setp.ne.b32 p, 0, 0;", "wgmma.fence.sync.aligned;"]
+    for i, step in enumerate(steps):
+        chunks = 2 * step
+        offset = chunks // 8 * slab + chunks % 8 * 16 if by_rows else 16 * step * SLAB_ROW
+        fragment = f"{{{', '.join(f'${first + 4 * i + e}' for e in range(4))}}}"
+        if stage is not None:
+            offset_of_left = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
+            lines.append(f"add.s64 c, ${first}, {offset_of_left >> 4};")
+            fragment = "c"
+        if i == 1:
+            lines.append("setp.eq.b32 p, 0, 0;")
+        lines.append(f"add.s64 d, ${first + len(registers)}, {offset >> 4};")
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{results}}}, {fragment}, d, "
+            f"p, 1, 1, {'' if stage is None else '0, '}{0 if by_rows else 1};"
+        )
+    if acc is not None:
+        lines[0] = lines[0].replace("setp.ne", "setp.eq")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;}"]
+    tied = [] if acc is None else [str(i) for i in range(count)]
+    constraints = ["=f"] * count + tied + [letter] * len(registers) + ["l", "~{memory}"]
+    args = [*(acc or []), *registers, descriptor]
+    return _asm_many(b, "\n".join(lines), [F32] * count, ",".join(constraints), args, effect=True)
 
 
 class _Halves:
@@ -1398,8 +1513,8 @@ class CudaLowering(TensorLowering):
                 f"{operation}: {name[1]} is a device function; make the {operation} in the kernel and pass it"
             )
         state = _states.setdefault(b.function, _FunctionState())
-        first = state.bytes
-        state.bytes += nbytes
+        first = -(-state.bytes // LOCAL_ALIGNMENT) * LOCAL_ALIGNMENT
+        state.bytes = first + nbytes
         limit = architecture(ty.hw[0]).local_bytes
         if state.bytes > limit:
             raise TypingError(
@@ -1410,7 +1525,7 @@ class CudaLowering(TensorLowering):
         memory = b.module.globals.get(symbol)
         if memory is None:
             memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), symbol, addrspace=3)
-            memory.linkage, memory.align = "external", 128
+            memory.linkage, memory.align = "external", LOCAL_ALIGNMENT
         return b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
 
     # ------------------------------------------------------------------------------------------------------ stages
@@ -1505,7 +1620,7 @@ class CudaLowering(TensorLowering):
         chunks = ty.k * DTYPES[ty.dtype] // 16
         row, chunk = b.udiv(_thread(b), const(I32, chunks)), b.urem(_thread(b), const(I32, chunks))
         column = b.zext(b.shl(chunk, const(I32, 4)), I64)
-        into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+        places = _Chunks(b, ty, window.into, row, chunk)
         address = b.add(window.source, b.add(b.mul(b.zext(row, I64), window.row_stride), column))
         step = b.mul(window.row_stride, const(I64, rows))
         some = b.and_(window.regular, b.icmp_signed("<", column, window.row_bytes))
@@ -1513,19 +1628,21 @@ class CudaLowering(TensorLowering):
         left = b.sub(b.trunc(b.select(many, const(I64, ty.n), window.rows), I32), row)
         left = b.select(some, left, const(I32, 0))
         for first in range(0, ty.n, rows):
-            outside = b.icmp_signed("<=", left, const(I32, first))
+            into, offset = places.at(first)
+            copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
             if ty.paged:
-                this = b.zext(b.add(row, const(I32, first)), I64)
-                address, exists = CudaLowering.paged_row(b, window, this, b.not_(outside))
-                address, outside = b.add(address, column), b.not_(exists)
-            place = f"[$0+{first * _pitch(ty)}]"
-            code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; cp.async.cg.shared.global.L2::128B {place}, [$1], 16, p;}}"
-            _asm(b, code, VOID, "r,l,r,~{memory}", [into, address, b.zext(outside, I32)], effect=True)
+                this, inside = b.zext(b.add(row, const(I32, first)), I64), b.icmp_signed(">", left, const(I32, first))
+                address, exists = CudaLowering.paged_row(b, window, this, inside)
+                address, skip = b.add(address, column), b.zext(b.not_(exists), I32)
+                code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; {copy}}}"
+            else:
+                skip, code = left, f"{{.reg .pred p; setp.le.s32 p, $2, {first}; {copy}}}"
+            _asm(b, code, VOID, "r,l,r,~{memory}", [into, address, skip], effect=True)
             address = b.add(address, step)
 
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window that `fetch_regular` could not."""
-        _wait_for_fetches(b)  # for the zeros
+        _wait_for_fetches(b, ty)  # for the zeros
         converted = ty.source != ty.dtype
         with b.if_else(window.whole if converted else window.in_chunks) as (yes, no):
             with yes:
@@ -1554,7 +1671,7 @@ class CudaLowering(TensorLowering):
         loop = cgutils.for_range_slice(b, _thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
         with loop as (at, _):
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
-            into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+            into = _Chunks(b, ty, window.into, row, chunk).first
             wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
             address, exists = CudaLowering.row_of(b, ty, window, wide_row)
             left = b.select(exists, b.sub(window.row_bytes, column), const(I64, 0))
@@ -1586,10 +1703,10 @@ class CudaLowering(TensorLowering):
             values = [b.lshr(word, const(I32, shift)) for word in words for shift in (0, 8, 16, 24)]
             floats = [from_byte(b, b.trunc(value, I8), ty.source) for value in values]
             packed = _float32_to_pairs(b, floats, ty.dtype)
-            into = b.add(window.into, b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(chunk, const(I32, 16 * size))))
-            for i in range(0, len(packed), 4):
-                code = f"st.shared.v4.b32 [$0+{4 * i}], {{$1, $2, $3, $4}};"
-                _asm(b, code, VOID, "r,r,r,r,r,~{memory}", [into, *packed[i : i + 4]], effect=True)
+            for i in range(size):
+                place = _Chunks(b, ty, window.into, row, b.add(b.mul(chunk, const(I32, size)), const(I32, i))).first
+                code, four = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", packed[4 * i : 4 * i + 4]
+                _asm(b, code, VOID, "r,r,r,r,r,~{memory}", [place, *four], effect=True)
 
     @staticmethod
     def fetch_elements(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
@@ -1609,14 +1726,16 @@ class CudaLowering(TensorLowering):
                     value = _asm(b, f"cvt.rn.{_PTX_TYPE[ty.dtype]}.f32 $0, $1;", I16, "=h,f", [value])
                 else:
                     value = b.bitcast(value, I32)
-            into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, size)))
+            byte = b.mul(column, const(I32, size))
+            place = _Chunks(b, ty, window.into, row, b.lshr(byte, const(I32, 4))).first
+            into = b.or_(place, b.and_(byte, const(I32, 15)))
             letter = _REGISTERS[f"b{bits}"][0]
             _asm(
                 b,
                 f"st.shared.b{bits} [$0], $1;",
                 VOID,
                 f"r,{letter},~{{memory}}",
-                [b.add(window.into, into), value],
+                [into, value],
                 effect=True,
             )
 
@@ -1631,9 +1750,9 @@ class CudaLowering(TensorLowering):
         with b.if_then(b.not_(window.regular), likely=False):
             self.fetch_irregular(b, ty, window)
             if settled:
-                _barrier(b)
+                _wait_for_fetches(b, ty)
         if not settled:
-            _wait_for_fetches(b)
+            _wait_for_fetches(b, ty)
         if state is not None:
             state.settled = b.block
         st.window = b.sub(st.both, st.window)
@@ -1665,8 +1784,7 @@ class CudaLowering(TensorLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
-            fragments = self.fragments_of_rows(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
+            return _pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=True))
         address = b.add(window, b.mul(_column_of_lane(b), const(I32, _pitch(b_ty))))
         for k in range(0, a_ty.k, 4):
             words = [
@@ -1683,8 +1801,7 @@ class CudaLowering(TensorLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
-            fragments = self.fragments_of_columns(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
+            return _pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=False))
         for k in range(0, a_ty.k, 4):
             for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, self.row_words(b, b_ty, window, k + i), into)
@@ -1694,20 +1811,19 @@ class CudaLowering(TensorLowering):
         ty, (a_ty, b_ty) = sig.return_type, sig.args[:2]
         into = self.accumulator(b, sig, acc)
         source, window = self.window(context, b, a_ty, left), self.window(context, b, b_ty, right)
-        source = b.add(source, b.mul(_first_row(b, ty), const(I32, DTYPES[a_ty.dtype])))
         depth = SimpleNamespace(m=ty.m, k=a_ty.n, dtype=a_ty.dtype, hw=ty.hw)
         if _is_packed(a_ty):
             lane = _lane(b)
             row = b.or_(b.and_(lane, const(I32, 7)), b.lshr(b.and_(lane, const(I32, 16)), const(I32, 1)))
-            chunk = b.shl(b.and_(lane, const(I32, 8)), const(I32, 1))
-            address = b.add(source, b.add(b.mul(row, const(I32, _pitch(a_ty))), chunk))
+            column = b.or_(_first_row(b, ty), b.and_(lane, const(I32, 8)))
+            chunks = _Chunks(b, a_ty, source, row, b.lshr(column, const(I32, 3)))
 
             def fragment(i: int, k: int) -> list[ir.Value]:
-                return _ldmatrix(b, address, 16 * k * _pitch(a_ty) + 32 * i, transposed=True)
+                return _ldmatrix(b, *chunks.at(16 * k, 2 * i), transposed=True)
 
             fragments = self.fragments_of_columns(b, b_ty, window)
             return _pack(b, self.multiply(b, ty, depth, fragment, fragments, into))
-        address = b.add(source, b.shl(_row_of_lane(b), const(I32, 2)))
+        address = b.add(source, b.shl(b.add(_first_row(b, ty), _row_of_lane(b)), const(I32, 2)))
         for k in range(a_ty.n):
             numbers = [_load_shared(b, address, k * _pitch(a_ty) + 32 * slot)[0] for slot in range(2 * _m_tiles(ty))]
             into = self.fma_step(b, ty, numbers, self.row_words(b, b_ty, window, k), into)
@@ -1726,9 +1842,8 @@ class CudaLowering(TensorLowering):
         """`left` of a stage: the rows of this warp."""
         lane = _lane(b)
         row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-        place = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
-        address = b.add(self.left_window(b, stage), place)
-        return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+        chunks = _Chunks(b, ty, self.left_window(b, stage), row, b.lshr(lane, const(I32, 4)))
+        return lambda i, k: _ldmatrix(b, *chunks.at(16 * i, 2 * k), transposed=False)
 
     def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
         """Address of the window in use of a stage on the left."""
@@ -1756,17 +1871,48 @@ class CudaLowering(TensorLowering):
         """B fragments of ``window.T``: (k, j) gives those of rows 16 k and columns 16 j, a row of the window."""
         lane = _lane(b)
         row = b.or_(b.and_(lane, const(I32, 7)), b.lshr(b.and_(lane, const(I32, 16)), const(I32, 1)))
-        chunk = b.shl(b.and_(lane, const(I32, 8)), const(I32, 1))
-        address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), chunk))
-        return lambda k, j: _ldmatrix(b, address, 16 * j * _pitch(ty) + 32 * k, transposed=False)
+        chunks = _Chunks(b, ty, window, row, b.and_(b.lshr(lane, const(I32, 3)), const(I32, 1)))
+        return lambda k, j: _ldmatrix(b, *chunks.at(16 * j, 2 * k), transposed=False)
 
     @staticmethod
     def fragments_of_columns(b: ir.IRBuilder, ty: Any, window: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """B fragments of the window itself: (k, j) gives those of rows 16 k and columns 16 j."""
         lane = _lane(b)
-        row, chunk = b.and_(lane, const(I32, 15)), b.and_(lane, const(I32, 16))
-        address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), chunk))
-        return lambda k, j: _ldmatrix(b, address, 16 * k * _pitch(ty) + 32 * j, transposed=True)
+        chunks = _Chunks(b, ty, window, b.and_(lane, const(I32, 15)), b.lshr(lane, const(I32, 4)))
+        return lambda k, j: _ldmatrix(b, *chunks.at(16 * k, 2 * j), transposed=True)
+
+    def product(
+        self, b: ir.IRBuilder, ty: Any, a_ty: Any, left: ir.Value, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
+    ) -> list[ir.Value]:
+        """acc + left @ window.T (``by_rows``) or left @ window."""
+        if isinstance(a_ty, TILE.Stage) and _is_swizzled(a_ty) and _is_swizzled(b_ty) and _m_tiles(ty) == 1:
+            into = None if all(isinstance(x, ir.Constant) for x in acc) else acc
+            both = a_ty, self.left_window(b, left)
+            return _wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows)
+        fragment = self.left(b, a_ty, left)
+        if _is_swizzled(b_ty):
+            return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
+        fragments = self.fragments_of_rows if by_rows else self.fragments_of_columns
+        return self.multiply(b, ty, a_ty, fragment, fragments(b, b_ty, window), acc)
+
+    @staticmethod
+    def multiply_by_groups(
+        b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
+    ) -> list[ir.Value]:
+        """`product` by wgmma: four warps multiply their 64 rows together, and read the window themselves."""
+        # An operand in local memory is read in parts, so that it does not need registers all at once.
+        steps, per_row = a_ty.k // 16, len(acc) // _m_tiles(ty)
+        at_once = 4 if isinstance(a_ty, StoredOperand) else steps
+        fresh = all(isinstance(x, ir.Constant) for x in acc)
+        result = []
+        for i in range(_m_tiles(ty)):
+            rows = acc[i * per_row : (i + 1) * per_row]
+            for first in range(0, steps, at_once):
+                part = range(first, min(first + at_once, steps))
+                into = None if fresh and first == 0 else rows
+                rows = _wgmma(b, b_ty, window, [left(i, k) for k in part], part, into, by_rows)
+            result += rows
+        return result
 
     @staticmethod
     def multiply(
@@ -1804,8 +1950,7 @@ class CudaLowering(TensorLowering):
             return self.multiply_visible(b, ty, a_ty, self.fragment_of(a_ty, left), fragments, acc)
 
         def whole() -> list[ir.Value]:
-            fragments = self.fragments_of_columns(b, b_ty, window)
-            return self.multiply(b, ty, a_ty, self.left(b, a_ty, left), fragments, into)
+            return self.product(b, ty, a_ty, left, b_ty, window, into, by_rows=False)
 
         name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
         registers = self.registers(b, a_ty, left)
@@ -1831,7 +1976,7 @@ class CudaLowering(TensorLowering):
             if first + threads > total:
                 at = b.select(b.icmp_signed("<", at, const(I32, total)), at, const(I32, total - 1))
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
-            address = b.add(window, b.add(b.mul(row, const(I32, _pitch(ty))), b.shl(chunk, const(I32, 4))))
+            address = _Chunks(b, ty, window, row, chunk).first
             flags += [halves.not_finite(x) for x in _load_shared(b, address, 0, 4, I32)]
         return b.icmp_signed("!=", _tree(b, flags, b.or_), const(I32, 0))
 

@@ -332,10 +332,10 @@ def arguments_of(operation):
     values = {
         "x": tile, "tile": tile, "visible": tile, "s": tile, "acc": tile, "col0": lambda: 0, "scale": lambda: 1.0,
         "low": lambda: T.row_index(cfg, 8), "high": lambda: T.row_index(cfg, 8), "m": lambda: rows, "l": lambda: rows,
-        "like": ready, "row0": lambda: 0, "st": stages.get(operation, ready), "b": ready,
+        "like": (lambda: source) if operation == "rounded" else ready, "row0": lambda: 0, "stop": lambda: 8,
+        "value": lambda: 0.0, "transposed": lambda: True, "st": stages.get(operation, ready), "b": ready,
         "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()), "cos": tile, "sin": tile,
-        "cache": lambda: source[None, None], "head": lambda: 0, "stop": lambda: 8,
-        "table": lambda: np.zeros(1, np.int32),
+        "cache": lambda: source[None, None], "head": lambda: 0, "table": lambda: np.zeros(1, np.int32),
     }  # fmt: skip
     if operation == "rotate":
         values |= {"a": tile, "b": tile}
