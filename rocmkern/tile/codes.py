@@ -67,6 +67,7 @@ def _table(kind: SmallFloat) -> np.ndarray:
         values = np.where(top, np.where(mantissa == 0, sign * np.float32(np.inf), np.float32(np.nan)), values)
     if kind.special == "nan":
         values = np.where(top & (mantissa == (1 << kind.mantissa) - 1), np.float32(np.nan), values)
+    values = values.astype(np.float32)
     values.flags.writeable = False
     return values
 

@@ -66,7 +66,7 @@ def test_machine_code_decodes_every_code(name):
 
 
 def test_an_unknown_small_float_is_refused_by_name():
-    with pytest.raises(codes.TileError, match="e4m4.*e2m1"):
+    with pytest.raises(codes.TileError, match=r"e4m4.*e2m1"):
         codes.decode("e4m4", np.zeros(1, np.uint8))
 
 
