@@ -8,6 +8,9 @@ from rocmkern.ops.attention import merge_attention as merge_attention
 from rocmkern.ops.linear import linear as linear
 from rocmkern.ops.linear import matmul as matmul
 from rocmkern.ops.mlp import mlp as mlp
+from rocmkern.ops.quantized import dequantize as dequantize
+from rocmkern.ops.quantized import quantize as quantize
+from rocmkern.ops.quantized import quantized_linear as quantized_linear
 from rocmkern.ops.steps import apply_mask as apply_mask
 from rocmkern.ops.steps import causal_mask as causal_mask
 from rocmkern.ops.steps import qk_scores as qk_scores

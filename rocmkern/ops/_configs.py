@@ -137,7 +137,7 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
-def line(config: type, arch: str, **features: bool) -> Any:
+def line(config: type, arch: str, **features: Any) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).line
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
@@ -180,8 +180,8 @@ _PRODUCT_TABLE = {
 }
 
 
-def _product_blocks(arch: str) -> ProductBlocks:
-    return _PRODUCT_TABLE[max((prefix for prefix in _PRODUCT_TABLE if arch.startswith(prefix)), key=len)]
+def _product_blocks(arch: str, table: dict[str, ProductBlocks] = _PRODUCT_TABLE) -> ProductBlocks:
+    return table[max((prefix for prefix in table if arch.startswith(prefix)), key=len)]
 
 
 def product_rows(arch: str, itemsize: int) -> list[int]:
@@ -195,6 +195,22 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Con
     block_m, block_n, block_k, waves = _product_blocks(arch).choose(rows, itemsize)
     return matmul.Config(
         arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
+    )
+
+
+#: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of the block.
+_QUANTISED_CPU = {1: (16, 512, 1), 4: (16, 512, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
+_QUANTISED_TABLE = {
+    **_PRODUCT_TABLE,
+    "cpu-": ProductBlocks(half=_QUANTISED_CPU, single=_QUANTISED_CPU),
+}
+
+
+def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a and quantised weights."""
+    block_m, block_n, block_k, waves = _product_blocks(arch, _QUANTISED_TABLE).choose(rows, itemsize)
+    return matmul.Config(
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True, format=format
     )
 
 

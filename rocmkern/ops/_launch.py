@@ -47,7 +47,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def by_lines(kernel: Any, config: type, out: Any, args: list, stream: Any, **features: bool) -> None:
+def by_lines(kernel: Any, config: type, out: Any, args: list, stream: Any, **features: Any) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
     target = target_for(out)
     cfg = _configs.line(config, target.arch, **features)

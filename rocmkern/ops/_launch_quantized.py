@@ -1,0 +1,27 @@
+"""Launches of operations on quantised blocks, whose last axis is contiguous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.kernels import dequantize
+from rocmkern.ops import _configs
+from rocmkern.ops._launch import by_lines, target_for
+from rocmkern.ops._launch_linear import launch_product
+
+
+def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
+    """``kernels.dequantize``."""
+    by_lines(dequantize.dequantize, dequantize.Config, out, [blocks, out], stream, format=name)
+
+
+def launch_quantized_linear(
+    x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any
+) -> None:
+    """``kernels.matmul`` with a quantised right side ``[N, bytes]``."""
+    target = target_for(x)
+    cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)
+    weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
+    launch_product(target, cfg, x, weights, bias, out, activation, stream)
