@@ -319,4 +319,3 @@ def _finite(x: np.ndarray, format: str) -> None:
         raise ArgumentError("x", "NaN or infinity", 'finite numbers, or nan="propagate"')
     if largest > _LARGEST.get(format, np.inf):
         raise ArgumentError("x", f"a number of size {largest:g}", f"at most {_LARGEST[format]:g} in format {format}")
-

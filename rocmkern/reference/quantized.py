@@ -63,7 +63,9 @@ def quantize(x, format="q4_0", *, order="ggml", nan="error"):
     x = np.asarray(x, np.float64)
     split = x.reshape(*x.shape[:-1], x.shape[-1] // elements, elements)
     with np.errstate(all="ignore"):
-        blocks = _to_mx(split, format, order) if format in _ELEMENTS else {"q4_0": _to_q4_0, "q8_0": _to_q8_0}[format](split)
+        blocks = (
+            _to_mx(split, format, order) if format in _ELEMENTS else {"q4_0": _to_q4_0, "q8_0": _to_q8_0}[format](split)
+        )
     return blocks.reshape(*x.shape[:-1], blocks.shape[-2] * blocks.shape[-1])
 
 

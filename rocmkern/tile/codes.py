@@ -137,7 +137,8 @@ def emit_e8m0(b: Any, code: Any) -> Any:
     from rocmkern.tile.tensors import F32, const
 
     wide = code.type
-    bits = b.shl(code, const(wide, 23))
-    bits = b.select(b.icmp_unsigned("==", code, const(wide, 0)), const(wide, 1 << 22), bits)
-    bits = b.select(b.icmp_unsigned("==", code, const(wide, 255)), const(wide, 0x7FC00000), bits)
+    # The same bit makes a subnormal number of 0, and NaN of 255, which would be infinity.
+    ends = b.and_(b.add(code, const(wide, 1)), const(wide, 255))
+    special = b.zext(b.icmp_unsigned("<", ends, const(wide, 2)), wide)
+    bits = b.or_(b.shl(code, const(wide, 23)), b.shl(special, const(wide, 22)))
     return b.bitcast(bits, _like(wide, F32))

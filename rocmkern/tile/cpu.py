@@ -308,8 +308,8 @@ def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
 class _Block:
     """A `formats.BlockReader`: `RUN` elements are one vector."""
 
-    def __init__(self, b: ir.IRBuilder, start: ir.Value):
-        self.b, self.start = b, start
+    def __init__(self, b: ir.IRBuilder, start: ir.Value, arch: str):
+        self.b, self.start, self.arch = b, start, arch
 
     def load(self, offset: ir.Value, ty: ir.Type) -> ir.Value:
         return self.b.load(at(self.b, self.start, self.b.zext(offset, I64), ty), align=1)
@@ -333,11 +333,20 @@ class _Block:
         shifted = b.lshr(low, ir.Constant(wide, [shift for _, shift in places]))
         return [b.and_(shifted, const(wide, (1 << width) - 1))]
 
+    def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
+        floats = _vec(F32, 16)
+        if self.arch != "cpu-avx512":
+            return None
+        # vpermps takes the low four bits of each index.
+        table = ir.Constant(floats, list(numbers))
+        return [call(self.b, "llvm.x86.avx512.permvar.sf.512", floats, [table, x]) for x in lanes]
 
-def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int) -> Any:
+
+def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int, arch: str) -> list:
     """Elements ``column .. column + width`` of a row of blocks, `RUN` at a time: (offset from column, vector).
 
-    ``column`` is a multiple of ``width``, which divides a block or is one.
+    ``column`` is a multiple of ``width``, which divides a block or is one. All are decoded before one can be stored:
+    what they share is loaded once.
     """
     block = b.udiv(column, const(I64, kind.elements))
     start = b.gep(row, [b.mul(block, const(I64, kind.nbytes))])
@@ -345,10 +354,12 @@ def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, widt
     first = const(I32, 0)
     if width < kind.elements:
         first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    runs = []
     for offset in range(0, width, RUN):
         place = const(I32, offset) if width == kind.elements else b.add(first, const(I32, offset))
-        (vector,) = kind.emit(b, _Block(b, start), place, RUN)
-        yield offset, vector
+        (vector,) = kind.emit(b, _Block(b, start, arch), place, RUN)
+        runs.append((offset, vector))
+    return runs
 
 
 # ------------------------------------------------------------------------------------------------------------ lowering
@@ -593,7 +604,7 @@ class CpuLowering(TensorLowering):
         with _loop(b, shape.m) as (r, _), b.if_then(self.flag(b, flags, r)), _loop(b, columns, unit) as (c, _):
             row = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(I8))
             into = b.add(b.mul(r, const(I64, row_step)), b.mul(c, const(I64, column_step)))
-            for offset, vector in _decode(b, kind, row, b.add(first, c), unit):
+            for offset, vector in _decode(b, kind, row, b.add(first, c), unit, shape.hw[0]):
                 start = b.add(into, const(I64, offset * column_step))
                 if column_step == 1:
                     _store(b, vector, data, start)
@@ -959,7 +970,7 @@ class CpuLowering(TensorLowering):
             row = b.gep(st.source, [b.mul(b.add(st.row0, r), st.row_stride)])
             with _loop(b, st.cols, unit) as (c, _):
                 into = b.add(b.mul(r, const(I64, ty.k)), c)
-                for offset, vector in _decode(b, kind, row, b.add(st.col0, c), unit):
+                for offset, vector in _decode(b, kind, row, b.add(st.col0, c), unit, ty.hw[0]):
                     _store(b, vector, buffer, b.add(into, const(I64, offset)))
         st.window, st.ld = buffer, const(I64, ty.k)
 

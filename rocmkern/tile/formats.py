@@ -56,6 +56,9 @@ class BlockReader(Protocol):
         Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes.
         """
 
+    def lookup(self, numbers: tuple, lanes: list) -> list | None:
+        """``numbers[code & 15]`` for each code, where the target does that in one instruction; else None."""
+
 
 @dataclass(frozen=True)
 class Format:
@@ -201,6 +204,16 @@ def _times(b: Any, x: Any, factor: Any) -> Any:
     return b.fmul(x, _spread(b, factor, x))
 
 
+def _looked_up(b: Any, reader: BlockReader, numbers: Any, scale: Any, lanes: list, decode: Callable) -> list:
+    """``numbers[code] * scale`` of the low four bits of the lanes; ``decode(code)`` computes numbers[code]."""
+    from rocmkern.tile.tensors import const
+
+    found = reader.lookup(tuple(map(float, numbers)), lanes)
+    if found is None:
+        found = _each(lanes, lambda x: decode(b.and_(x, const(x.type, 15))))
+    return _each(found, lambda x: _times(b, x, scale))
+
+
 def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, first: Any, count: int) -> list:
     """Elements ``first`` .. of fields of ``width`` bits that fill ``length`` bytes from ``start`` on."""
     bit = b.mul(first, _integer(width))
@@ -216,9 +229,9 @@ def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, fi
 
 
 def _halves(b: Any, reader: BlockReader, start: int, first: Any, count: int) -> list:
-    """Elements of 16 bytes whose low halves come first."""
+    """Elements of 16 bytes whose low halves come first, in the low four bits of the lanes."""
     at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
-    return _each(reader.fields(_add(b, at, start), count, 8), lambda x: _bits(b, x, shift, 15))
+    return _each(reader.fields(_add(b, at, start), count, 8), lambda x: b.lshr(x, _spread(b, shift, x)))
 
 
 def _emit_mx(name: str, width: int = 0) -> Callable:
@@ -230,6 +243,9 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
             elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
         else:
             elements = _halves(b, reader, 1, first, count)
+        if width in (0, 4):
+            numbers = codes.SMALL_FLOATS[name].table()
+            return _looked_up(b, reader, numbers, scale, elements, lambda x: codes.emit_decode(b, name, x))
         return _each(elements, lambda x: _times(b, codes.emit_decode(b, name, x), scale))
 
     return emit
@@ -237,7 +253,7 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
 
 def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:
     d = reader.half(_integer(0))
-    return _each(_halves(b, reader, 2, first, count), lambda x: _times(b, _float(b, x, 8), d))
+    return _looked_up(b, reader, range(-8, 8), d, _halves(b, reader, 2, first, count), lambda x: _float(b, x, 8))
 
 
 def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:

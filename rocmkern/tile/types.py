@@ -481,5 +481,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         rules[op] = logical(op)
 
     return SimpleNamespace(
-        Config=Config, Tensor=Tensor, Quantized=Quantized, Rows=Rows, Tile=Tile, Operand=Operand, Stage=Stage, rules=rules
+        Config=Config,
+        Tensor=Tensor,
+        Quantized=Quantized,
+        Rows=Rows,
+        Tile=Tile,
+        Operand=Operand,
+        Stage=Stage,
+        rules=rules,
     )
