@@ -317,6 +317,9 @@ class _Block:
     def byte(self, offset: ir.Value) -> ir.Value:
         return self.b.zext(self.load(offset, I8), I32)
 
+    def short(self, offset: ir.Value) -> ir.Value:
+        return self.b.zext(self.load(offset, I16), I32)
+
     def half(self, offset: ir.Value) -> ir.Value:
         return self.b.fpext(self.load(offset, F16), F32)
 

@@ -47,6 +47,9 @@ class BlockReader(Protocol):
     def byte(self, offset: Any) -> Any:
         """One byte as an i32, the same for all lanes of a run."""
 
+    def short(self, offset: Any) -> Any:
+        """Two bytes, the first one low, as an i32, the same for all lanes of a run."""
+
     def half(self, offset: Any) -> Any:
         """A float16 as a float32, the same for all lanes of a run."""
 
@@ -223,8 +226,7 @@ def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, fi
     # One element somewhere in two bytes, none of them beyond the last.
     last = _integer(length - 2)
     byte = b.select(b.icmp_unsigned("<", byte, last), byte, last)
-    at = _add(b, byte, start)
-    pair = b.or_(reader.byte(at), b.shl(reader.byte(_add(b, at, 1)), _integer(8)))
+    pair = reader.short(_add(b, byte, start))
     return [_bits(b, pair, b.sub(bit, b.shl(byte, _integer(3))), (1 << width) - 1)]
 
 
