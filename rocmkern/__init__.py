@@ -15,7 +15,7 @@ _HOME = {
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
     "rocmkern.ops.linear": ("linear", "matmul"),
     "rocmkern.ops.mlp": ("mlp",),
-    "rocmkern.ops.quantized": ("dequantize", "quantize", "quantized_linear"),
+    "rocmkern.ops.quantized": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),

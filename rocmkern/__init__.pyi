@@ -9,6 +9,7 @@ from rocmkern.ops.linear import linear as linear
 from rocmkern.ops.linear import matmul as matmul
 from rocmkern.ops.mlp import mlp as mlp
 from rocmkern.ops.quantized import dequantize as dequantize
+from rocmkern.ops.quantized import dequantize_rms_norm as dequantize_rms_norm
 from rocmkern.ops.quantized import quantize as quantize
 from rocmkern.ops.quantized import quantized_linear as quantized_linear
 from rocmkern.ops.steps import apply_mask as apply_mask

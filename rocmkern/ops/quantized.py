@@ -252,7 +252,82 @@ def quantized_linear(
     return result.source
 
 
-# ---------------------------------------------------------------------------------------------------- checks of a family
+def dequantize_rms_norm(
+    blocks: Any,
+    weight: Any,
+    format: str = "q4_0",
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    order: str = "ggml",
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """RMS normalisation of quantised rows: `rms_norm` of `dequantize`, without the numbers in between.
+
+    ``x * (weight + weight_offset) / sqrt(mean(x^2) + eps)`` over the last axis of ``x = dequantize(blocks)``; for
+    embeddings and activations that are kept quantised.
+
+    Parameters
+    ----------
+    blocks : array, ``[..., n_blocks * block_bytes]``
+        As in `dequantize`.
+    weight : array, ``[n]``
+        float32, float16 or bfloat16; n = n_blocks * block_elements.
+    format, order : str
+        As in `dequantize`.
+    eps : float
+        At least 0; inside the root.
+    weight_offset : float
+        Added to the weights; 1 for models that keep their difference from 1.
+    out : array, ``[..., n]``, optional
+        Where to write the result: exact shape and dtype, apart from the inputs.
+    stream : optional
+        Stream that orders the work.
+
+    Returns
+    -------
+    array, ``[..., n]``
+        Of the kind of `blocks` and the dtype of `weight`. Computed in float32, where neither squares nor their sum
+        overflow or vanish, and rounded once. A row of zeros gives zeros.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `dequantize`.
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> blocks = rocmkern.quantize(np.full((1, 32), 2.0, np.float32), "mxfp8_e4m3")
+    >>> rocmkern.dequantize_rms_norm(blocks, np.ones(32, np.float32), "mxfp8_e4m3")[0, :2].round(4)
+    array([1., 1.], dtype=float32)
+    """
+    # Checks
+    stream, name = _checks.stream(stream), _format(format, order)
+    blocks, weight = accept("blocks", blocks, UINT8), accept("weight", weight)
+    _arrays.same_place(blocks, [weight])
+    eps, offset = _checks.number("eps", eps), _checks.number("weight_offset", weight_offset)
+    if eps < 0:
+        raise ArgumentError("eps", repr(eps), "a number of at least 0")
+    shape = (*blocks.shape[:-1], _columns(blocks, name))
+    _checks.rank(weight, "n")
+    _checks.extent(weight, 0, shape[-1], "the elements of a row of blocks")
+    given = None if out is None else accept_out(out, shape, weight.dtype, [blocks, weight])
+
+    # Configuration
+    result = given or _arrays.allocate("out", shape, weight.dtype, blocks)
+
+    # Launch
+    if result.array.size:
+        from rocmkern.ops._launch_quantized import launch_dequantize_rms_norm
+
+        for some, into in four_axes(_rows_of_bytes(blocks), result.array, row_axes=1):
+            launch_dequantize_rms_norm(some, weight.aligned()[None], into, name, eps, offset, stream)
+    return result.source
+
+
+# ------------------------------------------------------------------------------------------------- checks of this family
 
 
 def _format(format: Any, order: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from rocmkern.reference import baseline
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
 from rocmkern.reference.linear import linear, matmul, mlp
+from rocmkern.reference.quantized import dequantize, dequantize_rms_norm, quantize, quantized_linear
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -25,12 +26,16 @@ __all__ = [
     "baseline",
     "causal_mask",
     "decode_attention",
+    "dequantize",
+    "dequantize_rms_norm",
     "flash_attention",
     "linear",
     "matmul",
     "merge_attention",
     "mlp",
     "qk_scores",
+    "quantize",
+    "quantized_linear",
     "repeat_kv",
     "scale",
     "softmax",

@@ -1,13 +1,15 @@
 """Quantised formats in plain NumPy: the OCP MX formats and four of ggml, element by element from their definitions.
 
-Element codes are those of `ml_dtypes`. ``dequantize`` returns the exact value of every element in float64; only a
-product that float32 rounds (q4_k, q6_k) can differ from a float32 implementation, by that rounding.
+Element codes are those of `ml_dtypes`. Every number of a block is computed exactly, in float64; float32 holds all of them
+but some of q4_k and q6_k, which it rounds.
 """
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+
+from rocmkern.reference.linear import _matmul
 
 #: Elements and bytes of a block.
 BLOCKS = {
@@ -31,7 +33,7 @@ _ELEMENTS = {
 
 
 def dequantize(blocks, format="q4_0", dtype=np.float32, *, order="ggml"):
-    """Elements of blocks, float64 ``[..., n]``; `dtype` has no effect here.
+    """Elements of blocks ``[..., n]`` as float32 holds them, rounded to `dtype` where that is another; float64.
 
     Parameters
     ----------
@@ -41,6 +43,12 @@ def dequantize(blocks, format="q4_0", dtype=np.float32, *, order="ggml"):
     order : {"ggml", "ocp"}
         Which nibble of an mxfp4 block holds which element: byte j has the elements j and j + 16, or 2j and 2j + 1.
     """
+    with np.errstate(all="ignore"):
+        return _decoded(blocks, format, order).astype(np.float32).astype(dtype).astype(np.float64)
+
+
+def _decoded(blocks, format, order):
+    """The exact value of every element, in float64."""
     elements, nbytes = BLOCKS[format]
     split = blocks.reshape(*blocks.shape[:-1], blocks.shape[-1] // nbytes, nbytes)
     with np.errstate(all="ignore"):
@@ -79,13 +87,13 @@ def dequantize_rms_norm(blocks, weight, format="q4_0", eps=1e-6, *, weight_offse
     return _dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, np.float64)
 
 
-# -------------------------------------------------------------------------------------------------------------- decoding
+# ------------------------------------------------------------------------------------------------------------- decoding
 
 
 def _bits(packed, width):
     """Fields of `width` bits, the lowest bits of the first byte first: uint8."""
     bits = np.unpackbits(packed, axis=-1, bitorder="little")
-    fields = bits.reshape(*packed.shape[:-1], -1, width)
+    fields = bits.reshape(*packed.shape[:-1], bits.shape[-1] // width, width)
     return (fields << np.arange(width, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8)
 
 
@@ -142,7 +150,7 @@ def _q6_k(blocks):
     return values
 
 
-# -------------------------------------------------------------------------------------------------------------- encoding
+# ------------------------------------------------------------------------------------------------------------- encoding
 
 
 def _to_mx(x, format, order):
@@ -158,7 +166,7 @@ def _to_mx(x, format, order):
     if format == "mxfp4" and order == "ggml":
         codes = np.stack([codes[..., :16], codes[..., 16:]], axis=-1).reshape(codes.shape)
     bits = codes[..., None] >> np.arange(width, dtype=np.uint8) & 1
-    packed = np.packbits(bits.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
+    packed = np.packbits(bits.reshape(*codes.shape[:-1], codes.shape[-1] * width), axis=-1, bitorder="little")
     scale = np.where(special, 255, exponent + 127).astype(np.uint8)
     return np.concatenate([scale, packed], axis=-1)
 
@@ -188,21 +196,20 @@ def _to_q8_0(x):
     return np.concatenate([_half_bytes(d), q], axis=-1)
 
 
-# -------------------------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------------------------- products
 
 
 def _quantized_linear(x, blocks, format, bias, activation, order, compute):
-    from rocmkern.reference import mlp
-
-    weight = dequantize(blocks, format, order=order).astype(compute)
-    return mlp._linear(x, weight, bias, activation, compute)
+    return _matmul(x, _decoded(blocks, format, order), True, bias, activation, compute)
 
 
 def _dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, compute):
-    x = dequantize(blocks, format, order=order).astype(compute)
+    x = _decoded(blocks, format, order).astype(compute)
+    root = compute(np.sqrt(eps))
     with np.errstate(all="ignore"):
-        # Scaled by the largest element, so that no square overflows or vanishes.
-        peak = np.maximum(np.abs(x).max(axis=-1, keepdims=True, initial=0), compute(np.sqrt(eps)))
+        # Scaled by the largest number, so that no square overflows or vanishes.
+        peak = np.maximum(np.abs(x).max(axis=-1, keepdims=True, initial=0), root)
         peak = np.where(peak == 0, compute(1), peak)
-        mean = np.mean((x / peak) ** 2, axis=-1, keepdims=True) + (compute(np.sqrt(eps)) / peak) ** 2
+        mean = np.sum((x / peak) ** 2, axis=-1, keepdims=True) / compute(max(x.shape[-1], 1)) + (root / peak) ** 2
+        mean = np.where(mean == 0, compute(1), mean)  # a row of zeros
         return x / peak / np.sqrt(mean) * (weight.astype(compute) + compute(weight_offset))

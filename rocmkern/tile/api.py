@@ -290,6 +290,8 @@ class Quantized:
         blocks = self.blocks[rows]
         count = blocks.shape[1] // self.format.nbytes
         blocks = blocks[:, : count * self.format.nbytes].reshape(len(blocks), count, self.format.nbytes)
+        if not blocks.size:
+            return np.zeros((len(blocks), len(range(*columns.indices(self.shape[1])))), np.float32)
         first, last = columns.start // self.format.elements, -(-columns.stop // self.format.elements)
         values = self.format.decode(blocks[:, first:last]).reshape(len(blocks), -1)
         offset = first * self.format.elements

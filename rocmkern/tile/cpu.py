@@ -1230,9 +1230,7 @@ def _multiply_lanes(
         over_columns(lambda j0, height: block(right, j0, j0, r0, height))
 
 
-def _copy_lines(
-    b: ir.IRBuilder, w: int, k: ir.Value, right: _Right, j0: ir.Value, height: int, left: _Left
-) -> _Right:
+def _copy_lines(b: ir.IRBuilder, w: int, k: ir.Value, right: _Right, j0: ir.Value, height: int, left: _Left) -> _Right:
     """Copy ``height`` columns of a right side to where ``left`` has room for them."""
     assert left.lines is not None
     into = left.lines

@@ -529,7 +529,15 @@ def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: An
 
 # ------------------------------------------------------------------------------------------------------- global memory
 
-_BITS = {"float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64", "uint8": "u8"}
+_BITS = {
+    "float32": "b32",
+    "float16": "b16",
+    "bfloat16": "b16",
+    "bool": "u8",
+    "int32": "b32",
+    "int64": "b64",
+    "uint8": "u8",
+}
 #: PTX register constraint and LLVM type that take a loaded element.
 _REGISTERS = {"b16": ("h", I16), "u8": ("r", I32), "b32": ("r", I32), "b64": ("l", I64)}
 
@@ -1380,7 +1388,10 @@ class CudaLowering(TensorLowering):
         for i in range(_units_per_thread(ty)):
             number = b.add(_thread(b), const(I32, i * threads))
             inside = b.icmp_unsigned("<", number, const(I32, total)) if (i + 1) * threads > total else const(I1, 1)
-            row, column = b.udiv(number, const(I32, across)), b.mul(b.urem(number, const(I32, across)), const(I32, unit))
+            row, column = (
+                b.udiv(number, const(I32, across)),
+                b.mul(b.urem(number, const(I32, across)), const(I32, unit)),
+            )
             into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, DTYPES[ty.dtype])))
             row, column = b.add(st.row0, b.zext(row, I64)), b.add(st.col0, b.zext(column, I64))
             exists = b.and_(b.icmp_signed("<", row, st.rows), b.icmp_signed("<", column, st.columns))
@@ -1620,9 +1631,7 @@ class CudaLowering(TensorLowering):
         return _pack(b, into)
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
-    def left(
-        self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value
-    ) -> Callable[[int, int], list[ir.Value]]:
+    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand, or of a stage."""
         if isinstance(ty, TILE.Stage):
             lane, window = _lane(b), self.window(context, b, ty, value)
@@ -1783,9 +1792,7 @@ class CudaLowering(TensorLowering):
         at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
         return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
 
-    def four_columns(
-        self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int
-    ) -> list[list[ir.Value]]:
+    def four_columns(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
         """Columns k .. k + 4 of an operand or of a stage, each for all rows of this lane."""
         if not isinstance(ty, TILE.Stage):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]

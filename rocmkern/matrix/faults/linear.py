@@ -108,7 +108,12 @@ FAULTS = (
         "T.stage(cfg, w_up, cfg.block_n",
         "T.stage(cfg, w_gate, cfg.block_n",
     ),
-    _gated("up_bias_missing", "the bias of the up projection is not added", "if b_up.shape[0] > 0:", "if b_up.shape[0] > 1:"),
+    _gated(
+        "up_bias_missing",
+        "the bias of the up projection is not added",
+        "if b_up.shape[0] > 0:",
+        "if b_up.shape[0] > 1:",
+    ),
     _gated(
         "gated_step_dropped",
         "what K has beyond the last whole step is left out",

@@ -5,7 +5,7 @@ How arrays are made from a row's dimensions and features, what is compared with 
 
 from __future__ import annotations
 
-from rocmkern.matrix.operations import attention, linear, steps
+from rocmkern.matrix.operations import attention, linear, quantized, steps
 from rocmkern.matrix.registry import Registry
 
-OPERATIONS = Registry(*attention.OPERATIONS, *steps.OPERATIONS, *linear.OPERATIONS)
+OPERATIONS = Registry(*attention.OPERATIONS, *steps.OPERATIONS, *linear.OPERATIONS, *quantized.OPERATIONS)

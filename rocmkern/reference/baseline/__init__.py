@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
+from rocmkern.reference.baseline.quantized import dequantize_rms_norm, quantized_linear
 from rocmkern.reference.baseline.steps import (
     apply_mask,
     causal_mask,
@@ -23,12 +24,14 @@ __all__ = [
     "apply_mask",
     "causal_mask",
     "decode_attention",
+    "dequantize_rms_norm",
     "flash_attention",
     "linear",
     "matmul",
     "merge_attention",
     "mlp",
     "qk_scores",
+    "quantized_linear",
     "repeat_kv",
     "scale",
     "softmax",
