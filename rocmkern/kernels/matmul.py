@@ -2,7 +2,8 @@
 
 Shapes (any strides)::
 
-    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]   out [splits, A, B, M, N]
+    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]
+    out [splits, A, B, M, N]
 
 With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
 

@@ -198,7 +198,7 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Con
     )
 
 
-#: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of the block.
+#: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.
 _QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTISED_TABLE = {
     **_PRODUCT_TABLE,

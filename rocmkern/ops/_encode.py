@@ -1,8 +1,8 @@
 """Encoders of the quantised formats, in NumPy on the host: float32 ``[n, elements]`` to uint8 ``[n, block_bytes]``.
 
-MX formats as OCP MX v1.0, section 6.3, says; q4_0 and q8_0 give ggml's bytes. q4_k and q6_k have no prescribed encoder:
-scales are fitted to each group of elements, and the best of the neighbouring 6-bit (8-bit) scales is taken. A block with
-NaN or infinity gets a scale that is NaN.
+MX formats as OCP MX v1.0, section 6.3, says; q4_0 and q8_0 give ggml's bytes. q4_k and q6_k have no prescribed
+encoder: scales are fitted to each group of elements, and the best of the neighbouring 6-bit (8-bit) scales is taken. A
+block with NaN or infinity gets a scale that is NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode(x: np.ndarray, name: str, out: np.ndarray) -> None:
             blocks[start : start + step] = ENCODERS[name](some)
 
 
-# -------------------------------------------------------------------------------------------------------------------- MX
+# ------------------------------------------------------------------------------------------------------------------- MX
 
 
 def _element_codes(name: str, x: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def _six_bits(codes: np.ndarray) -> np.ndarray:
     return np.stack([word & 255, word >> 8 & 255, word >> 16], axis=-1).astype(np.uint8).reshape(len(codes), -1)
 
 
-# ------------------------------------------------------------------------------------------------------------------ ggml
+# ----------------------------------------------------------------------------------------------------------------- ggml
 
 
 def _half_bytes(d: np.ndarray) -> np.ndarray:

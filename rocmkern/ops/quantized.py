@@ -327,7 +327,7 @@ def dequantize_rms_norm(
     return result.source
 
 
-# ------------------------------------------------------------------------------------------------- checks of this family
+# ----------------------------------------------------------------------------------------------- checks of this family
 
 
 def _format(format: Any, order: Any) -> str:

@@ -1,7 +1,7 @@
 """Quantised formats in plain NumPy: the OCP MX formats and four of ggml, element by element from their definitions.
 
-Element codes are those of `ml_dtypes`. Every number of a block is computed exactly, in float64; float32 holds all of them
-but some of q4_k and q6_k, which it rounds.
+Element codes are those of `ml_dtypes`. Every number of a block is computed exactly, in float64; float32 holds all of
+them but some of q4_k and q6_k, which it rounds.
 """
 
 from __future__ import annotations

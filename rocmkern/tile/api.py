@@ -723,8 +723,8 @@ OPERATIONS: dict[str, Callable] = {
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows, store_rows,
         zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu,
-        distance, mask_outside, mask_where, softmax_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release,
-        dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
+        distance, mask_outside, mask_where, softmax_step, rows, quantized, load_operand, operand, stage, fetch, acquire,
+        release, dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
     )
 }  # fmt: skip
 

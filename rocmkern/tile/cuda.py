@@ -1411,7 +1411,7 @@ class CudaLowering(TensorLowering):
             setattr(st, name, word)
 
     def acquire_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
-        """Decode what was loaded and write it to the window; what does not exist was read as zeros, and decodes to 0."""
+        """Decode what was loaded and write it to the window; what does not exist was read as zeros."""
         raw, into = iter([getattr(st, name) for name in _raw_words(ty)]), b.sub(st.both, st.window)
         for row, column, _, place, inside in self.units(b, ty, st):
             numbers = _decode_unit(b, ty.format, row, column, _unit(ty), lambda address, needed: next(raw))

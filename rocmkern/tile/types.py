@@ -45,9 +45,9 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     Returns
     -------
     types.SimpleNamespace
-        The classes ``Config, Tensor, Quantized, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a function
-        of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or None where
-        the rule does not apply.
+        The classes ``Config, Tensor, Quantized, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a
+        function of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or
+        None where the rule does not apply.
     """
 
     class Config(types.Type):
