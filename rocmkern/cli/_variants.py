@@ -38,7 +38,8 @@ class Variant:
     def features(self) -> str:
         """The configuration in a few words, without the architecture."""
         fields = {name: getattr(self.cfg, name) for name in self.cfg.__dataclass_fields__ if name != "arch"}
-        return " ".join(f"{name}={int(value)}" for name, value in fields.items())
+        words = ((name, value if isinstance(value, str) else int(value)) for name, value in fields.items())
+        return " ".join(f"{name}={value}" for name, value in words if value != "")
 
 
 class Recorder:
@@ -90,6 +91,7 @@ def _calls(arch: str) -> Iterator[Callable[[], Any]]:
 
     import rocmkern as rk
     from rocmkern.ops import _configs
+    from rocmkern.reference.quantized import BLOCKS
 
     sizes = _configs.blocks(arch)
     for dtype in (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
@@ -115,6 +117,12 @@ def _calls(arch: str) -> Iterator[Callable[[], Any]]:
             yield partial(rk.linear, a, weight)
             yield partial(rk.mlp, a, weight, weight, weight)
         yield partial(rk.linear, zeros(1, 4096), zeros(_KEYS, 4096))
+        for format, (elements, nbytes) in BLOCKS.items():
+            blocks = np.zeros((_KEYS, nbytes), np.uint8)
+            yield partial(rk.dequantize, blocks, format, dtype)
+            yield partial(rk.dequantize_rms_norm, blocks, zeros(elements), format)
+            for rows in _configs.product_rows(arch, dtype.itemsize):
+                yield partial(rk.quantized_linear, zeros(rows, elements), blocks, format)
         x, lse = zeros(1, _HEADS, 4, 8), np.zeros((1, _HEADS, 4), np.float32)
         yield partial(rk.merge_attention, x, lse, x, lse)
         yield partial(rk.softmax, x)
