@@ -12,17 +12,20 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "rocmkern.ops.activations": ("geglu", "swiglu"),
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
+    "rocmkern.ops.gather": ("embedding", "transpose"),
     "rocmkern.ops.linear": ("linear", "matmul"),
     "rocmkern.ops.mlp": ("mlp",),
+    "rocmkern.ops.norm": ("add_residual", "layer_norm", "rms_norm"),
     "rocmkern.ops.quantized": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),
     "rocmkern.runtime.errors": (
         "ArgumentError", "ArgumentTypeError", "ClosedError", "DeadlineError", "DeviceMemoryError",
-        "DeviceUnavailableError", "GuardBandError", "LeakError", "MatrixError", "RocmkernError", "TargetError",
-        "TileError",
+        "DeviceUnavailableError", "GuardBandError", "IndexOutOfRangeError", "LeakError", "MatrixError",
+        "RocmkernError", "TargetError", "TileError",
     ),
     "rocmkern.runtime.manager": ("ResourceManager", "default_manager"),
     "rocmkern.runtime.probe": ("gpu_available", "gpu_status", "require_gpu"),

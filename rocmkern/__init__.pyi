@@ -2,12 +2,19 @@
 
 from rocmkern import reference as reference
 from rocmkern import tile as tile
+from rocmkern.ops.activations import geglu as geglu
+from rocmkern.ops.activations import swiglu as swiglu
 from rocmkern.ops.attention import decode_attention as decode_attention
 from rocmkern.ops.attention import flash_attention as flash_attention
 from rocmkern.ops.attention import merge_attention as merge_attention
+from rocmkern.ops.gather import embedding as embedding
+from rocmkern.ops.gather import transpose as transpose
 from rocmkern.ops.linear import linear as linear
 from rocmkern.ops.linear import matmul as matmul
 from rocmkern.ops.mlp import mlp as mlp
+from rocmkern.ops.norm import add_residual as add_residual
+from rocmkern.ops.norm import layer_norm as layer_norm
+from rocmkern.ops.norm import rms_norm as rms_norm
 from rocmkern.ops.quantized import dequantize as dequantize
 from rocmkern.ops.quantized import dequantize_rms_norm as dequantize_rms_norm
 from rocmkern.ops.quantized import quantize as quantize
@@ -26,6 +33,7 @@ from rocmkern.runtime.errors import DeadlineError as DeadlineError
 from rocmkern.runtime.errors import DeviceMemoryError as DeviceMemoryError
 from rocmkern.runtime.errors import DeviceUnavailableError as DeviceUnavailableError
 from rocmkern.runtime.errors import GuardBandError as GuardBandError
+from rocmkern.runtime.errors import IndexOutOfRangeError as IndexOutOfRangeError
 from rocmkern.runtime.errors import LeakError as LeakError
 from rocmkern.runtime.errors import MatrixError as MatrixError
 from rocmkern.runtime.errors import RocmkernError as RocmkernError

@@ -19,6 +19,8 @@ from rocmkern.tile import api
 
 _KEYS = 24
 _HEADS = 2
+#: Lengths of rows that reach every variant of a norm.
+_WIDTHS = (8, 512, 1024, 2048)
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,23 @@ def _calls(arch: str) -> Iterator[Callable[[], Any]]:
                 yield partial(rk.quantized_linear, zeros(rows, elements), blocks, format)
         x, lse = zeros(1, _HEADS, 4, 8), np.zeros((1, _HEADS, 4), np.float32)
         yield partial(rk.merge_attention, x, lse, x, lse)
-        yield partial(rk.softmax, x)
-        yield partial(rk.scale, x, 2.0)
         yield partial(rk.repeat_kv, x, 2)
         for mask_dtype in (np.dtype(np.bool_), np.dtype(np.float32), dtype):
             yield partial(rk.apply_mask, x, np.ones((4, 8), mask_dtype))
         yield partial(rk.causal_mask, 4, 8, dtype=dtype)
+        for width in _WIDTHS:
+            y, weight = zeros(4, width), zeros(width)
+            yield partial(rk.softmax, y)
+            yield partial(rk.embedding, y, np.zeros(4, np.int32))
+            yield partial(rk.rms_norm, y, weight)
+            yield partial(rk.rms_norm, y, weight, residual=y)
+            for parameters in ((), (weight,), (None, weight), (weight, weight)):
+                yield partial(rk.layer_norm, y, *parameters)
+        for y in (x, zeros(4, 512), zeros(4, 1024)):
+            yield partial(rk.scale, y, 2.0)
+            yield partial(rk.add_residual, y, y)
+            yield partial(rk.swiglu, y, y)
+            yield partial(rk.geglu, y, y)
+            yield partial(rk.geglu, y, y, approximate="tanh")
+        yield partial(rk.transpose, x)
+        yield partial(rk.transpose, x, (1, 0, 2, 3))

@@ -155,20 +155,22 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import nearest
-    from rocmkern.matrix.faults import FAULTS, caught_by
+    from rocmkern.matrix import expand, load, nearest
+    from rocmkern.matrix.faults import caught_by
     from rocmkern.runtime.errors import ArgumentError
 
+    document = load(arguments.matrix)
+    faults = document.registry.faults
     for name in arguments.faults:
-        if name not in FAULTS:
-            raise ArgumentError("FAULT", name, f"one of {', '.join(FAULTS)};{nearest(name, FAULTS)}")
-    cases = [case for case in _cases(arguments) if case.category == "quick"]
+        if name not in faults:
+            raise ArgumentError("FAULT", name, f"one of {', '.join(faults) or 'none'};{nearest(name, faults)}")
+    cases = [case for case in expand(document) if case.category == "quick"]
     records = []
-    for name in arguments.faults or FAULTS:
-        rows = caught_by(FAULTS[name], cases, at_most=1 if arguments.first else None)
+    for name in arguments.faults or faults:
+        rows = caught_by(faults[name], cases, at_most=1 if arguments.first else None)
         records.append({"name": name, "caught": bool(rows), "rows": rows})
         if not arguments.json:
-            shown = f"{len(rows)} rows, {rows[0]}" if rows else "NOT CAUGHT: " + FAULTS[name].description
+            shown = f"{len(rows)} rows, {rows[0]}" if rows else "NOT CAUGHT: " + faults[name].description
             print(f"{name:<32} {shown}", flush=True)
     missed = sum(not record["caught"] for record in records)
     if arguments.json:

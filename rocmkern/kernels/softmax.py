@@ -32,13 +32,11 @@ def softmax(cfg, x: T.Tensor[4], out: T.Out[4]):
     n_columns = x.shape[3]
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < x.shape[2]
-    last = row * 0 + (n_columns - 1)
-    first = row * 0
 
     m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)
     l = T.full_rows(cfg, cfg.block_m, 0.0)
     for n0 in range(0, n_columns, cfg.block_n):
-        t = T.mask_outside(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid), n0, first, last)
+        t = T.pad_columns(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid), n0, n_columns, T.NEG_INF)
         new = T.maximum(m, T.rowmax(t))
         base = T.where(new == T.NEG_INF, 0.0, new)
         l = l * T.exp2((m - base) * LOG2_E) + T.rowsum(T.exp2((t - base) * LOG2_E))

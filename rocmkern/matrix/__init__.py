@@ -1,7 +1,8 @@
 """The declarative matrix: one table of cases from which tests and benchmarks come.
 
 ``load`` reads a file strictly, ``expand`` makes its cases, ``run_case`` runs one and checks everything that must hold.
-A project declares its own operations with `Operation`, `Dim`, `Feature`, `Output`, `Call` and `Registry`.
+A project declares its own operations with `Operation`, `Dim`, `Feature`, `Output`, `Domain`, `Call` and
+`Registry`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,19 @@ from __future__ import annotations
 from rocmkern.matrix.expand import Case, expand
 from rocmkern.matrix.inputs import Draw, make_call
 from rocmkern.matrix.loader import Document, load, loads, nearest
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output, Peer, PeerUnavailable, Registry
+from rocmkern.matrix.registry import (
+    Call,
+    Dim,
+    Domain,
+    Edit,
+    Fault,
+    Feature,
+    Operation,
+    Output,
+    Peer,
+    PeerUnavailable,
+    Registry,
+)
 from rocmkern.matrix.runner import CaseFailure, CaseResult, reproduce, run_case
 from rocmkern.matrix.tolerance import Comparison, compare
 from rocmkern.runtime.errors import MatrixError
@@ -22,7 +35,10 @@ __all__ = [
     "Comparison",
     "Dim",
     "Document",
+    "Domain",
     "Draw",
+    "Edit",
+    "Fault",
     "Feature",
     "MatrixError",
     "Operation",

@@ -14,7 +14,7 @@ import builtins
 import importlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocmkern.matrix.loader import Document, nearest, unknown_name
@@ -23,6 +23,7 @@ from rocmkern.matrix.schema import (
     ExpectError,
     Generator,
     Group,
+    KnownFailure,
     Masked,
     Memory,
     OneHot,
@@ -96,6 +97,8 @@ class Case:
         Every feature of the operation with its value.
     memory : str or dict
         Memory layout of the arrays.
+    known_failures : tuple of KnownFailure
+        The rules that fit the case, the most specific one first.
     """
 
     id: str
@@ -104,6 +107,7 @@ class Case:
     dtype: str
     features: Mapping[str, Any]
     memory: Memory
+    known_failures: tuple[KnownFailure, ...] = ()
 
     @property
     def operation(self) -> Operation:
@@ -119,6 +123,10 @@ class Case:
         """Why the case does not run on `target`, or None."""
         targets = self.facts.targets
         return None if targets is None or targets.allows(target) else targets.reason
+
+    def known_failure(self, target: str) -> KnownFailure | None:
+        """The rule that says that the case fails on `target`."""
+        return next((r for r in self.known_failures if r.targets is None or target in r.targets), None)
 
     def memory_of(self, array: str) -> str:
         """Memory layout of one array; ``"out"`` is the output, which a layout of all arrays does not concern."""
@@ -146,7 +154,19 @@ def expand(document: Document) -> list[Case]:
                     raise _ambiguous(document, case.id, path, origins[case.id])
                 origins[case.id] = path
                 cases.append(case)
-    return cases
+    return _with_known_failures(document, cases)
+
+
+def _with_known_failures(document: Document, cases: list[Case]) -> list[Case]:
+    rules = sorted(document.matrix.known_failures or (), key=lambda rule: rule.specificity, reverse=True)
+    for index, rule in enumerate(document.matrix.known_failures or ()):
+        if not any(rule.fits(case.id) for case in cases):
+            hint = nearest(rule.cases, [case.id for case in cases])
+            message = f"{rule.cases!r} fits none of the {len(cases)} cases;{hint} remove it or correct it"
+            raise document.source.error(("known_failures", index, "cases"), message)
+    if not rules:
+        return cases
+    return [replace(case, known_failures=tuple(rule for rule in rules if rule.fits(case.id))) for case in cases]
 
 
 def _check_operations(document: Document) -> None:

@@ -39,6 +39,10 @@ POISON = {2: {"f": 0x7E5A, "V": 0x7FDA}, 4: {"f": 0x7FC5A5A5}, 8: {"f": 0x7FF8A5
 ONE_HOT_SHARE = 0.3
 
 
+class OneHotError(MatrixError):
+    """The inputs of a case make its softmax one-hot, and the row does not ask for that."""
+
+
 def numpy_dtype(name: str) -> np.dtype:
     """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` or ``"u8"``."""
     if name == "bf16":
@@ -202,7 +206,7 @@ def _refuse_one_hot(case: Case, call: Call) -> None:
         return
     share = entropy_share(*case.operation.probabilities(call))
     if share < ONE_HOT_SHARE:
-        raise MatrixError(
+        raise OneHotError(
             f"case {case.id}: the inputs make the softmax one-hot (mean row entropy {share:.2f} ln n, at least "
             f"{ONE_HOT_SHARE} ln n is needed), which proves little; change the inputs or add one_hot: {{reason: ...}}",
             file=case.facts.file,

@@ -24,29 +24,32 @@ def _torch() -> Any:
     return torch
 
 
-def _device(torch: Any, target: str) -> str:
-    """PyTorch's name of the device of a target."""
-    if target not in ("hip", "cuda"):
-        return "cpu"
-    if not torch.cuda.is_available() or (target == "hip") != bool(torch.version.hip):
-        raise PeerUnavailable(f"this torch ({torch.__version__}) cannot use the device of the target {target}")
-    return "cuda"
+def _on(target: str) -> tuple[Any, Callable[[Any], Any]]:
+    """PyTorch, and a function that brings an array (or None) to the device of a target."""
+    torch, device = _torch(), "cpu"
+    if target in ("hip", "cuda"):
+        if not torch.cuda.is_available() or (target == "hip") != bool(torch.version.hip):
+            raise PeerUnavailable(f"this torch ({torch.__version__}) cannot use the device of the target {target}")
+        device = "cuda"
 
+    def bring(array: np.ndarray | None) -> Any:
+        if array is None:
+            return None
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16).to(device)
+        return torch.from_numpy(np.array(array)).to(device)
 
-def _tensor(torch: Any, array: np.ndarray, device: str) -> Any:
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(np.array(array)).to(device)
+    return torch, bring
 
 
 def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """`torch.nn.functional.scaled_dot_product_attention`, with the flags that reach its fast paths."""
-    torch = _torch()
-    device, features, dims = _device(torch, target), case.features, case.dims
+    torch, bring = _on(target)
+    features, dims = case.features, case.dims
     for name in ("softcap", "alibi", "sinks"):
         if features.get(name):
             raise PeerUnavailable(f"scaled_dot_product_attention has no {name}")
-    q, k, v = (_tensor(torch, call.arguments[name], device) for name in "qkv")
+    q, k, v = (bring(call.arguments[name]) for name in "qkv")
     if features["layout"] == "bshd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     options: dict[str, Any] = {}
@@ -64,7 +67,7 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
         visible = reference.causal_mask(
             dims["seq_q"], dims["seq_k"], causal=features["causal"], window=call.options.get("window")
         )
-        options["attn_mask"] = torch.from_numpy(visible == 0).to(device)
+        options["attn_mask"] = bring(visible == 0)
     attention = torch.nn.functional.scaled_dot_product_attention
 
     def run() -> Any:
@@ -75,9 +78,62 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
 
 
 def _prepare_softmax(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch = _torch()
-    x = _tensor(torch, call.arguments["x"], _device(torch, target))
+    torch, bring = _on(target)
+    x = bring(call.arguments["x"])
     return lambda: torch.softmax(x, dim=-1)
+
+
+def _prepare_rms_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = _on(target)
+    x, weight, residual = (bring(call.arguments.get(name)) for name in ("x", "weight", "residual"))
+    eps, offset = call.options.get("eps", 1e-6), call.options.get("weight_offset", 0.0)
+    weight = weight + offset if offset else weight
+    norm = torch.nn.functional.rms_norm
+    return lambda: norm(x if residual is None else x + residual, x.shape[-1:], weight, eps)
+
+
+def _prepare_layer_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = _on(target)
+    x, weight, bias = (bring(call.arguments.get(name)) for name in ("x", "weight", "bias"))
+    return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, call.options.get("eps", 1e-5))
+
+
+def _prepare_add(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    _, bring = _on(target)
+    x, residual = (bring(call.arguments[name]) for name in ("x", "residual"))
+    return lambda: x + residual
+
+
+def _gated_halves(bring: Callable[[Any], Any], call: Call) -> list[Any]:
+    gate, up = (bring(call.arguments.get(name)) for name in ("gate", "up"))
+    halves = list(gate.chunk(2, dim=-1)) if up is None else [gate, up]
+    return halves[::-1] if call.options.get("order") == "up_gate" else halves
+
+
+def _prepare_swiglu(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = _on(target)
+    gate, up = _gated_halves(bring, call)
+    return lambda: torch.nn.functional.silu(gate) * up
+
+
+def _prepare_geglu(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = _on(target)
+    gate, up = _gated_halves(bring, call)
+    approximate = call.options.get("approximate", "none")
+    return lambda: torch.nn.functional.gelu(gate, approximate=approximate) * up
+
+
+def _prepare_embedding(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = _on(target)
+    table, indices = (bring(call.arguments[name]) for name in ("table", "indices"))
+    return lambda: torch.nn.functional.embedding(indices, table)
+
+
+def _prepare_transpose(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    _, bring = _on(target)
+    x = bring(call.arguments["x"])
+    axes = call.options.get("axes") or tuple(reversed(range(x.ndim)))
+    return lambda: x.permute(axes).contiguous()
 
 
 def _activation(torch: Any, name: str | None) -> Callable[[Any], Any]:
@@ -95,9 +151,8 @@ def _prepare_products(prepare: Callable[..., Callable[[], Any]]) -> Callable[...
     """The peer of an operation on matrices: ``prepare(functional, activation, tensors, options)`` makes the call."""
 
     def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
-        torch = _torch()
-        device = _device(torch, target)
-        tensors = {name: _tensor(torch, x, device) for name, x in call.arrays.items() if x is not None}
+        torch, bring = _on(target)
+        tensors = {name: bring(x) for name, x in call.arrays.items() if x is not None}
         default = "silu" if case.operation.name == "mlp" else None
         activation = _activation(torch, call.options.get("activation", default))
         work = prepare(torch.nn.functional, activation, tensors, call.options)
@@ -137,6 +192,13 @@ def _mlp(functional: Any, activation: Callable, tensors: dict, options: dict) ->
 
 TORCH_SDPA = Peer("torch", _prepare_sdpa)
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
+TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
+TORCH_LAYER_NORM = Peer("torch", _prepare_layer_norm)
+TORCH_ADD = Peer("torch", _prepare_add)
+TORCH_SWIGLU = Peer("torch", _prepare_swiglu)
+TORCH_GEGLU = Peer("torch", _prepare_geglu)
+TORCH_EMBEDDING = Peer("torch", _prepare_embedding)
+TORCH_TRANSPOSE = Peer("torch", _prepare_transpose)
 TORCH_MATMUL = Peer("torch", _prepare_products(_matmul))
 TORCH_LINEAR = Peer("torch", _prepare_products(_linear))
 TORCH_MLP = Peer("torch", _prepare_products(_mlp))

@@ -18,7 +18,7 @@ row's dimensions, and what a call costs. Everything else (shapes, dtypes, inputs
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -165,6 +165,28 @@ class PeerUnavailable(Exception):
 
 
 @dataclass(frozen=True)
+class Domain:
+    """What fuzzing may draw for an operation: every row in it must hold.
+
+    Attributes
+    ----------
+    dims : dict
+        Smallest and largest size by dimension; 0 and 70 for one that is not named.
+    features : dict
+        Values by feature, for features that are numbers, or of which not every value is drawn.
+    dtypes : tuple of str, optional
+        All by default.
+    accepts : callable, optional
+        ``accepts(dims, features)``: whether these fit together.
+    """
+
+    dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] | None = None
+    accepts: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None
+
+
+@dataclass(frozen=True)
 class Operation:
     """The declaration of one operation.
 
@@ -203,6 +225,8 @@ class Operation:
         against the array).
     peers : tuple of Peer
         Other implementations for benchmark rows.
+    domain : Domain, optional
+        What fuzzing draws; an operation without one is not fuzzed.
     """
 
     name: str
@@ -222,6 +246,7 @@ class Operation:
     probabilities: Callable[[Call], tuple[np.ndarray, np.ndarray]] | None = None
     hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
     peers: tuple[Peer, ...] = ()
+    domain: Domain | None = None
 
     @cached_property
     def dim_table(self) -> dict[str, Dim]:
@@ -247,6 +272,54 @@ class Operation:
         return tuple(output for output in self.outputs if output.feature is None or features.get(output.feature))
 
 
+@dataclass(frozen=True)
+class Edit:
+    """A change of a kernel's text.
+
+    Attributes
+    ----------
+    kernel : str
+        ``"package.module:function"``, or the name of a kernel of this library and of its module.
+    old, new : str
+        What is replaced by what; `old` must occur exactly once.
+    """
+
+    kernel: str
+    old: str
+    new: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Module and name of the kernel."""
+        module, _, name = self.kernel.rpartition(":")
+        return module or f"rocmkern.kernels.{name}", name
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A seeded fault.
+
+    Attributes
+    ----------
+    name : str
+        Name in tables.
+    description : str
+        What is wrong, in one sentence.
+    operations : tuple of str
+        Operations of the registry that it can make wrong.
+    edits : tuple of Edit
+        Changes of kernels.
+    replace : dict
+        Tile operations by name, and functions that make the wrong one from the right one.
+    """
+
+    name: str
+    description: str
+    operations: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+    replace: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
+
+
 class Registry:
     """The operations of a project.
 
@@ -254,9 +327,16 @@ class Registry:
     ----------
     *operations : Operation
         Declarations; names must be unique.
+    faults : iterable of Fault
+        Seeded faults that the matrix must notice (``rocmkern matrix mutate``).
+
+    Attributes
+    ----------
+    faults : dict of str to Fault
     """
 
-    def __init__(self, *operations: Operation):
+    def __init__(self, *operations: Operation, faults: Iterable[Fault] = ()):
+        self.faults = {fault.name: fault for fault in faults}
         self._operations: dict[str, Operation] = {}
         for operation in operations:
             if operation.name in self._operations:

@@ -31,7 +31,7 @@ class CaseFailure(AssertionError):
     ----------
     check : str
         Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
-        ``inputs``, ``ledger``, ``error`` or ``speed``.
+        ``inputs``, ``ledger``, ``error``, ``speed`` or ``known_failure``.
     comparisons : tuple of Comparison
         What was measured, as far as it was.
     """
@@ -225,9 +225,9 @@ class _Surroundings:
         # Marking the elements in a copy of the buffer tells which bytes are the view's.
         offset = view.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
         marks = np.zeros(self.buffer.shape, np.uint8)
-        np.ndarray(view.shape, f"u{view.itemsize}", marks, offset, view.strides)[...] = np.iinfo(
-            f"u{view.itemsize}"
-        ).max
+        if view.size:
+            word = f"u{view.itemsize}"
+            np.ndarray(view.shape, word, marks, offset, view.strides)[...] = np.iinfo(word).max
         self.mask = marks == 0
         self.before = self.buffer[self.mask].copy()
 

@@ -9,9 +9,11 @@ The JSON schema that editors use is made from these models by `rocmkern.matrix.j
 
 from __future__ import annotations
 
+import fnmatch
+from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, StringConstraints(min_length=3, strip_whitespace=True)]
@@ -204,6 +206,38 @@ class Group(Settings):
     rows: Annotated[list[Row], Field(min_length=1)]
 
 
+class KnownFailure(Model):
+    """Cases that are known to fail: they run, they must fail, and not for ever.
+
+    ``cases`` is an id with ``*`` and ``?``. Where several fit a case, the one with the most characters that are no
+    wildcards counts, and of two equal ones that which names targets.
+    """
+
+    cases: Annotated[str, StringConstraints(min_length=1)]
+    targets: Annotated[list[Target], Field(min_length=1)] | None = None
+    issue: Text
+    expires: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+    @field_validator("expires")
+    @classmethod
+    def _a_date(cls, value: str) -> str:
+        date.fromisoformat(value)
+        return value
+
+    def fits(self, case: str) -> bool:
+        """Whether a case id is meant."""
+        return fnmatch.fnmatchcase(case, self.cases)
+
+    @property
+    def specificity(self) -> tuple[int, bool]:
+        """What is larger for a rule that says more exactly what it means."""
+        return sum(character not in "*?" for character in self.cases), self.targets is not None
+
+    def expired(self, today: date | None = None) -> bool:
+        """Whether the day is over up to which the failure is tolerated."""
+        return (today or date.today()) > date.fromisoformat(self.expires)
+
+
 class Matrix(Model):
     """A whole matrix file."""
 
@@ -212,3 +246,4 @@ class Matrix(Model):
     defaults: Settings | None = None
     operations: dict[str, Settings] | None = None
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
+    known_failures: Annotated[list[KnownFailure], Field(min_length=1)] | None = None

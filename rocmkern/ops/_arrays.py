@@ -27,11 +27,14 @@ FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 BOOL = (np.dtype(np.bool_),)
 INT32 = (np.dtype(np.int32),)
 UINT8 = (np.dtype(np.uint8),)
+INTEGERS = (*INT32, np.dtype(np.int64))
+#: Lengths of the rows that elementwise operations work on, the first that divides the problem.
+LINE_LENGTHS = (1024, 512, 256)
 
 HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
-_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *INT32, *UINT8)}
+_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS)}
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 
@@ -418,13 +421,7 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
     row_axes : int
         Trailing axes that keep their meaning.
     """
-    i = 0
-    while arrays[0].ndim > 4 and i < arrays[0].ndim - row_axes - 1:
-        shape = arrays[0].shape
-        if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
-            arrays = tuple(_joined(x, i) for x in arrays)
-        else:
-            i += 1
+    arrays = _joined(arrays, row_axes, 4)
     extra = arrays[0].ndim - 4
     if extra <= 0:
         yield tuple(x[(None,) * -extra] for x in arrays)
@@ -433,23 +430,44 @@ def four_axes(*arrays: np.ndarray, row_axes: int = 0) -> Iterator[tuple[np.ndarr
         yield tuple(x[index] for x in arrays)
 
 
+def lines(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """As `four_axes`, with as many leading axes as possible joined: for operations on rows of the last axis."""
+    yield from four_axes(*_joined(arrays, 1, 2), row_axes=1)
+
+
+def flat_lines(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """As `four_axes`, for elementwise operations: all axes are joined that can be, and cut into rows of equal length.
+
+    So a single long row is work for many blocks.
+    """
+    joined = _joined(arrays, 0, 1)
+    columns = joined[0].shape[-1]
+    length = next((n for n in LINE_LENGTHS if columns % n == 0), columns)
+    yield from four_axes(*(x.reshape(*x.shape[:-1], columns // length, length) for x in joined), row_axes=1)
+
+
 def joined_rows(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Views of arrays ``[..., M, n]`` with as many of their rows in one axis as the strides of all of them allow.
+    """Views of arrays ``[..., M, n]`` with their leading axes joined, of all of them where the strides allow it.
 
     The arrays have the same shape, but for the last axis.
     """
-    while arrays[0].ndim > 2:
-        i, shape = arrays[0].ndim - 3, arrays[0].shape
-        if 1 not in shape[i : i + 2] and any(x.strides[i] != x.strides[i + 1] * shape[i + 1] for x in arrays):
-            break
-        arrays = tuple(_joined(x, i) for x in arrays)
+    return _joined(arrays, 1, 2)
+
+
+def _joined(arrays: tuple[np.ndarray, ...], row_axes: int, enough: int) -> tuple[np.ndarray, ...]:
+    """Views with neighbouring axes joined where all strides allow it, but not the last ``row_axes``; no copies.
+
+    Nothing is joined once there are only ``enough`` axes.
+    """
+    i = 0
+    while arrays[0].ndim > enough and i < arrays[0].ndim - row_axes - 1:
+        shape = arrays[0].shape
+        if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
+            length = shape[i] * shape[i + 1]
+            arrays = tuple(x.reshape((*x.shape[:i], length, *x.shape[i + 2 :])) for x in arrays)
+        else:
+            i += 1
     return arrays
-
-
-def _joined(x: np.ndarray, axis: int) -> np.ndarray:
-    """An axis and the one behind it as one axis."""
-    shape = x.shape
-    return x.reshape((*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
 def _dlpack_view(name: str, x: Any) -> np.ndarray:

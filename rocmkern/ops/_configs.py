@@ -36,6 +36,9 @@ class Blocks:
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
+    lines : tuple of int
+        Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
+        the last; for float32 not the last one if there are several. A wave has one row then.
     """
 
     rows: dict[int, int]
@@ -46,6 +49,7 @@ class Blocks:
     one_wave_bytes: int = 1024
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
+    lines: tuple[int, ...] = ()
 
     def block_rows(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> tuple[int, int]:
         """Rows and waves of a block for a problem of so many rows."""
@@ -70,7 +74,13 @@ class Blocks:
 
 _CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, line=(4, 256, 1))
 # A wave has 16 rows; local memory and registers bound the keys.
-_CDNA = Blocks(rows={16: 1, 64: 4}, keys={64: 64, 128: 32, 256: 16}, float32_share=2, line=(64, 64, 4))
+_CDNA = Blocks(
+    rows={16: 1, 64: 4},
+    keys={64: 64, 128: 32, 256: 16},
+    float32_share=2,
+    line=(64, 64, 4),
+    lines=(512,),
+)
 _RDNA = Blocks(
     rows={16: 1, 64: 4},
     keys={64: 64, 128: 32, 256: 16},
@@ -78,10 +88,16 @@ _RDNA = Blocks(
     one_wave_share=2,
     one_wave_bytes=512,
     line=(64, 64, 4),
+    lines=(512, 1024),
 )
 # A warp of a tall block has 32 rows, which halves what it reads of local memory for each product.
 _NVIDIA = Blocks(
-    rows={16: 1, 64: 4}, keys={64: 64, 128: 64, 256: 32}, float32_share=2, tall=(128, 4, 128), line=(64, 64, 4)
+    rows={16: 1, 64: 4},
+    keys={64: 64, 128: 64, 256: 32},
+    float32_share=2,
+    tall=(128, 4, 128),
+    line=(64, 64, 4),
+    lines=(512, 1024, 2048),
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
@@ -137,46 +153,68 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, waves=waves, block_m=block_m, block_n=keys, value_dim=dim)
 
 
-def line(config: type, arch: str, **features: Any) -> Any:
-    """Variant of an operation that streams through memory: ``config`` is its kernel's Config."""
-    block_m, block_n, waves = blocks(arch).line
+def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **features: Any) -> Any:
+    """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
+
+    With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
+    elements.
+    """
+    sizes = blocks(arch)
+    block_m, block_n, waves = sizes.line
+    if sizes.lines and columns:
+        lines = sizes.lines if itemsize == 2 else sizes.lines[:-1] or sizes.lines
+        block_n = next((n for n in lines if n >= columns), lines[-1])
+        return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+
+
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves.
+Sizes = dict[int, tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
 class ProductBlocks:
-    """Block sizes of matrix products on one architecture.
+    """Block sizes of matrix products on one architecture: the first that holds the problem's rows, else the last.
 
     Attributes
     ----------
     half, single : dict of int to (int, int, int)
-        For 2-byte elements and for float32: tile rows to choose from, smallest first, each with the columns of such a
-        block, what it takes of K in a step, and its waves. The first that holds the problem's rows is taken, else the
-        last.
-    gated : int
-        Divisor of the columns where a block computes two products at once; it has at least 16.
+        For 2-byte elements and for float32: see `Sizes`.
+    gated_half, gated_single : dict of int to (int, int, int)
+        The same where a block computes two products at once; the columns are those of each.
     """
 
-    half: dict[int, tuple[int, int, int]]
-    single: dict[int, tuple[int, int, int]]
-    gated: int = 2
-
-    def choose(self, rows: int, itemsize: int) -> tuple[int, int, int, int]:
-        """Rows, columns, step and waves of a block for so many rows."""
-        sizes = self.half if itemsize == 2 else self.single
-        size = next((size for size in sizes if size >= rows), max(sizes))
-        return size, *sizes[size]
+    half: Sizes
+    single: Sizes
+    gated_half: Sizes
+    gated_single: Sizes
 
 
+def _choose(sizes: Sizes, rows: int) -> tuple[int, int, int, int]:
+    """Rows, columns, step and waves of a block for so many rows."""
+    size = next((size for size in sizes if size >= rows), max(sizes))
+    return size, *sizes[size]
+
+
+_INTERPRETER = {16: (16, 16, 1)}
+# Few rows: a step is long, because every sum is added up over its lanes. Many rows: the left side (64 KiB and more)
+# and the lines of the right side that are in use stay in the caches of a core.
 _CPU_PRODUCT = {1: (64, 1024, 1), 4: (64, 1024, 1), 16: (256, 256, 1), 128: (256, 256, 1)}
-_GPU_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}
-_GPU_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}
+# Few rows: the weights are what takes time, so there are many small blocks with long steps, one wave each.
+_HALF, _GATED_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}, {16: (16, 128, 1), 64: (32, 32, 4)}
+_SINGLE, _GATED_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}, {16: (16, 32, 1), 64: (16, 32, 4)}
 _PRODUCT_TABLE = {
-    "python": ProductBlocks(half={16: (16, 16, 1)}, single={16: (16, 16, 1)}, gated=1),
-    "cpu-": ProductBlocks(half=_CPU_PRODUCT, single=_CPU_PRODUCT, gated=1),
-    "gfx9": ProductBlocks(half=_GPU_HALF, single={16: (32, 32, 1), 64: (32, 16, 4)}),
-    "gfx": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
-    "sm_": ProductBlocks(half=_GPU_HALF, single=_GPU_SINGLE),
+    "python": ProductBlocks(_INTERPRETER, _INTERPRETER, _INTERPRETER, _INTERPRETER),
+    "cpu-": ProductBlocks(_CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT),
+    # Longer steps of float32 would take more scalar registers than there are.
+    "gfx9": ProductBlocks(_HALF, {16: (32, 32, 1), 64: (32, 16, 4)}, _GATED_HALF, {16: (16, 32, 1), 64: (16, 16, 4)}),
+    "gfx": ProductBlocks(_HALF, _SINGLE, _GATED_HALF, _GATED_SINGLE),
+    "sm_": ProductBlocks(
+        half={16: (32, 128, 1), 64: (64, 64, 4), 128: (128, 64, 4)},
+        single={16: (32, 32, 1), 64: (64, 32, 4)},
+        gated_half={16: (16, 128, 1), 64: (32, 64, 4), 128: (64, 64, 4)},
+        gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
+    ),
 }
 
 
@@ -187,12 +225,13 @@ def _product_blocks(arch: str, table: dict[str, ProductBlocks] = _PRODUCT_TABLE)
 def product_rows(arch: str, itemsize: int) -> list[int]:
     """The numbers of rows that blocks of matrix products may have."""
     sizes = _product_blocks(arch)
-    return list(sizes.half if itemsize == 2 else sizes.single)
+    return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
 
 
 def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
     """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
-    block_m, block_n, block_k, waves = _product_blocks(arch).choose(rows, itemsize)
+    sizes = _product_blocks(arch)
+    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
     return matmul.Config(
         arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
     )
@@ -202,13 +241,14 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Con
 _QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTISED_TABLE = {
     **_PRODUCT_TABLE,
-    "cpu-": ProductBlocks(half=_QUANTISED_CPU, single=_QUANTISED_CPU),
+    "cpu-": ProductBlocks(_QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU),
 }
 
 
 def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
     """Variant of ``matmul`` for so many rows of a and quantised weights."""
-    block_m, block_n, block_k, waves = _product_blocks(arch, _QUANTISED_TABLE).choose(rows, itemsize)
+    sizes = _product_blocks(arch, _QUANTISED_TABLE)
+    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
     return matmul.Config(
         arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True, format=format
     )
@@ -217,6 +257,5 @@ def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmu
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     """Variant of ``gated_mlp`` for so many rows of x."""
     sizes = _product_blocks(arch)
-    block_m, block_n, block_k, waves = sizes.choose(rows, itemsize)
-    block_n = max(16, block_n // sizes.gated)
+    block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
     return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)

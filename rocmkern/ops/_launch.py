@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _configs, _streams
-from rocmkern.ops._device_view import DeviceView
+from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
+from rocmkern.runtime.errors import IndexOutOfRangeError
 from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.targets import current_target, target_of
 
 
@@ -43,12 +45,37 @@ def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args:
         staging.collect()
 
 
+def error_word(target: Any, operation: str, indices: str, of: str) -> Any:
+    """Where a kernel writes 1 if a number of argument ``indices`` is no index of argument ``of``.
+
+    On a GPU it is an error word, which the next wait looks at. Elsewhere indices are checked before a launch.
+    """
+    if target.device is None:
+        return np.zeros(1, np.float32)
+
+    def make_error() -> IndexOutOfRangeError:
+        return IndexOutOfRangeError(
+            f"{operation}: {indices}, in device memory, has a number that is no index of {of}; what it should have "
+            "brought is 0 in the result"
+        )
+
+    manager = default_manager(target.device)
+    word = manager.error_word(f"{operation}: {indices}", make_error)
+    tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
+    return device_view(tensor)
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def by_lines(kernel: Any, config: type, out: Any, args: list, stream: Any, **features: Any) -> None:
-    """A kernel whose grid is (row block, axis 1, axis 0) of its output."""
+def by_lines(
+    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: Any
+) -> None:
+    """A kernel whose grid is (row block, axis 1, axis 0) of its output.
+
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row.
+    """
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, **features)
+    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, out.dtype.itemsize, **features)
     launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)

@@ -45,12 +45,12 @@ def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
 
 def launch_softmax(x: Any, out: Any, stream: Any) -> None:
     """``kernels.softmax``."""
-    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream)
+    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream, along_lanes=True)
 
 
 def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
     """``kernels.scale``."""
-    by_lines(scale.scale, scale.Config, out, [x, out, factor], stream)
+    by_lines(scale.scale, scale.Config, out, [x, out, factor], stream, along_lanes=True)
 
 
 def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:

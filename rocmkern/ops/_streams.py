@@ -103,6 +103,12 @@ def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Itera
         manager.wait(name, stream=stream)
 
 
+def wait_for(views: Sequence[Any], name: str, stream: Any) -> None:
+    """Wait for a launch on device arrays that was given this ``stream=`` argument, and raise what it reports."""
+    manager = views[0].owner.manager
+    manager.wait(name, stream=choose(manager, views, stream))
+
+
 def follow(device: Any, stream: int, other: int) -> None:
     """Make later work on `stream` wait for what was submitted to `other` so far."""
     event = device.record(other)

@@ -8,8 +8,11 @@ kernel has. Nothing here shares code with the kernels.
 from __future__ import annotations
 
 from rocmkern.reference import baseline
+from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
+from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.quantized import dequantize, dequantize_rms_norm, quantize, quantized_linear
 from rocmkern.reference.steps import (
     apply_mask,
@@ -22,13 +25,17 @@ from rocmkern.reference.steps import (
 )
 
 __all__ = [
+    "add_residual",
     "apply_mask",
     "baseline",
     "causal_mask",
     "decode_attention",
     "dequantize",
     "dequantize_rms_norm",
+    "embedding",
     "flash_attention",
+    "geglu",
+    "layer_norm",
     "linear",
     "matmul",
     "merge_attention",
@@ -37,7 +44,10 @@ __all__ = [
     "quantize",
     "quantized_linear",
     "repeat_kv",
+    "rms_norm",
     "scale",
     "softmax",
+    "swiglu",
+    "transpose",
     "weighted_values",
 ]

@@ -111,6 +111,10 @@ class ClosedError(RocmkernError, ValueError):
     """A tensor or a manager was used after it was closed."""
 
 
+class IndexOutOfRangeError(RocmkernError, IndexError):
+    """An index in device memory named something that is not there; the kernel left it out."""
+
+
 class MatrixError(RocmkernError, ValueError):
     """A matrix file has a mistake: the message gives file, line, column, path and the nearest valid name.
 

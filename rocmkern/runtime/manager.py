@@ -22,7 +22,8 @@ from rocmkern.runtime import transfer
 from rocmkern.runtime.cap import DEFAULT_CAP, check_cap, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.devices import open_device
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError
+from rocmkern.runtime.error_word import ErrorWord
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError, RocmkernError
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
 from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
 from rocmkern.runtime.ledger import LedgerEntry, caller_location
@@ -327,9 +328,24 @@ class ResourceManager:
         ------
         DeadlineError
             After ``deadline_s`` seconds; it names the first tracked operation that is not done, or else `what`.
+        IndexOutOfRangeError
+            A kernel that is done was given an index, in device memory, that was out of range.
         """
         self._check_open()
         self._wait(what, self.stream if stream is None else stream)
+        self._memory.error_words.check()
+
+    def error_word(self, kind: str, make_error: Callable[[], RocmkernError]) -> ErrorWord:
+        """Where kernels report a kind of error, such as "embedding: indices"; the next `wait` raises it.
+
+        Parameters
+        ----------
+        kind : str
+            One word for each, for as long as the process lives.
+        make_error : callable
+            Makes the exception.
+        """
+        return self._memory.error_words.get(kind, make_error)
 
     def _wait(self, what: str | None, stream: Stream) -> None:
         event = self.device.record(stream)

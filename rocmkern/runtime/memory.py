@@ -20,6 +20,7 @@ import numpy as np
 
 from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
+from rocmkern.runtime.error_word import ErrorWords
 from rocmkern.runtime.errors import DeviceMemoryError, DeviceUnavailableError
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
 from rocmkern.runtime.pinned import PinnedBuffers
@@ -122,6 +123,7 @@ class DeviceMemory:
         self.ledger = Ledger()
         self.pool = Pool(device, self.stream)
         self.pinned = PinnedBuffers(device)
+        self.error_words = ErrorWords(device)
         self.managers: weakref.WeakSet[object] = weakref.WeakSet()
         self.reserved = 0
         self.baseline = device.memory_info().free.value

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rocmkern.matrix import Case, CaseFailure, MatrixError, expand, load, reproduce, run_case
+from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, expand, load, reproduce, run_case
+from rocmkern.matrix.fuzz import FuzzFailure, fuzz
 from rocmkern.testing import bench
 from rocmkern.testing.devices import GPU_TARGETS, chosen_targets, device_lock, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
@@ -22,10 +23,16 @@ class MatrixFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """Expand the file; a mistake in it is a collection error with its position."""
         try:
-            cases = expand(load(self.path))
+            document = load(self.path)
+            cases = expand(document)
         except MatrixError as error:
             raise self.CollectError(str(error)) from None
         targets = chosen_targets(self.config)
+        if self.config.getoption("rocmkern_fuzz"):
+            for operation in document.registry:
+                for target in targets if operation.domain is not None else ():
+                    yield FuzzItem.of(self, document, operation, target)
+            return
         for case in cases:
             for target in targets:
                 yield _item(self, case, target)
@@ -85,14 +92,61 @@ class _Common(pytest.Item):
 
 
 class CaseItem(_Common):
-    """One case on one target: everything that must hold of a call."""
+    """One case on one target: everything that must hold of a call, or that it fails as a rule says."""
 
     def runtest(self) -> None:
         """Run the case; a case on a GPU holds the lock of its device."""
         self.skip_unless_usable()
-        with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
-            result = run_case(self.case, self.target)
+        known = self.case.known_failure(self.target)
+        try:
+            with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
+                result = run_case(self.case, self.target)
+        except Exception as error:
+            if known is None:
+                raise
+            if known.expired():
+                raise CaseFailure(
+                    "known_failure", f"tolerated until {known.expires}: {known.issue}\n{error}"
+                ) from error
+            pytest.xfail(f"known failure until {known.expires}: {known.issue}")
+        if known is not None:
+            message = f"passes, but {known.cases!r} says that it fails: {known.issue}; remove that rule"
+            raise CaseFailure("known_failure", message)
         self.user_properties.append((PROPERTY, result.record()))
+
+
+class FuzzItem(pytest.Item):
+    """Drawn rows of one operation on one target."""
+
+    document: Document
+    operation: Operation
+    target: str
+
+    @classmethod
+    def of(cls, parent: MatrixFile, document: Document, operation: Operation, target: str) -> FuzzItem:
+        """The item of an operation with a domain."""
+        item = cls.from_parent(parent, name=f"fuzz-{operation.name}[{target}]")
+        item.document, item.operation, item.target = document, operation, target
+        return item
+
+    def runtest(self) -> None:
+        """Draw and run; the lock of a GPU is held all the while."""
+        reason = target_reason(self.target)
+        if reason:
+            pytest.skip(f"{self.target}: {reason}")
+        with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
+            ran = fuzz(self.document, self.operation, self.target, self.config.getoption("rocmkern_fuzz"))
+        self.add_report_section("call", "fuzz", f"{ran} rows")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The smallest row that fails, ready for the table."""
+        if isinstance(excinfo.value, FuzzFailure):
+            return f"a drawn row fails on {self.target}; as a group of the table:\n\n{excinfo.value}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """The file."""
+        return self.path, 0, self.name
 
 
 class BenchmarkItem(_Common, pytest.Function):

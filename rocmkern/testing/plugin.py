@@ -9,6 +9,7 @@ Configuration of a project, in ``pyproject.toml``::
 * ``pytest -m full`` runs the rows that take longer, ``--rocmkern-all`` both;
 * ``pytest --benchmark-only`` times the benchmark rows (with pytest-benchmark);
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
+* ``--rocmkern-fuzz N`` draws N rows for each operation that declares a domain, and prints the smallest one that fails;
 * ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
 * ``--require-gpu`` makes the lack of a GPU an error instead of skips.
 
@@ -52,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--require-gpu", action="store_true", help="no usable GPU is an error instead of skips")
     group.addoption(
         "--rocmkern-bars", action="store_true", help="a benchmark row that is slower than its bar against a peer fails"
+    )
+    group.addoption(
+        "--rocmkern-fuzz",
+        type=int,
+        default=0,
+        metavar="N",
+        help="draw N rows for each operation, instead of the table",
     )
     group.addoption(
         "--rocmkern-json", default=None, metavar="FILE", help="write the results to a file, for rocmkern matrix report"

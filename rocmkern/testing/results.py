@@ -14,7 +14,7 @@ from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
 
 #: pytest's own words for outcomes, and ours; a worse one counts where a case has several reports.
-_OUTCOMES = {"passed": "passed", "skipped": "skipped", "failed": "failed", "error": "failed"}
+_OUTCOMES = {"passed": "passed", "skipped": "skipped", "xfailed": "failed", "failed": "failed", "error": "failed"}
 
 
 def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
@@ -42,6 +42,8 @@ def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
 
 def _reason(report: Any) -> str:
     """Why a case was skipped, or how it failed, in a line; empty where it passed."""
+    if hasattr(report, "wasxfail"):
+        return report.wasxfail.removeprefix("reason: ")
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     if report.outcome != "failed":

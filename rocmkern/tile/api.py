@@ -46,6 +46,8 @@ from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.formats import RUN, format_named
 
 NEG_INF = float("-inf")
+#: Columns side by side in a lane where rows lie along lanes: 16 bytes of a half type.
+LINE_COLUMNS = 8
 
 # --------------------------------------------------------------------------------------- kernels and their arguments
 
@@ -60,10 +62,15 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
+    line : bool
+        For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
+        in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
+        `LINE_COLUMNS` columns a lane then.
     """
 
     arch: str = "python"
     waves: int = 1
+    line: bool = False
 
 
 @dataclass(frozen=True)
@@ -391,6 +398,20 @@ def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     return out
 
 
+def load_integers(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
+    """One int32 per row: ``x[index]`` of an int32 or int64 tensor where ``valid``, else 0.
+
+    ``index`` is as in `load_rows`. A number that int32 does not hold becomes the nearest that it holds.
+    """
+    _check_index("load_integers", x, index, x.ndim, valid)
+    if x.dtype.name not in ("int32", "int64"):
+        raise TileError(f"load_integers: needs a tensor of int32 or int64, got {x.dtype.name}")
+    out = np.zeros(valid.shape, np.int32)
+    limits = np.iinfo(np.int32)
+    out[valid] = np.clip(x[_pick(index, valid)], limits.min, limits.max)
+    return out
+
+
 def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
     """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even)."""
     _check_index("store_rows", x, index, x.ndim, valid)
@@ -489,6 +510,21 @@ def absolute(tile: Tile) -> Tile:
     return Tile(np.abs(_want(Tile, tile, "absolute: the argument").consume("absolute")))
 
 
+def rounded(tile: Tile, like: np.ndarray) -> Tile:
+    """The values as they would come back from ``like``: rounded to its dtype, to nearest even (consumes the tile)."""
+    _check_storable("rounded", like)
+    values = _want(Tile, tile, "rounded: the argument").consume("rounded")
+    with np.errstate(over="ignore"):
+        return Tile(values.astype(like.dtype).astype(np.float32))
+
+
+def pad_columns(tile: Tile, col0: int, stop: int, value: float) -> Tile:
+    """``value`` in the columns ``col0 + c`` from ``stop`` on, which lie past the end of a tensor (consumes)."""
+    values = _want(Tile, tile, "pad_columns: the argument").consume("pad_columns")
+    values[:, max(stop - col0, 0) :] = value
+    return Tile(values)
+
+
 def _activation(tile: Tile, name: str, factor: Callable[[np.ndarray], np.ndarray]) -> Tile:
     """``x * factor(x)`` in float64, with the limit at minus infinity."""
     x = _want(Tile, tile, f"{name}: the argument").consume(name)
@@ -578,6 +614,37 @@ def softmax_step(
         p = np.exp2((scores - base[:, None]) * scale)
         shrink = np.exp2((m - base) * scale)
     return Tile(p), new, l * shrink + p.sum(1, dtype=np.float32), Tile(acc.consume("softmax_step") * shrink[:, None])
+
+
+def square_step(tile: Tile, m: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One step of a sum of squares that neither overflows nor vanishes: take in some more columns. Does not consume.
+
+    The sum is kept in units of the square of the largest absolute value so far, as an online softmax keeps its
+    denominator::
+
+        m'     = max(m, rowmax(|tile|))
+        total' = total * (m / m') ** 2 + rowsum((tile / m') ** 2)
+
+    A row that has only zeros, or an infinity, is summed in units of 1.
+
+    Parameters
+    ----------
+    tile : Tile, [M, N]
+    m, total : rows, float32
+        Running maximum and running sum, at first any m and 0.
+
+    Returns
+    -------
+    m, total
+    """
+    _match("square_step", _want(Tile, tile, "square_step: the argument"), m, total)
+    values = tile.data
+    new = np.fmax(m, np.fmax.reduce(np.abs(values), axis=1))
+    unit = np.where((new > 0) & np.isfinite(new), new, np.float32(1)).astype(np.float64)
+    with np.errstate(all="ignore"):
+        scaled = (values / unit[:, None]).astype(np.float32)
+        shrink = ((m / unit) ** 2).astype(np.float32)
+        return new, np.where(m == new, total, total * shrink) + (scaled * scaled).sum(axis=1, dtype=np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------------- products
@@ -721,10 +788,11 @@ def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
 OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
-        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows, store_rows,
-        zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu,
-        distance, mask_outside, mask_where, softmax_step, rows, quantized, load_operand, operand, stage, fetch, acquire,
-        release, dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
+        block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
+        load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
+        silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
+        square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
+        dot, dot_nn_where,
     )
 }  # fmt: skip
 
@@ -737,6 +805,8 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "gelu": ("tile",),
     "gelu_tanh": ("tile",),
     "relu": ("tile",),
+    "rounded": ("tile",),
+    "pad_columns": ("tile",),
     "mask_outside": ("tile",),
     "mask_where": ("tile", "visible"),
     "softmax_step": ("s", "acc"),

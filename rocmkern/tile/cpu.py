@@ -28,7 +28,7 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import Registry as TypingRegistry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
@@ -43,6 +43,7 @@ from rocmkern.tile.tensors import (
     I32,
     I64,
     TensorLowering,
+    as_int32,
     at,
     call,
     const,
@@ -550,6 +551,17 @@ class CpuLowering(TensorLowering):
             _store(b, _from_memory(b, b.load(address, align=1), ty.dtype), out, r)
         return b.load(b.bitcast(out, ir.PointerType(_vec(F32, m))), align=4)
 
+    def load_integers(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any
+    ) -> ir.Value:
+        ty, m = sig.args[0], sig.return_type.m
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
+        flags, out = self.spill(b, valid), self.spill(b, const(_vec(I32, m), 0))
+        with _loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+            address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(_STORAGE[ty.dtype]))
+            b.store(as_int32(b, b.load(address, align=1)), _pointer(b, out, r, I32), align=4)
+        return b.load(b.bitcast(out, ir.PointerType(_vec(I32, m))), align=4)
+
     def store_rows(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: Any, valid: Any
     ) -> ir.Value:
@@ -759,6 +771,28 @@ class CpuLowering(TensorLowering):
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: _tanh(b, v))
 
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        if dtype == "float32":
+            return impl_ret_borrowed(context, b, sig.return_type, x)
+
+        def emit(i: Any, v: ir.Value, rows: Any, column: Any) -> ir.Value:
+            return _from_memory(b, _to_memory(b, v, dtype), dtype)
+
+        return self.map(context, b, sig.args[0], x, emit)
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        first, end = (self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
+        start = _smax(b, b.sub(end, first), const(I64, 0))
+        filling, data = self.scalar(context, b, sig.args[3], value, "f32"), self.data(context, b, ty, tile)
+        column_step, row_step = (ty.m, 1) if self.by_column(ty) else (1, ty.n)
+        with _loop(b, const(I64, ty.n), 1, start) as (c, _), _loop(b, ty.m) as (r, _):
+            _store(b, filling, data, b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step))))
+        return impl_ret_borrowed(context, b, ty, tile)
+
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(b, v))
@@ -843,6 +877,24 @@ class CpuLowering(TensorLowering):
         total = self.reduce_rows(b, s_ty, scores, 0.0, b.fadd, weight)
         result = context.make_tuple(b, sig.return_type, (s, new, b.fadd(b.load(denominator), total), acc))
         return impl_ret_borrowed(context, b, sig.return_type, result)
+
+    def square_step(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, m: ir.Value, total: ir.Value
+    ) -> ir.Value:
+        ty = sig.args[0]
+        data = self.data(context, b, ty, tile)
+
+        def size(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            return call(b, f"llvm.fabs.v{vector.type.count}f32", vector.type, [vector])
+
+        new = _fmax(b, self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size), m)
+        scale = squares.unit(b, new, lambda b, x: call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x]))
+
+        def square(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+            return squares.square(b, vector, self.row_part(b, ty, scale, part))
+
+        more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square)
+        return context.make_tuple(b, sig.return_type, (new, b.fadd(squares.rescale(b, total, m, new, scale), more)))
 
     # --------------------------------------------------------------------------------------------------- operators
     def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:

@@ -5,6 +5,8 @@ each. Within a warp a tile lies as the accumulator of ``mma.sync.m16n8k16`` does
 ``l / 4 + 8`` of each m-tile, and of every 8 columns the two at ``2 * (l % 4)``. So `Rows` are two values per m-tile,
 the same in the four lanes of a *quad*, and a row's reduction is two exchanges inside a quad.
 
+The configuration of a kernel without products may ask for lines instead: see `_Lines`.
+
 =========  =======================================================================================================
 tile       ``[m-tile][8 columns][row, row + 8][2 columns]`` float32 per lane
 rows       ``[m-tile][row, row + 8]`` per lane
@@ -41,13 +43,25 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, mak
 from numba.cuda.typing.templates import Registry as TypingRegistry
 from numba.cuda.typing.typeof import typeof_impl
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.formats import FORMATS, RUN
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
-from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, TensorLowering, call, const, register_tensor_model
+from rocmkern.tile.tensors import (
+    F16,
+    F32,
+    I1,
+    I16,
+    I32,
+    I64,
+    TensorLowering,
+    as_int32,
+    call,
+    const,
+    register_tensor_model,
+)
 from rocmkern.tile.types import DTYPES, make_types
 
 #: Compute capability that is being compiled for.
@@ -124,6 +138,18 @@ def _typeof_bound_config(value: entry.BoundConfig, c: Any) -> Any:
 
 def _check_layout(ty: Any) -> None:
     """Refuse what does not fit the layout."""
+    if isinstance(ty, types.BaseTuple):
+        for each in ty:
+            _check_layout(each)
+    elif isinstance(ty, TILE.Rows | TILE.Tile) and _is_line(ty):
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % _Lines.columns:
+            raise TypingError(
+                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
+                f"of {_Lines.columns}; got {ty}"
+            )
+        return
+    elif isinstance(ty, TILE.Operand | TILE.Stage) and _is_line(ty):
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         step = 16 * ty.hw[1]
         if ty.m % step:
@@ -154,6 +180,16 @@ def _checked(rule: Callable) -> Callable:
 # --------------------------------------------------------------------------------------------------------- data models
 
 
+def _is_line(ty: Any) -> bool:
+    """Whether rows lie along lanes."""
+    return len(ty.hw) == 3
+
+
+def _slots(ty: Any) -> int:
+    """Rows that a lane has a part of."""
+    return ty.m // ty.hw[1] if _is_line(ty) else 2 * _m_tiles(ty)
+
+
 def _m_tiles(ty: Any) -> int:
     """m-tiles (16 rows) of one warp."""
     return ty.m // (16 * ty.hw[1])
@@ -171,8 +207,8 @@ def _is_packed(ty: Any) -> bool:
 def _storage(ty: Any) -> ir.ArrayType:
     """What one lane holds of rows, a tile or an operand."""
     if isinstance(ty, TILE.Rows):
-        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], 2 * _m_tiles(ty))
-    per_lane = _m_tiles(ty) * 16 * _columns(ty) // LANES
+        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], _slots(ty))
+    per_lane = ty.m // ty.hw[1] * _columns(ty) // LANES
     return ir.ArrayType(I32, per_lane // 2) if _is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
@@ -238,6 +274,8 @@ def _softmax_step(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         p, m, sums, acc = rule(*args)
+        if _is_line(p):
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
         return types.Tuple((p, m, PartialRows(sums.m, sums.hw), acc))
 
     return typed
@@ -260,13 +298,14 @@ def _loaded_operand(rule: Callable) -> Callable:
 class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
-    ``window`` is the one in use, ``both`` the sum of both; the one that is being fetched starts at ``row0`` and ``col0``.
+    ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     """
 
+    MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
+
     def __init__(self, manager: Any, ty: Any):
-        source = ("source", "rows", "columns", "row_stride", "column_stride")
-        members = [(name, types.int64) for name in (*source, "row0", "col0")]
-        members += [(name, types.int32) for name in ("window", "both")]
+        wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
+        members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
         # The bytes of this thread's part of the next window of a quantised source, on their way.
         members += [(name, types.int32) for name in _raw_words(ty)]
         super().__init__(manager, ty, members)
@@ -404,18 +443,59 @@ def _row_of_lane(b: ir.IRBuilder) -> ir.Value:
     return b.lshr(_lane(b), const(I32, 2))
 
 
-def _column_of_lane(b: ir.IRBuilder) -> ir.Value:
-    """First of this lane's two columns in every 8."""
+def _column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
+    """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
+    if ty is not None and _is_line(ty):
+        return b.mul(_lane(b), const(I32, _Lines.wide))
     return b.shl(b.and_(_lane(b), const(I32, 3)), const(I32, 1))
 
 
 def _elements(ty: Any) -> Iterator[tuple[int, int]]:
     """(slot of its row, column less the lane's) of each element of a tile, in the order of storage."""
+    if _is_line(ty):
+        yield from _Lines.elements(ty)
+        return
     for i in range(_m_tiles(ty)):
         for j in range(_columns(ty) // 8):
             for half in (0, 1):
                 for e in (0, 1):
                     yield 2 * i + half, 8 * j + e
+
+
+class _Lines:
+    """The layout of rows along lanes: consecutive rows belong to a warp, each to all of its lanes.
+
+    Lane ``l`` has 8 columns from ``8 * l`` on of every 256: one 16-byte piece of a half type, two of float32.
+
+    =====  ====================================================
+    tile   ``[row of the warp][256 columns][8]`` float32 per lane
+    rows   ``[row of the warp]``, the same in all lanes
+    =====  ====================================================
+    """
+
+    wide = api.LINE_COLUMNS
+    columns = LANES * wide
+
+    @classmethod
+    def elements(cls, ty: Any) -> Iterator[tuple[int, int]]:
+        """As `_elements`."""
+        for slot in range(_slots(ty)):
+            for first in range(0, _columns(ty), cls.columns):
+                for e in range(cls.wide):
+                    yield slot, first + e
+
+    @classmethod
+    def pieces(cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> Iterator[tuple]:
+        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
+        size, count = DTYPES[dtype], 16 // DTYPES[dtype]
+        column = b.zext(_column_of_lane(b, shape), I64)
+        rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
+        rows = [b.add(row, offset) for row in place.rows]
+        starts = [first + e for first in range(0, _columns(shape), cls.columns) for e in range(0, cls.wide, count)]
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
+        for slot, row in enumerate(rows):
+            for c in starts:
+                yield b.add(row, const(I64, c * size)), b.and_(place.exists[slot], inside[c])
 
 
 def _barrier(b: ir.IRBuilder) -> None:
@@ -455,6 +535,10 @@ def _exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "ex2.approx.ftz.f32 $0, $1;", F32, "=f,f", [x])
 
 
+def _sqrt(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return _asm(b, "sqrt.rn.f32 $0, $1;", F32, "=f,f", [x])
+
+
 def _fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
@@ -487,9 +571,9 @@ def _shuffle(b: ir.IRBuilder, x: ir.Value, lane: ir.Value) -> ir.Value:
     return _asm(b, "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", F32, "=f,f,r", [x, lane], effect=True)
 
 
-def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable) -> ir.Value:
-    """Combine over the four lanes that share rows."""
-    for distance in (1, 2):
+def _reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable, lanes: int = 4) -> ir.Value:
+    """Combine over the four lanes (or more) that share rows."""
+    for distance in (1, 2, 4, 8, 16)[: lanes.bit_length() - 1]:
         code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         x = combine(x, _asm(b, code, F32, "=f,f", [x], effect=True))
     return x
@@ -868,10 +952,13 @@ class CudaLowering(TensorLowering):
         """The values of rows, or a scalar once for each row of ``like``."""
         if isinstance(ty, TILE.Rows):
             return _complete_rows(b, ty, value)
-        return [self.scalar(context, b, ty, value, like.kind)] * (2 * _m_tiles(like))
+        return [self.scalar(context, b, ty, value, like.kind)] * _slots(like)
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
-        first = b.add(_first_row(b, sig.return_type), _row_of_lane(b))
+        first = _first_row(b, sig.return_type)
+        if _is_line(sig.return_type):
+            return _pack(b, [b.add(first, const(I32, i)) for i in range(_slots(sig.return_type))])
+        first = b.add(first, _row_of_lane(b))
         return _pack(b, [b.add(first, const(I32, 8 * i)) for i in range(2 * _m_tiles(sig.return_type))])
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
@@ -913,13 +1000,12 @@ class CudaLowering(TensorLowering):
         return _pack(b, [call(b, "__nv_log2f", F32, [v]) for v in _complete_rows(b, sig.args[0], x)])
 
     def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        root = functools.partial(_asm, b, "sqrt.rn.f32 $0, $1;", F32, "=f,f")
-        return _pack(b, [root([v]) for v in _complete_rows(b, sig.args[0], x)])
+        return _pack(b, [_sqrt(b, v) for v in _complete_rows(b, sig.args[0], x)])
 
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
-        addresses = [b.ptrtoint(data, I64)] * (2 * _m_tiles(m))
+        addresses = [b.ptrtoint(data, I64)] * _slots(m)
         for (t, v), stride in zip(self.index_entries(context, b, index_ty, index), strides, strict=False):
             if isinstance(t, TILE.Rows):
                 offsets = [b.mul(b.sext(i, I64), stride) for i in _unpack(b, v)]
@@ -934,12 +1020,20 @@ class CudaLowering(TensorLowering):
         pairs = zip(addresses, _unpack(b, valid), strict=True)
         return _pack(b, [_bits_to_float32(b, _load_bits(b, a, ty.dtype, v), ty.dtype) for a, v in pairs])
 
+    def load_integers(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, valid: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.return_type)
+        pairs = zip(addresses, _unpack(b, valid), strict=True)
+        return _pack(b, [as_int32(b, _load_bits(b, a, ty.dtype, v)) for a, v in pairs])
+
     def store_rows(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value, values: ir.Value, valid: Any
     ) -> ir.Value:
         ty = sig.args[0]
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
-        one_of_quad = b.icmp_signed("==", _column_of_lane(b), const(I32, 0))
+        one_of_quad = b.icmp_signed("==", _column_of_lane(b, sig.args[2]), const(I32, 0))
         rows = _complete_rows(b, sig.args[2], values)
         for a, value, v in zip(addresses, rows, _unpack(b, valid), strict=True):
             _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
@@ -976,8 +1070,13 @@ class CudaLowering(TensorLowering):
     def in_pieces(self, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> tuple[int, ir.Value]:
         """Bytes that a lane moves at once, and whether this tensor allows it."""
         size = DTYPES[dtype]
-        nbytes = 16 if size == 2 and _columns(shape) % 32 == 0 else 2 * size
+        if _is_line(shape):
+            nbytes = 16
+        else:
+            nbytes = 16 if size == 2 and _columns(shape) % 32 == 0 else 2 * size
         aligned = b.icmp_signed("==", b.and_(place.alignment, const(I64, nbytes - 1)), const(I64, 0))
+        if _is_line(shape) and size not in (2, 4):
+            aligned = const(I1, 0)
         return nbytes, b.and_(place.dense, aligned)
 
     @staticmethod
@@ -999,10 +1098,10 @@ class CudaLowering(TensorLowering):
     @staticmethod
     def single_elements(b: ir.IRBuilder, rows: list, exists: list, rest: Any, stride: Any, shape: Any) -> Iterator:
         """(address, whether it exists) of each element of a lane, in the order of storage."""
-        column = b.zext(_column_of_lane(b), I64)
+        column = b.zext(_column_of_lane(b, shape), I64)
         rows = [b.add(row, b.mul(column, stride)) for row in rows]
         rest = b.sub(rest, column)
-        columns = [8 * j + e for j in range(_columns(shape) // 8) for e in (0, 1)]
+        columns = sorted({c for _, c in _elements(shape)})
         inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in columns}
         offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
         return ((b.add(rows[s], offsets[c]), b.and_(exists[s], inside[c])) for s, c in _elements(shape))
@@ -1023,6 +1122,10 @@ class CudaLowering(TensorLowering):
             return _join_pairs(b, [_load_bits(b, a, dtype, there) for a, there in places], dtype)
 
         def in_pieces() -> list[ir.Value]:
+            if _is_line(ty):
+                places = _Lines.pieces(b, place, dtype, ty) if DTYPES[dtype] in (2, 4) else ()
+                words = [word for address, there in places for word in _load_piece(b, address, 16, there)]
+                return words or [const(I32, 0)] * total
             words: list[Any] = [None] * total
             per_pair = total // (_m_tiles(ty) * _columns(ty) // 4)
             for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
@@ -1034,7 +1137,7 @@ class CudaLowering(TensorLowering):
                     words[at : at + per_pair] = piece[k : k + per_pair]
             return words
 
-        name = f"load_one_by_one_{ty.m}_{_columns(ty)}_{ty.hw[1]}_{dtype}"
+        name = f"load_one_by_one_{self.shape_name(ty)}_{dtype}"
         exists = [b.zext(x, I32) for x in place.exists]
         return _if_else(
             b,
@@ -1046,9 +1149,14 @@ class CudaLowering(TensorLowering):
         )
 
     @staticmethod
+    def shape_name(ty: Any) -> str:
+        """Rows, columns and layout, as a part of a function's name."""
+        return "_".join(map(str, (ty.m, _columns(ty), *ty.hw[1:])))
+
+    @staticmethod
     def words_of_tile(ty: Any, dtype: str) -> int:
         """32-bit words of a lane's pairs; see `gather`."""
-        return _m_tiles(ty) * _columns(ty) // 4 * max(1, DTYPES[dtype] // 2)
+        return ty.m // ty.hw[1] * _columns(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
@@ -1094,7 +1202,10 @@ class CudaLowering(TensorLowering):
 
         with b.if_else(regular) as (yes, no):
             with yes:
-                for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
+                if _is_line(ty):
+                    for i, (address, there) in enumerate(_Lines.pieces(b, place, dtype, ty)):
+                        _store_piece(b, address, words[4 * i : 4 * i + 4], there)
+                for i, half, j, address, there in () if _is_line(ty) else self.pieces(b, place, dtype, ty, nbytes):
                     pairs = [(i * (_columns(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
                     piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
                     _store_piece(b, address, _transpose_quad(b, piece) if nbytes == 16 else piece, there)
@@ -1103,13 +1214,13 @@ class CudaLowering(TensorLowering):
                 for values in (place.rows, [b.zext(x, I32) for x in place.exists], words):
                     arrays.append(_stack(b, ir.ArrayType(values[0].type, len(values))))
                     b.store(_pack(b, values), arrays[-1])
-                name = f"store_one_by_one_{ty.m}_{ty.n}_{ty.hw[1]}_{dtype}"
+                name = f"store_one_by_one_{self.shape_name(ty)}_{dtype}"
                 _call_outlined(b, name, [place.rest, place.stride, *arrays], one_by_one)
         return context.get_dummy_value()
 
     def by_slot(self, ty: Any, values: list[ir.Value]) -> list[list[ir.Value]]:
         """This lane's values of each of its rows."""
-        rows: list[list[ir.Value]] = [[] for _ in range(2 * _m_tiles(ty))]
+        rows: list[list[ir.Value]] = [[] for _ in range(_slots(ty))]
         for (slot, _), v in zip(_elements(ty), values, strict=True):
             rows[slot].append(v)
         return rows
@@ -1121,8 +1232,8 @@ class CudaLowering(TensorLowering):
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
-        rows = self.by_slot(ty, _unpack(b, tile))
-        return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine) for row in rows])
+        rows, lanes = self.by_slot(ty, _unpack(b, tile)), LANES if _is_line(ty) else 4
+        return _pack(b, [_reduce_quad(b, _tree(b, row, combine), combine, lanes) for row in rows])
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         products = [b.fmul(u, v) for u, v in zip(_unpack(b, x), _unpack(b, y), strict=True)]
@@ -1138,6 +1249,19 @@ class CudaLowering(TensorLowering):
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
 
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        return _pack(b, _pairs_to_float32(b, _float32_to_pairs(b, _unpack(b, x), dtype), dtype))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
+        left = b.sub(self.scalar(context, b, sig.args[2], stop, "i32"), first)
+        filling = self.scalar(context, b, sig.args[3], value, "f32")
+        pairs = zip(_elements(sig.args[0]), _unpack(b, tile), strict=True)
+        return _pack(b, [b.select(b.icmp_signed("<", const(I32, c), left), v, filling) for (_, c), v in pairs])
+
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
         return self.map_tile(b, x, lambda v: emit(b, v))
@@ -1150,21 +1274,21 @@ class CudaLowering(TensorLowering):
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: _fabs(b, v))
 
-    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value) -> ir.Value:
-        """``col0`` (of numba type ``ty``) plus this lane's first column, i32."""
-        return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b))
+    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value, tile: Any = None) -> ir.Value:
+        """``col0`` (of numba type ``ty``) plus this lane's first column of a tile, i32."""
+        return b.add(self.scalar(context, b, ty, col0, "i32"), _column_of_lane(b, tile))
 
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[2], col0)
+        first = self.columns_from(context, b, sig.args[2], col0, sig.return_type)
         before = [b.sub(p, first) for p in _unpack(b, position)]
         return _pack(b, [b.sitofp(b.sub(before[s], const(I32, c)), F32) for s, c in _elements(sig.return_type)])
 
     def mask_outside(
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[1], col0)
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
         lowest, highest = ([b.sub(x, first) for x in _unpack(b, bound)] for bound in (low, high))
         values = []
         for (s, c), v in zip(_elements(sig.args[0]), _unpack(b, tile), strict=True):
@@ -1178,6 +1302,18 @@ class CudaLowering(TensorLowering):
             return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
 
         return _pack(b, [emit(*pair) for pair in zip(_unpack(b, tile), _unpack(b, visible), strict=True)])
+
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty, values, old = sig.args[0], _unpack(b, tile), _complete_rows(b, sig.args[1], m)
+        sizes = _pack(b, [_fabs(b, v) for v in values])
+        largest = _unpack(b, self.reduce_rows(b, ty, sizes, functools.partial(_fmax, b)))
+        new = [_fmax(b, x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, _sqrt) for x in new]
+        parts = [squares.square(b, v, scales[slot]) for (slot, _), v in zip(_elements(ty), values, strict=True)]
+        more = _unpack(b, self.reduce_rows(b, ty, _pack(b, parts), b.fadd))
+        before = zip(_complete_rows(b, sig.args[2], total), old, new, scales, strict=True)
+        sums = [b.fadd(squares.rescale(b, *each), x) for each, x in zip(before, more, strict=True)]
+        return context.make_tuple(b, sig.return_type, [_pack(b, new), _pack(b, sums)])
 
     # ----------------------------------------------------------------------------------------------------- softmax
     #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
@@ -1583,7 +1719,7 @@ class CudaLowering(TensorLowering):
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
             fragments = self.fragments_of_rows(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(context, b, a_ty, left), fragments, into))
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
         address = b.add(window, b.mul(_column_of_lane(b), const(I32, _pitch(b_ty))))
         for k in range(0, a_ty.k, 4):
             words = [
@@ -1591,7 +1727,7 @@ class CudaLowering(TensorLowering):
                 for j in range(b_ty.n // 8)
                 for e in (0, 1)
             ]
-            for i, numbers in enumerate(self.four_columns(context, b, a_ty, left, k)):
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, [w[i] for w in words], into)
         return _pack(b, into)
 
@@ -1601,9 +1737,9 @@ class CudaLowering(TensorLowering):
         window = self.window(context, b, b_ty, right)
         if _is_packed(a_ty):
             fragments = self.fragments_of_columns(b, b_ty, window)
-            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(context, b, a_ty, left), fragments, into))
+            return _pack(b, self.multiply(b, sig.return_type, a_ty, self.left(b, a_ty, left), fragments, into))
         for k in range(0, a_ty.k, 4):
-            for i, numbers in enumerate(self.four_columns(context, b, a_ty, left, k)):
+            for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, self.row_words(b, b_ty, window, k + i), into)
         return _pack(b, into)
 
@@ -1631,17 +1767,26 @@ class CudaLowering(TensorLowering):
         return _pack(b, into)
 
     # ----------------------------------------------------------------------------- products of 16-bit elements
-    def left(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+    def left(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """The A fragment of m-tile i and columns 16 k .. 16 k + 16 of an operand, or of a stage."""
         if isinstance(ty, TILE.Stage):
-            lane, window = _lane(b), self.window(context, b, ty, value)
-            row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-            address = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
-            address = b.add(window, address)
-            return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+            return self.fragments_of_stage(b, ty, value)
         if isinstance(ty, StoredOperand):
             return lambda i, k: self.stored_fragment(b, ty, value, i, k)
         return self.fragment_of(ty, _unpack(b, value))
+
+    def fragments_of_stage(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> Callable[[int, int], list[ir.Value]]:
+        """`left` of a stage: the rows of this warp."""
+        lane = _lane(b)
+        row = b.add(_first_row(b, _rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
+        place = b.add(b.mul(row, const(I32, _pitch(ty))), b.and_(lane, const(I32, 16)))
+        address = b.add(self.left_window(b, stage), place)
+        return lambda i, k: _ldmatrix(b, address, 16 * i * _pitch(ty) + 32 * k, transposed=False)
+
+    def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
+        """Address of the window in use of a stage on the left."""
+        self.unsettle(b)
+        return b.extract_value(stage, _StageModel.MEMBERS.index("window"))
 
     @staticmethod
     def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
@@ -1656,7 +1801,7 @@ class CudaLowering(TensorLowering):
 
     def registers(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
         """All fragments of an operand."""
-        fragment = self.left(None, b, ty, value)
+        fragment = self.left(b, ty, value)
         return [x for i in range(_m_tiles(ty)) for k in range(ty.k // 16) for x in fragment(i, k)]
 
     @staticmethod
@@ -1713,7 +1858,7 @@ class CudaLowering(TensorLowering):
 
         def whole() -> list[ir.Value]:
             fragments = self.fragments_of_columns(b, b_ty, window)
-            return self.multiply(b, ty, a_ty, self.left(context, b, a_ty, left), fragments, into)
+            return self.multiply(b, ty, a_ty, self.left(b, a_ty, left), fragments, into)
 
         name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
         registers = self.registers(b, a_ty, left)
@@ -1792,13 +1937,13 @@ class CudaLowering(TensorLowering):
         at = [(i * (ty.k // 8) + k // 8) * 4 + 2 * half + k % 2 for i in range(_m_tiles(ty)) for half in (0, 1)]
         return [_shuffle(b, b.extract_value(value, i), owner) for i in at]
 
-    def four_columns(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
+    def four_columns(self, b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[list[ir.Value]]:
         """Columns k .. k + 4 of an operand or of a stage, each for all rows of this lane."""
         if not isinstance(ty, TILE.Stage):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]
         rows = _rows_of_stage(ty)
         row = b.add(_first_row(b, rows), _row_of_lane(b))
-        address = b.add(self.window(context, b, ty, value), b.mul(row, const(I32, _pitch(ty))))
+        address = b.add(self.left_window(b, value), b.mul(row, const(I32, _pitch(ty))))
         loaded = [_load_shared(b, address, 8 * slot * _pitch(ty) + 4 * k, 4) for slot in range(2 * _m_tiles(rows))]
         return [[words[i] for words in loaded] for i in range(4)]
 

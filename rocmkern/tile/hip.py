@@ -14,6 +14,8 @@ Operand    for matrix instructions a run of ``atom.run`` elements for every (row
 Stage      a window in local memory, and the next window in registers on its way there
 =========  ==========================================================================================================
 
+The configuration of a kernel without products may ask for rows along lanes instead: see `LineLayout`.
+
 float32 products are float32 FMAs: those of CDNA's matrix instructions, elsewhere of the vector unit. For the latter,
 local memory holds the 16 columns of a tile permuted so that a lane group's columns are consecutive (on gfx11).
 
@@ -39,7 +41,7 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
-from rocmkern.tile import api, entry
+from rocmkern.tile import api, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
@@ -56,6 +58,7 @@ from rocmkern.tile.tensors import (
     I32,
     I64,
     TensorLowering,
+    as_int32,
     call,
     const,
     register_tensor_model,
@@ -109,18 +112,100 @@ def bound_config(cfg: api.Config) -> entry.BoundConfig:
 # --------------------------------------------------------------------------------------------------- shapes and layouts
 
 
+def _is_line(ty: Any) -> bool:
+    """Whether rows lie along lanes."""
+    return len(ty.hw) == 3
+
+
 class Layout:
-    """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers."""
+    """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers.
+
+    Attributes
+    ----------
+    row_blocks : int
+        Rows that a lane has a part of.
+    registers : int
+        Columns in a vector of a tile.
+    """
+
+    def __new__(cls, ty: Any) -> Layout:
+        return super().__new__(LineLayout if _is_line(ty) else Layout)
 
     def __init__(self, ty: Any):
-        self.arch, self.waves = ty.hw
+        self.arch, self.waves = ty.hw[:2]
         self.atom = atom_of(self.arch)
         self.m = ty.m
         self.row_blocks = ty.m // (16 * self.waves)
+        self.registers = self.atom.registers
+
+    def vectors(self, columns: int) -> int:
+        """Vectors of a row in a lane."""
+        return columns // 16
 
     def tile(self, columns: int) -> ir.ArrayType:
         """LLVM type of a float32 tile."""
-        return ir.ArrayType(ir.VectorType(F32, self.atom.registers), self.row_blocks * columns // 16)
+        return ir.ArrayType(ir.VectorType(F32, self.registers), self.row_blocks * self.vectors(columns))
+
+    def row_numbers(self, b: ir.IRBuilder) -> list:
+        """The tile rows of this lane, i32."""
+        first = b.mul(_wave_index(b, self.atom), const(I32, 16 * self.row_blocks))
+        first = b.add(first, _Lane(b, self.atom).row)
+        return [b.add(first, const(I32, 16 * i)) for i in range(self.row_blocks)]
+
+    def columns_of(self, c: int) -> ir.Constant:
+        """Columns of vector ``c`` of a row in the first lane; this one's are `first_column` further."""
+        atom = self.atom
+        return ir.Constant(
+            ir.VectorType(I32, atom.registers), [16 * c + atom.register_step * i for i in range(atom.registers)]
+        )
+
+    def first_column(self, b: ir.IRBuilder) -> ir.Value:
+        """See `columns_of`; i32."""
+        return b.mul(_Lane(b, self.atom).group, const(I32, self.atom.group_step))
+
+    def is_first(self, b: ir.IRBuilder) -> ir.Value:
+        """Whether this lane is the first of those that share its rows."""
+        return b.icmp_unsigned("==", _Lane(b, self.atom).group, const(I32, 0))
+
+    def over_lanes(self, b: ir.IRBuilder, join: Callable, value: ir.Value) -> ir.Value:
+        """Join a value over the lanes that share rows."""
+        return _over_groups(b, self.atom, join, value)
+
+
+class LineLayout(Layout):
+    """Rows along lanes, for kernels without products: consecutive rows belong to a wave, each to all of its lanes.
+
+    Lane ``l`` has 8 columns from ``8 * l`` on of every ``8 * wave``: 16 bytes of a half type.
+    """
+
+    def __init__(self, ty: Any):
+        super().__init__(ty)
+        self.row_blocks = ty.m // self.waves
+        self.registers = api.LINE_COLUMNS
+        self.width = self.registers * self.atom.wave
+
+    def vectors(self, columns: int) -> int:
+        return columns // self.width
+
+    def row_numbers(self, b: ir.IRBuilder) -> list:
+        first = b.mul(_wave_index(b, self.atom), const(I32, self.row_blocks))
+        return [b.add(first, const(I32, i)) for i in range(self.row_blocks)]
+
+    def columns_of(self, c: int) -> ir.Constant:
+        return ir.Constant(ir.VectorType(I32, self.registers), [self.width * c + i for i in range(self.registers)])
+
+    def first_column(self, b: ir.IRBuilder) -> ir.Value:
+        return b.mul(_Lane(b, self.atom).index, const(I32, self.registers))
+
+    def is_first(self, b: ir.IRBuilder) -> ir.Value:
+        return b.icmp_unsigned("==", _Lane(b, self.atom).index, const(I32, 0))
+
+    def over_lanes(self, b: ir.IRBuilder, join: Callable, value: ir.Value) -> ir.Value:
+        distance = 1
+        while distance < self.atom.wave:
+            value = join(value, _from_lane(b, self.atom, value, distance))
+            distance *= 2
+        return value
 
 
 @dataclass(frozen=True)
@@ -257,6 +342,16 @@ def _check(ty: Any) -> None:
         for t in ty:
             _check(t)
         return
+    if isinstance(ty, TILE.Rows | TILE.Tile) and _is_line(ty):
+        width = Layout(ty).width
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % width:
+            raise TypingError(
+                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
+                f"of {width}; got {ty}"
+            )
+        return
+    if isinstance(ty, TILE.Operand | TILE.Stage) and _is_line(ty):
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         waves = ty.hw[1]
         if ty.m % (16 * waves):
@@ -548,6 +643,13 @@ def _from_group(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> 
     return b.bitcast(bits, value.type)
 
 
+def _from_lane(b: ir.IRBuilder, atom: Atom, value: ir.Value, distance: int) -> ir.Value:
+    """A 32-bit value of the lane ``distance`` away (exclusive or)."""
+    lane = b.xor(_Lane(b, atom).index, const(I32, distance))
+    bits = call(b, "llvm.amdgcn.ds.bpermute", I32, [b.shl(lane, const(I32, 2)), b.bitcast(value, I32)])
+    return b.bitcast(bits, value.type)
+
+
 def _over_groups(b: ir.IRBuilder, atom: Atom, join: Callable, value: ir.Value) -> ir.Value:
     distance = 1
     while distance < atom.groups:
@@ -711,9 +813,9 @@ def _widen(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
 
 
 def _narrow(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
-    """A float32 as it lies in memory."""
+    """A float32 (scalar or vector) as it lies in memory."""
     if dtype == "float16":
-        return b.fptrunc(x, F16)
+        return b.fptrunc(x, ir.VectorType(F16, x.type.count) if isinstance(x.type, ir.VectorType) else F16)
     if dtype == "bfloat16":
         return _bfloat16_bits(b, x)
     if dtype == "float32":
@@ -782,10 +884,7 @@ class HipLowering(TensorLowering):
 
     # -------------------------------------------------------------------------------------------------------- rows
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
-        layout = Layout(sig.return_type)
-        lane, blocks = _Lane(b, layout.atom), layout.row_blocks
-        first = b.add(b.mul(_wave_index(b, layout.atom), const(I32, 16 * blocks)), lane.row)
-        return _array(b, [b.add(first, const(I32, 16 * i)) for i in range(blocks)])
+        return _array(b, Layout(sig.return_type).row_numbers(b))
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
         return self.row_values(context, b, sig.return_type, sig.args[2], value, "f32")
@@ -854,23 +953,29 @@ class HipLowering(TensorLowering):
         base, blocks = _in_space(b, data, GLOBAL), Layout(sig.return_type).row_blocks
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, blocks)
 
+        integers = sig.return_type.kind == "i32"
+        zero = const(I32 if integers else F32, 0)
+
         def one(offset: ir.Value) -> list:
-            return [_widen(b, _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype]), ty.dtype)]
+            bits = _load(b, base, offset, _memory_int(ty.dtype), DTYPES[ty.dtype])
+            return [as_int32(b, bits) if integers else _widen(b, bits, ty.dtype)]
 
         return _array(
             b,
             [
-                _branch(b, ok, lambda offset=offset: one(offset), lambda: [const(F32, 0.0)])[0]
+                _branch(b, ok, lambda offset=offset: one(offset), lambda: [zero])[0]
                 for ok, offset in zip(_flags(b, valid), offsets, strict=True)
             ],
         )
+
+    load_integers = load_rows
 
     def store_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, values: Any, valid: Any) -> Any:
         ty, layout = sig.args[0], Layout(sig.args[2])
         data, _, strides = self.unpack_tensor(context, b, ty, x)
         base = _in_space(b, data, GLOBAL)
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, layout.row_blocks)
-        first = b.icmp_unsigned("==", _Lane(b, layout.atom).group, const(I32, 0))
+        first = layout.is_first(b)
         for ok, offset, value in zip(_flags(b, valid), offsets, _items(b, values), strict=True):
             with b.if_then(b.and_(ok, first)):
                 _store(b, _narrow(b, value, ty.dtype), base, offset, DTYPES[ty.dtype])
@@ -879,7 +984,7 @@ class HipLowering(TensorLowering):
     # ------------------------------------------------------------------------------------------------------- tiles
     def tile_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value, columns: int | None = None) -> list:
         """The vectors of a tile, one list per row block."""
-        vectors, per_block = _items(b, value), (columns or ty.n) // 16
+        vectors, per_block = _items(b, value), Layout(ty).vectors(columns or ty.n)
         return [vectors[i : i + per_block] for i in range(0, len(vectors), per_block)]
 
     @staticmethod
@@ -892,13 +997,6 @@ class HipLowering(TensorLowering):
         blocks = self.tile_blocks(b, ty, value)
         return self.join_blocks(
             b, [[body(v, c, *row) for c, v in enumerate(block)] for block, row in zip(blocks, parts, strict=True)]
-        )
-
-    @staticmethod
-    def column_numbers(atom: Atom, c: int) -> ir.Constant:
-        """Columns of the registers of tile column ``c`` in lane group 0; group g adds ``group_step * g``."""
-        return ir.Constant(
-            ir.VectorType(I32, atom.registers), [16 * c + atom.register_step * i for i in range(atom.registers)]
         )
 
     @staticmethod
@@ -928,6 +1026,8 @@ class HipLowering(TensorLowering):
     ) -> list:
         """Blocks of float32 vectors in tile layout: ``x[index, col0 + column]``."""
         ty, layout = sig.args[1], Layout(sig.return_type)
+        if isinstance(layout, LineLayout):
+            return self.gather_lines(context, b, sig, x, index, col0, valid, layout)
         atom, size = layout.atom, DTYPES[ty.dtype]
         kind = FORMATS[ty.format] if isinstance(ty, TILE.Quantized) else None
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
@@ -969,6 +1069,121 @@ class HipLowering(TensorLowering):
             for ok, offset in zip(_flags(b, valid), offsets, strict=True)
         ]
 
+    def place_lines(
+        self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, col0: ir.Value, layout: Any
+    ) -> SimpleNamespace:
+        """Where a tile of rows along lanes lies in a tensor.
+
+        ``offsets`` has the byte offset of each row's first column, ``first`` is this lane's first column, ``wide`` says
+        whether the elements lie side by side and in whole 16-byte pieces.
+        """
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        size, stride, columns = const(I64, DTYPES[ty.dtype]), strides[-1], shape[-1]
+        bits = [b.ptrtoint(data, I64), *strides[:-1], b.mul(col0, size), b.mul(columns, size)]
+        aligned = b.icmp_signed("==", b.and_(functools.reduce(b.or_, bits), const(I64, CHUNK_BYTES - 1)), const(I64, 0))
+        wide = b.and_(b.icmp_signed("==", stride, size), aligned)
+        return SimpleNamespace(
+            base=_in_space(b, data, GLOBAL),
+            offsets=self.row_offsets(context, b, index_ty, index, strides[:-1], layout.row_blocks),
+            first=b.add(col0, b.zext(layout.first_column(b), I64)),
+            stride=stride,
+            columns=columns,
+            wide=wide if DTYPES[ty.dtype] in (2, 4) else const(I1, 0),
+        )
+
+    def gather_lines(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any, layout: LineLayout
+    ) -> list:
+        """`gather` for rows along lanes."""
+        ty, n = sig.args[1], sig.return_type.n
+        dtype, size, registers = ty.dtype, DTYPES[ty.dtype], layout.registers
+        start = self.scalar(context, b, sig.args[3], col0, "i64")
+        at = self.place_lines(context, b, ty, x, sig.args[2], index, start, layout)
+        vectors, (left, left_again) = layout.vectors(n), _remaining(b, at.first, at.columns, n)
+        element = _memory_int(dtype)
+
+        def in_pieces(offset: ir.Value) -> list:
+            count, piece = CHUNK_BYTES // size, ir.VectorType(element, CHUNK_BYTES // size)
+            place, nothing = b.add(offset, b.mul(at.first, const(I64, size))), const(ir.VectorType(F32, count), 0.0)
+            columns = [layout.width * c + e for c in range(vectors) for e in range(0, registers, count)]
+            loaded = []
+            for column in columns:
+                here = b.add(place, const(I64, column * size))
+                loaded.append(_load(b, at.base, b.select(_below(b, column, left), here, offset), piece, CHUNK_BYTES))
+            # All loads are on their way before the first one is looked at.
+            _schedule_no_further(b)
+            parts = [
+                b.select(_below(b, column, left_again), _widen(b, bits, dtype), nothing)
+                for column, bits in zip(columns, loaded, strict=True)
+            ]
+            if count == registers:
+                return parts
+            return [_shuffle(b, *pair, range(registers)) for pair in zip(parts[::2], parts[1::2], strict=True)]
+
+        def one_by_one(offset: ir.Value) -> list:
+            out, place = [], b.add(offset, b.mul(at.first, at.stride))
+            for c in range(vectors):
+                items = []
+                here = b.add(place, b.mul(at.stride, const(I64, layout.width * c)))
+                for e in range(registers):
+                    column = layout.width * c + e
+                    safe = b.select(_below(b, column, left), here, offset)
+                    value = _widen(b, _load(b, at.base, safe, element, size), dtype)
+                    items.append(b.select(_below(b, column, left_again), value, const(F32, 0.0)))
+                    here = b.add(here, at.stride)
+                out.append(_vector(b, items))
+                _schedule_no_further(b)
+            return out
+
+        def row(offset: ir.Value) -> list:
+            if isinstance(at.wide, ir.Constant):
+                return one_by_one(offset)
+            return _branch(b, at.wide, lambda: in_pieces(offset), lambda: one_by_one(offset))
+
+        zeros = [const(ir.VectorType(F32, registers), 0.0)] * vectors
+        some = b.icmp_signed(">", at.columns, const(I64, 0))
+        return [
+            _branch(b, b.and_(ok, some), lambda offset=offset: row(offset), lambda: zeros)
+            for ok, offset in zip(_flags(b, valid), at.offsets, strict=True)
+        ]
+
+    def store_lines(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> None:
+        """`store_tile` for rows along lanes."""
+        ty, tile_ty = sig.args[0], sig.args[3]
+        layout, size = Layout(tile_ty), DTYPES[ty.dtype]
+        count, registers = CHUNK_BYTES // size, layout.registers
+        start = self.scalar(context, b, sig.args[2], col0, "i64")
+        at = self.place_lines(context, b, ty, x, sig.args[1], index, start, layout)
+        left, _ = _remaining(b, at.first, at.columns, tile_ty.n)
+
+        def in_pieces(block: list, offset: ir.Value) -> None:
+            place = b.add(offset, b.mul(at.first, const(I64, size)))
+            for c, vector in enumerate(block):
+                for e in range(0, registers, count):
+                    column = layout.width * c + e
+                    part = vector if count == registers else _shuffle(b, vector, vector, range(e, e + count))
+                    with b.if_then(_below(b, column, left)):
+                        here = b.add(place, const(I64, column * size))
+                        _store(b, _narrow(b, part, ty.dtype), at.base, here, CHUNK_BYTES)
+
+        def one_by_one(block: list, offset: ir.Value) -> None:
+            place = b.add(offset, b.mul(at.first, at.stride))
+            for c, vector in enumerate(block):
+                here = b.add(place, b.mul(at.stride, const(I64, layout.width * c)))
+                for e, value in enumerate(_elements(b, vector)):
+                    with b.if_then(_below(b, layout.width * c + e, left)):
+                        _store(b, _narrow(b, value, ty.dtype), at.base, here, size)
+                    here = b.add(here, at.stride)
+
+        for ok, offset, block in zip(_flags(b, valid), at.offsets, self.tile_blocks(b, tile_ty, tile), strict=True):
+            with b.if_then(ok), b.if_else(at.wide) as (then, otherwise):
+                with then:
+                    in_pieces(block, offset)
+                with otherwise:
+                    one_by_one(block, offset)
+
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
     ) -> ir.Value:
@@ -979,6 +1194,9 @@ class HipLowering(TensorLowering):
     ) -> Any:
         ty, tile_ty = sig.args[0], sig.args[3]
         layout, size = Layout(tile_ty), DTYPES[ty.dtype]
+        if isinstance(layout, LineLayout):
+            self.store_lines(context, b, sig, x, index, col0, tile, valid)
+            return context.get_dummy_value()
         atom = layout.atom
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         base, stride, columns = _in_space(b, data, GLOBAL), strides[-1], shape[-1]
@@ -1003,8 +1221,8 @@ class HipLowering(TensorLowering):
         return context.get_dummy_value()
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, join: Callable) -> list:
-        atom = Layout(ty).atom
-        return [_over_groups(b, atom, join, _tree(b, join, block)) for block in self.tile_blocks(b, ty, tile)]
+        layout = Layout(ty)
+        return [layout.over_lanes(b, join, _tree(b, join, block)) for block in self.tile_blocks(b, ty, tile)]
 
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return _array(b, self.reduce_rows(b, sig.args[0], tile, lambda x, y: _math(b, "maxnum", x, y)))
@@ -1038,6 +1256,30 @@ class HipLowering(TensorLowering):
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
 
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        if dtype == "float32":
+            return tile
+
+        def one(x: ir.Value) -> ir.Value:
+            return _widen(b, b.bitcast(_narrow(b, x, dtype), I16), dtype)
+
+        return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, one))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        layout = Layout(ty)
+        first, end = (self.scalar(context, b, t, v, "i32") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
+        left = _splat(b, b.sub(end, b.add(first, layout.first_column(b))), layout.registers)
+        filling = _splat(b, self.scalar(context, b, sig.args[3], value, "f32"), layout.registers)
+
+        def body(v: ir.Value, c: int) -> ir.Value:
+            return b.select(b.icmp_signed("<", layout.columns_of(c), left), v, filling)
+
+        return self.on_tile(b, ty, tile, body)
+
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
         return self.on_tile(b, sig.args[0], tile, lambda v, c: _each(b, v, lambda x: emit(b, x)))
@@ -1052,32 +1294,32 @@ class HipLowering(TensorLowering):
 
     def distance(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, col0: Any, n: Any) -> ir.Value:
         ty = sig.return_type
-        atom = Layout(ty).atom
-        start = b.add(self.scalar(context, b, sig.args[2], col0, "i32"), self.group_column(b, atom))
+        layout = Layout(ty)
+        start = b.add(self.scalar(context, b, sig.args[2], col0, "i32"), layout.first_column(b))
 
         def block(p: ir.Value) -> list:
-            relative = _splat(b, b.sub(p, start), atom.registers)
-            floats = ir.VectorType(F32, atom.registers)
-            return [b.sitofp(b.sub(relative, self.column_numbers(atom, c)), floats) for c in range(ty.n // 16)]
+            relative = _splat(b, b.sub(p, start), layout.registers)
+            floats = ir.VectorType(F32, layout.registers)
+            return [b.sitofp(b.sub(relative, layout.columns_of(c)), floats) for c in range(layout.vectors(ty.n))]
 
         return self.join_blocks(b, [block(p) for p in _items(b, position)])
 
     def mask_outside(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, low: Any, high: Any) -> Any:
         ty = sig.args[0]
-        atom = Layout(ty).atom
-        start = b.add(self.scalar(context, b, sig.args[1], col0, "i32"), self.group_column(b, atom))
-        nothing = const(ir.VectorType(F32, atom.registers), NEG_INF)
+        layout = Layout(ty)
+        start = b.add(self.scalar(context, b, sig.args[1], col0, "i32"), layout.first_column(b))
+        nothing = const(ir.VectorType(F32, layout.registers), NEG_INF)
 
         def body(v: ir.Value, c: int, lo: ir.Value, hi: ir.Value) -> ir.Value:
-            numbers = self.column_numbers(atom, c)
-            above = b.icmp_signed(">=", numbers, _splat(b, b.sub(lo, start), atom.registers))
-            below = b.icmp_signed("<=", numbers, _splat(b, b.sub(hi, start), atom.registers))
+            numbers = layout.columns_of(c)
+            above = b.icmp_signed(">=", numbers, _splat(b, b.sub(lo, start), layout.registers))
+            below = b.icmp_signed("<=", numbers, _splat(b, b.sub(hi, start), layout.registers))
             return b.select(b.and_(above, below), v, nothing)
 
         return self.on_tile(b, ty, tile, body, low, high)
 
     def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, visible: Any) -> ir.Value:
-        floats = ir.VectorType(F32, Layout(sig.args[0]).atom.registers)
+        floats = ir.VectorType(F32, Layout(sig.args[0]).registers)
         return _array(
             b,
             [
@@ -1086,10 +1328,29 @@ class HipLowering(TensorLowering):
             ],
         )
 
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
+        ty = sig.args[0]
+        sizes = self.on_tile(b, ty, tile, lambda v, c: _math(b, "fabs", v))
+        largest = self.reduce_rows(b, ty, sizes, lambda x, y: _math(b, "maxnum", x, y))
+        old = _items(b, m)
+        new = [_math(b, "maxnum", x, y) for x, y in zip(old, largest, strict=True)]
+        scales = [squares.unit(b, x, lambda b, x: _math(b, "sqrt", x)) for x in new]
+        parts = self.on_tile(
+            b, ty, tile, lambda v, c, s: squares.square(b, v, _splat(b, s, v.type.count)), _array(b, scales)
+        )
+        sums = []
+        for before, now, sum_before, scale, more in zip(
+            old, new, _items(b, total), scales, self.reduce_rows(b, ty, parts, b.fadd), strict=True
+        ):
+            sums.append(b.fadd(squares.rescale(b, sum_before, before, now, scale), more))
+        return context.make_tuple(b, sig.return_type, [_array(b, new), _array(b, sums)])
+
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
     ) -> ir.Value:
         s_ty, acc_ty = sig.args[0], sig.args[4]
+        if _is_line(s_ty):
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
         scale = self.scalar(context, b, sig.args[1], scale, "f32")
         parts = [_items(b, x) for x in (m, l, acc)]
         rows, tiles = len(parts[0]), len(parts[2])
@@ -1891,7 +2152,7 @@ class HipLowering(TensorLowering):
             return self.on_rows(
                 context, b, sig, (x, y), lambda kind, u, v: (on_float if kind == "f32" else on_int)(u, v)
             )
-        registers = Layout(ty).atom.registers
+        registers = Layout(ty).registers
         if isinstance(sig.args[1], TILE.Tile):
             return _array(b, [on_float(u, v) for u, v in zip(_items(b, x), _items(b, y), strict=True)])
         rows = self.row_values(context, b, ty, sig.args[1], y, "f32")

@@ -34,6 +34,16 @@ def to_int(builder: ir.IRBuilder, value: ir.Value, ty: ir.IntType) -> ir.Value:
     return builder.sext(value, ty) if value.type.width < ty.width else builder.trunc(value, ty)
 
 
+def as_int32(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """An i32 or i64 as i32; what it cannot hold becomes the nearest that it can."""
+    if value.type == I32:
+        return value
+    for limit, beyond in ((-(1 << 31), "<"), ((1 << 31) - 1, ">")):
+        outside = builder.icmp_signed(beyond, value, const(I64, limit))
+        value = builder.select(outside, const(I64, limit), value)
+    return builder.trunc(value, I32)
+
+
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> ir.Value:
     """Pointer to a ``ty`` at a byte offset from ``base`` (an i8 pointer), in the same address space."""
     space = getattr(base.type, "addrspace", 0)

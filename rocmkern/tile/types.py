@@ -58,8 +58,9 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Config({cfg})")
 
         @property
-        def hw(self) -> tuple[str, int]:
-            return self.cfg.arch, self.cfg.waves
+        def hw(self) -> tuple:
+            """What values are laid out for: architecture and waves, and "line" for rows along lanes."""
+            return (self.cfg.arch, self.cfg.waves, *(("line",) if self.cfg.line else ()))
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""
@@ -278,6 +279,13 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         index_of("load_rows", x, index, 0, valid_rows("load_rows", valid).m)
         return Rows(valid.m, "f32", valid.hw)
 
+    @rule(api.load_integers)
+    def _(x, index, valid):
+        index_of("load_integers", x, index, 0, valid_rows("load_integers", valid).m)
+        if x.dtype not in ("int32", "int64"):
+            fail(f"load_integers: needs a tensor of int32 or int64, got {show(x)}")
+        return Rows(valid.m, "i32", valid.hw)
+
     @rule(api.store_rows)
     def _(x, index, values, valid):
         index_of("store_rows", x, index, 0, valid_rows("store_rows", valid).m)
@@ -334,6 +342,18 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"{op}: {show(a)} and {show(b)} do not match")
         return a
 
+    @rule(api.rounded)
+    def _(t, like):
+        storable("rounded", want(Tensor, like, "rounded: like"))
+        return want(Tile, t, "rounded: the argument")
+
+    @rule(api.pad_columns)
+    def _(t, col0, stop, value):
+        for name, scalar, right in (("col0", col0, is_int), ("stop", stop, is_int), ("value", value, is_scalar)):
+            if not right(scalar):
+                fail(f"pad_columns: {name} must be a number, got {show(scalar)}")
+        return want(Tile, t, "pad_columns: the argument")
+
     @rule(api.rowdot)
     def _(a, b):
         return Rows(same_tile("rowdot", a, b).m, "f32", a.hw)
@@ -352,6 +372,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if acc.m != s.m:
             fail(f"softmax_step: {show(s)} and {show(acc)} do not match")
         return types.Tuple((s, m, l, acc))
+
+    @rule(api.square_step)
+    def _(t, m, total):
+        want(Tile, t, "square_step: the argument")
+        for r in (m, total):
+            if float_rows("square_step", r).m != t.m:
+                fail(f"square_step: {show(t)} and {show(r)} do not match")
+        return types.Tuple((Rows(t.m, "f32", t.hw), Rows(t.m, "f32", t.hw)))
 
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import pytest
+import streaming
 
 from rocmkern import tile as T
 from rocmkern.kernels.flash_attention import Config, flash_attention
@@ -490,3 +491,20 @@ def test_compiles_for_an_architecture_without_a_device():
 
 
 ATTENTION_DTYPES = ("float16",) * 4 + ("float32", "int32", "int32", "float32", "float32", "float16", "bool")
+
+
+@needs_device
+@pytest.mark.parametrize("col0", [0, 100, 600])
+def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0):
+    streaming.check_everything(run, device_arch(), DTYPES[dtype], col0)
+
+
+@needs_device
+@pytest.mark.parametrize("columns", [512, 520, 1003, 77])
+def test_kernels_with_rows_along_lanes_equal_float64(dtype, columns):
+    streaming.check_kernels(run, device_arch(), DTYPES[dtype], columns)
+
+
+@needs_device
+def test_kernels_with_rows_along_lanes_read_any_stride(dtype):
+    streaming.check_kernels(run, device_arch(), DTYPES[dtype], 530, strided=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import pytest
+import streaming
 
 from rocmkern import tile as T
 from rocmkern.kernels.flash_attention import Config, flash_attention
@@ -277,3 +278,17 @@ def test_rows_that_do_not_fit_the_waves_are_refused():
 def test_other_makers_architectures_are_refused():
     with pytest.raises(TargetError, match="'sm_80' cannot be compiled by the HIP target; allowed: AMD's"):
         compile_kernel(flash_attention, Config(arch="sm_80", waves=4, block_m=64), attention_dtypes("float16"))
+
+
+@pytest.mark.parametrize("col0", [0, 100, 600])
+def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0):
+    streaming.check_everything(run, device_arch(), DTYPES[dtype], col0)
+
+
+@pytest.mark.parametrize("columns", [512, 520, 1003, 77])
+def test_kernels_with_rows_along_lanes_equal_float64(dtype, columns):
+    streaming.check_kernels(run, device_arch(), DTYPES[dtype], columns)
+
+
+def test_kernels_with_rows_along_lanes_read_any_stride(dtype):
+    streaming.check_kernels(run, device_arch(), DTYPES[dtype], 530, strided=True)

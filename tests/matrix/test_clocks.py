@@ -13,7 +13,7 @@ from rocmkern.testing.clocks import FLUSHED_BYTES, FLUSHES, DeviceClock, HostClo
 
 
 class _Card:
-    """A manager and its device that write down what they are asked for; an event is the time at which it is recorded."""
+    """A manager and its device that write down what they are asked for; an event is the time of its recording."""
 
     def __init__(self):
         self.calls, self.now, self.device = [], 0.0, self

@@ -301,3 +301,65 @@ def test_results_of_benchmarks_hold_their_speed(project):
     assert run.status == 0
     (result,) = read(project.path / "run.json").results
     assert result.category == "benchmark" and result.speed["wall_s"] > 0 and "numpy" in result.speed["peers"]
+
+
+WRONG = MATRIX.replace("rows: [1, 2]", "rows: [1, 7, 13]").replace("groups:", "known_failures: [RULES]\ngroups:")
+
+
+@pytest.mark.parametrize(
+    ("rules", "counts", "message"),
+    [
+        ("{cases: '*r7-*', issue: seven is broken, expires: '9999-01-01'}, "
+         "{cases: '*r13-*', issue: threes, expires: '9999-01-01'}",
+         {"xfailed": 2, "passed": 1}, "known failure until 9999-01-01: seven is broken"),
+        ("{cases: '*r?-*', issue: digits, expires: '9999-01-01'}, {cases: '*r13-*', issue: x y, expires: '9999-01-01'}",
+         {"failed": 1, "xfailed": 2}, "passes, but '*r?-*' says that it fails: digits; remove that rule"),
+        ("{cases: '*r7-*', issue: seven is broken, expires: '2020-01-01'}, "
+         "{cases: '*', targets: [python], issue: threes, expires: '9999-01-01'}",
+         {"failed": 2, "xfailed": 1}, "tolerated until 2020-01-01: seven is broken"),
+        ("{cases: '*r7-*', targets: [hip], issue: not here, expires: '9999-01-01'}",
+         {"failed": 2, "passed": 1}, "RuntimeError: seven is broken"),
+    ],
+    ids=["known", "passes", "expired and most specific", "another target"],
+)  # fmt: skip
+def test_known_failures_run_and_must_fail(project, rules, counts, message):
+    project.write("matrix.yaml", WRONG.replace("RULES", rules))
+    run = project.pytest("matrix.yaml", "--rocmkern-target", "python", "--rocmkern-json", "run.json", "-rx")
+    assert message in run
+    last = re.findall(r"(\d+) (passed|failed|xfailed)", run.output.splitlines()[-1])
+    assert {word: int(number) for number, word in last} == counts
+    assert run.status == (1 if "failed" in counts else 0)
+    outcomes = [result.outcome for result in read(project.path / "run.json").results]
+    assert outcomes.count("failed") == counts.get("failed", 0) + counts.get("xfailed", 0)
+
+
+def test_a_known_failure_that_fits_no_case_is_a_mistake(project):
+    project.write("matrix.yaml", WRONG.replace("RULES", "{cases: '*r8-*', issue: eight, expires: '9999-01-01'}"))
+    run = project.pytest("matrix.yaml")
+    assert run.status != 0 and "known_failures[0].cases: '*r8-*' fits none of the" in run
+    project.write("matrix.yaml", WRONG.replace("RULES", "{cases: '*r7-*', issue: seven, expires: '2026-13-01'}"))
+    assert "known_failures[0].expires: month must be in 1..12" in project.pytest("matrix.yaml")
+
+
+def test_fuzzing_prints_the_smallest_row_that_fails_and_it_can_be_pasted(project):
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 40)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared.replace("x.shape[0] != 13", "x.shape[0] < 13").replace("== 7", "== -1"))
+    run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "200", "--rocmkern-target", "python")
+    assert run.status == 1 and run.counts == {"failed": 1}
+    group = re.search(r"(?m)^  found_by_fuzzing:\n(?:    .*\n)+", run.output)[0]
+    assert "- {shape: {rows: 13}, dtypes: [f" in group and "CaseFailure" in run
+    project.write("matrix.yaml", MATRIX + group)
+    run = project.pytest("matrix.yaml", "-k", "found_by_fuzzing", "--rocmkern-target", "python")
+    assert run.status == 1 and run.counts["failed"] == 1 and "check parity failed" in run
+
+
+def test_fuzzing_passes_over_operations_without_a_domain_and_finds_nothing_in_right_ones(project):
+    assert project.pytest("matrix.yaml", "--rocmkern-fuzz", "20").status == 5, "no domain, no tests"
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 6)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared)
+    run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "30", "--rocmkern-target", "python", "-rA")
+    assert run.status == 0 and run.counts == {"passed": 1} and "30 rows" in run

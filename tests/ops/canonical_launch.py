@@ -109,6 +109,60 @@ def launch_repeat_kv(x, out, n_rep, stream):
     out[...] = reference.repeat_kv(x, n_rep).astype(out.dtype)
 
 
+def launch_rms_norm(x, residual, sums, weight, out, eps, weight_offset, stream):
+    assert x.ndim == out.ndim == 4 and weight.shape == x.shape[-1:] and (residual is None) == (sums is None)
+    result = reference.rms_norm(x, weight, eps, residual=residual, weight_offset=weight_offset)
+    if sums is not None:
+        result, total = result
+        sums[...] = total.astype(sums.dtype)
+    out[...] = result.astype(out.dtype)
+
+
+def launch_layer_norm(x, weight, bias, out, eps, stream):
+    assert x.ndim == out.ndim == 4
+    out[...] = reference.layer_norm(x, weight, bias, eps).astype(out.dtype)
+
+
+def launch_add_residual(x, residual, out, stream):
+    assert x.ndim == residual.ndim == out.ndim == 4
+    out[...] = reference.add_residual(x, residual).astype(out.dtype)
+
+
+def launch_gated(gate, up, out, activation, stream):
+    assert gate.ndim == up.ndim == out.ndim == 4
+    if activation == "silu":
+        result = reference.swiglu(gate, up)
+    else:
+        result = reference.geglu(gate, up, approximate="tanh" if activation == "gelu_tanh" else "none")
+    out[...] = result.astype(out.dtype)
+
+
+def launch_embedding(table, indices, out, stream):
+    assert indices.ndim == 1 and indices.dtype == np.int32 and out.shape == (*indices.shape, table.shape[1])
+    out[...] = table[indices]
+
+
+def launch_copy_rows(x, out, stream):
+    assert x.ndim == out.ndim == 4
+    out[...] = x
+
+
+def launch_matmul(a, b, bias, out, activation, stream):
+    assert a.ndim == b.ndim == out.ndim == 4 and a.shape[:2] == b.shape[:2] == out.shape[:2]
+    assert bias is None or bias.shape == (1, out.shape[3])
+    result = reference.matmul(a, b, bias=None if bias is None else bias[0], activation=activation)
+    out[...] = result.astype(out.dtype)
+
+
+def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, stream):
+    assert x.ndim == out.ndim == 4 and w_up.ndim == w_down.ndim == 2
+    biases = {
+        name: None if bias is None else bias[0]
+        for name, bias in (("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
+    }
+    out[...] = reference.mlp(x, w_gate, w_up, w_down, activation=activation, **biases).astype(out.dtype)
+
+
 def launch_dequantize(blocks, out, name, stream):
     assert blocks.ndim == out.ndim == 4 and blocks.strides[-1] == 1
     out[...] = reference.dequantize(blocks, **_format(name)).astype(out.dtype)

@@ -9,6 +9,8 @@ import pytest
 
 from rocmkern.ops import steps
 from rocmkern.ops.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.ops.linear import linear, matmul
+from rocmkern.ops.mlp import mlp
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, DeviceUnavailableError, TargetError
 
@@ -35,10 +37,12 @@ def no_effect(monkeypatch):
                 "weighted_values",
                 "scale",
                 "repeat_kv",
+                "matmul",
+                "mlp",
             )
         }
     )
-    for family in ("attention", "steps"):
+    for family in ("attention", "steps", "linear"):
         monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops._launch_{family}", launches)
     monkeypatch.setattr("rocmkern.ops._arrays.allocate", refuse)
 
@@ -439,3 +443,67 @@ def test_a_closed_tensor():
         tensor.close()
         with pytest.raises(ClosedError):
             steps.softmax(tensor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "argument", "error"),
+    [
+        ((filled(3, 5), filled(4, 5)), {}, "b", ArgumentError),
+        ((filled(3, 5), filled(5, 4)), {"transpose_b": True}, "b", ArgumentError),
+        ((filled(3, 5), filled(4)), {}, "b", ArgumentError),
+        ((filled(2, 3, 5), filled(3, 5, 4)), {}, "b", ArgumentError),
+        ((np.array(1, F32), filled(5, 4)), {}, "a", ArgumentError),
+        ((filled(3, 5), np.array(1, F32)), {}, "b", ArgumentError),
+        ((filled(3, 5), filled(5, 4, dtype=F16)), {}, "b", ArgumentTypeError),
+        ((filled(3, 5, dtype=I32), filled(5, 4)), {}, "a", ArgumentTypeError),
+        ((filled(3, 5).tolist(), filled(5, 4)), {}, "a", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"transpose_b": 1}, "transpose_b", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"bias": filled(3)}, "bias", ArgumentError),
+        ((filled(3, 5), filled(5, 4)), {"bias": filled(1, 4)}, "bias", ArgumentError),
+        ((filled(3, 5), filled(5, 4)), {"bias": filled(4, dtype=F16)}, "bias", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"activation": "swish"}, "activation", ArgumentError),
+        ((filled(3, 5), filled(5, 4)), {"activation": 1}, "activation", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"out": filled(4, 3)}, "out", ArgumentError),
+        ((filled(3, 5), filled(5, 4)), {"out": filled(3, 4, dtype=F16)}, "out", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"stream": 0}, "stream", ArgumentError),
+    ],
+)
+def test_products(arguments, options, argument, error):
+    refused(matmul, *arguments, argument=argument, error=error, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "argument", "error"),
+    [
+        ((filled(3, 5), filled(5, 4)), {}, "weight", ArgumentError),
+        ((filled(3, 5), filled(2, 4, 5)), {}, "weight", ArgumentError),
+        ((filled(3, 5), filled(4, 5), filled(5)), {}, "bias", ArgumentError),
+        ((filled(3, 5), filled(4, 5), None, "tanh"), {}, "activation", ArgumentError),
+        ((filled(3, 5), filled(4, 5, dtype=F16)), {}, "weight", ArgumentTypeError),
+        ((np.array(1, F32), filled(4, 5)), {}, "x", ArgumentError),
+    ],
+)
+def test_linear_layers(arguments, options, argument, error):
+    refused(linear, *arguments, argument=argument, error=error, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument", "error"),
+    [
+        ({"w_gate": filled(7, 5)}, "w_gate", ArgumentError),
+        ({"w_gate": filled(6, 4)}, "w_gate", ArgumentError),
+        ({"w_up": filled(6, 4)}, "w_up", ArgumentError),
+        ({"w_up": None}, "w_up", ArgumentTypeError),
+        ({"w_down": filled(3, 7)}, "w_down", ArgumentError),
+        ({"w_down": filled(3, 6, dtype=F16)}, "w_down", ArgumentTypeError),
+        ({"b_gate": filled(5)}, "b_gate", ArgumentError),
+        ({"b_gate": filled(6), "w_gate": None}, "b_gate", ArgumentError),
+        ({"b_up": filled(5)}, "b_up", ArgumentError),
+        ({"b_down": filled(6)}, "b_down", ArgumentError),
+        ({"activation": "swiglu"}, "activation", ArgumentError),
+        ({"out": filled(2, 5)}, "out", ArgumentError),
+    ],
+)
+def test_mlps(changes, argument, error):
+    good = {"x": filled(2, 5), "w_gate": filled(6, 5), "w_up": filled(6, 5), "w_down": filled(3, 6)}
+    refused(mlp, argument=argument, error=error, **{**good, **changes})

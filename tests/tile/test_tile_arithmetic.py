@@ -73,6 +73,7 @@ def test_operators_and_elementwise_operations(launch, arch, m, normal, col0):
         "mask_where": np.where(b == 0, -np.inf, a),
         "device": a * 0.75 + rows,
         "copy": abs(a) + a,
+        "pad_columns": np.where(column >= 17, 0.75, a),
         **{name: activation(name, a) for name in ACTIVATIONS},
     }
     for name, value in expected.items():

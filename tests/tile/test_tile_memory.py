@@ -21,7 +21,7 @@ def run(launch, arch, m, source, col0=0, out_col0=0, out_width=N, outputs=None):
     """Launch `convert` on arrays [R, H, C] by name; row 0 is not valid."""
     n_rows, heads, _ = source["floats"].shape
     o = outputs or SimpleNamespace(
-        floats=np.full((5, n_rows, heads, out_width), KEPT, np.float32),
+        floats=np.full((8, n_rows, heads, out_width), KEPT, np.float32),
         halves=np.full((n_rows, heads, out_width), KEPT, np.float16),
         brains=np.full((n_rows, heads, out_width), KEPT, BFLOAT16),
     )
@@ -55,6 +55,9 @@ def check(got, source, col0=0, out_col0=0):
         want = np.full(out.shape, KEPT, out.dtype)
         want[1:, :, out_col0 : out_col0 + width] = values.astype(out.dtype)
         np.testing.assert_array_equal(out.view(np.uint16), want.view(np.uint16), err_msg=out.dtype.name)
+    for i, dtype in enumerate((np.float16, BFLOAT16, np.float32)):
+        back = got.floats[5 + i][1:, :, out_col0 : out_col0 + width]
+        np.testing.assert_array_equal(back, values.astype(dtype).astype(np.float32), err_msg="rounded")
 
 
 @pytest.mark.parametrize("n_rows", ["less", "equal", "more"])
@@ -114,7 +117,7 @@ def test_outputs_may_have_any_strides(launch, arch, m, how):
     source = random_source(m + 3)
     shape = source["floats"].shape[:2] + (N,)
     outputs = SimpleNamespace(
-        floats=STRIDES[how](np.full((5, *shape), KEPT, np.float32)),
+        floats=STRIDES[how](np.full((8, *shape), KEPT, np.float32)),
         halves=STRIDES[how](np.full(shape, KEPT, np.float16)),
         brains=STRIDES[how](np.full(shape, KEPT, BFLOAT16)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tile_kernels import Config, online_softmax
+from tile_kernels import Config, online_softmax, sums_of_squares
 
 pytestmark = pytest.mark.tiles(widest=(1, 4, 16, 64), others=(2, 32))
 
@@ -104,3 +104,33 @@ def test_values_that_are_not_finite_do_not_reach_rows_that_do_not_see_them(launc
     want, _ = exact(x[1:], np.where(np.isfinite(v), v, 0))
     assert np.isnan(out[0]).all()
     np.testing.assert_allclose(out[1:], want, rtol=0, atol=4e-6)
+
+
+def squares(launch, arch, m, x, first=0.0):
+    stats = np.full((2, len(x)), 99, np.float32)
+    launch(sums_of_squares, Config(arch=arch, m=m, n=16), (-(-len(x) // m), 1, 1), x, stats, first)
+    return stats.astype(np.float64)
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1.0, 1e25, 3e38])
+@pytest.mark.parametrize("order", ["mixed", "rising", "falling"])
+def test_sums_of_squares_of_any_size(launch, arch, m, size, order):
+    x = np.random.default_rng(7).uniform(-size, size, (m + 1, 75)).astype(np.float32)
+    if order != "mixed":
+        # Each tile has another largest value.
+        x *= np.geomspace(*((1e-3, 1) if order == "rising" else (1, 1e-3)), 75).astype(np.float32)
+    largest, total = squares(launch, arch, m, x)
+    np.testing.assert_array_equal(largest, abs(x).max(1).astype(np.float64))
+    exact = ((x / largest[:, None]) ** 2).sum(1)
+    np.testing.assert_allclose(total, exact, rtol=5e-6)
+
+
+def test_sums_of_squares_of_special_values_and_with_a_first_unit(launch, arch, m):
+    x = np.ones((5, 40), np.float32)
+    x[0], x[1, 7], x[2, 3], x[3, 39] = 0, np.inf, np.nan, -np.inf
+    largest, total = squares(launch, arch, m, x)
+    np.testing.assert_array_equal(largest, [0, np.inf, 1, np.inf, 1])
+    np.testing.assert_allclose(total, [0, np.inf, np.nan, np.inf, 40], rtol=1e-6)
+    largest, total = squares(launch, arch, m, x, 4.0)
+    np.testing.assert_array_equal(largest, [4, np.inf, 4, np.inf, 4])
+    np.testing.assert_allclose(total, [0, np.inf, np.nan, np.inf, 2.5], rtol=1e-6)

@@ -19,7 +19,7 @@ class Config(T.Config):
 ARITHMETIC = (
     "tile + tile", "tile - tile", "tile * tile", "tile + rows", "tile - rows", "tile * rows",
     "tile + scalar", "tile - scalar", "tile * scalar", "exp2", "tanh", "absolute", "distance", "mask_outside",
-    "mask_where", "device", "copy", "silu", "gelu", "gelu_tanh", "relu",
+    "mask_where", "device", "copy", "silu", "gelu", "gelu_tanh", "relu", "pad_columns",
 )  # fmt: skip
 
 
@@ -67,6 +67,8 @@ def arithmetic(
     T.store_tile(out[18], (row,), 0, T.gelu(load(cfg, x, row, col0, valid)), valid)
     T.store_tile(out[19], (row,), 0, T.gelu_tanh(load(cfg, x, row, col0, valid)), valid)
     T.store_tile(out[20], (row,), 0, T.relu(load(cfg, x, row, col0, valid)), valid)
+    padded = T.pad_columns(load(cfg, x, row, col0, valid), col0, 17, factor)
+    T.store_tile(out[21], (row,), 0, padded, valid)
     t = load(cfg, x, row, col0, valid)
     T.store_rows(stats[0], (row,), T.rowmax(t), valid)
     T.store_rows(stats[1], (row,), T.rowsum(t), valid)
@@ -79,6 +81,7 @@ ROWS = (
     "where(x < y)", "where scalars", "reciprocal_or_zero", "log2", "exp2", "full_rows", "x <= y", "x > y", "x >= y",
     "x == y", "x != y", "&", "i + j", "i - j", "i * 3", "i // 3", "i % 3", "i // -3", "i % -3", "i // j", "i % j",
     "minimum(i, j)", "maximum(i, 2)", "7 - i", "block_id", "x[i]", "int(c[i])", "where integers", "sqrt",
+    "load_integers",
 )  # fmt: skip
 
 
@@ -136,6 +139,7 @@ def row_arithmetic(
     T.store_rows(out[34], (row,), as_float(cfg, row * 0 + int(c[0])), valid)
     T.store_rows(out[35], (row,), as_float(cfg, T.where(a < b, i, 3)), valid)
     T.store_rows(out[36], (row,), T.sqrt(a), valid)
+    T.store_rows(out[37], (row,), as_float(cfg, T.load_integers(c, (row * 0,), valid)), valid)
 
 
 @T.kernel
@@ -151,6 +155,9 @@ def convert(
     T.store_tile(to_float[0], index, out_col0, t, valid)
     T.store_tile(to_half, index, out_col0, t, valid)
     T.store_tile(to_brain, index, out_col0, t, valid)
+    T.store_tile(to_float[5], index, out_col0, T.rounded(T.copy(t), to_half), valid)
+    T.store_tile(to_float[6], index, out_col0, T.rounded(T.copy(t), to_brain), valid)
+    T.store_tile(to_float[7], index, out_col0, T.rounded(t, floats), valid)
     T.store_tile(to_float[1], index, out_col0, T.load_tile(cfg, halves, index, col0, cfg.n, valid), valid)
     T.store_tile(to_float[2], index, out_col0, T.load_tile(cfg, brains, index, col0, cfg.n, valid), valid)
     T.store_tile(to_float[3], index, out_col0, T.load_tile(cfg, flags, index, col0, cfg.n, valid), valid)
@@ -216,6 +223,18 @@ def online_softmax(
 
 
 @T.kernel
+def sums_of_squares(cfg, x: T.Tensor[2], stats: T.Tensor[2], first: T.Float):
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid = row < x.shape[0]
+    m = T.full_rows(cfg, cfg.m, first)
+    total = T.full_rows(cfg, cfg.m, 0.0)
+    for n0 in range(0, x.shape[1], cfg.n):
+        m, total = T.square_step(load(cfg, x, row, n0, valid), m, total)
+    T.store_rows(stats[0], (row,), m, valid)
+    T.store_rows(stats[1], (row,), total, valid)
+
+
+@T.kernel
 def grid_indices(cfg, out: T.Tensor[4]):
     """out[z, y, x] = 1 + its block's number, plus what was there."""
     x = T.block_id(cfg, 0)
@@ -225,3 +244,37 @@ def grid_indices(cfg, out: T.Tensor[4]):
     number = 1 + x + out.shape[2] * (y + out.shape[1] * z)
     old = T.load_rows(out[z, y, x], (row,), row < 1)
     T.store_rows(out[z, y, x], (row,), old + as_float(cfg, row * 0 + number), row < 1)
+
+
+@T.kernel
+def windows(
+    cfg, a: T.Tensor[2], b: T.Tensor[2], c: T.Tensor[2], nt: T.Tensor[2], nn: T.Tensor[3], row0: T.Int, col0: T.Int
+):
+    """Products of two stages whose windows move along the reduced axis, from ``row0`` and ``col0`` on."""
+    row = T.row_index(cfg, cfg.m)
+    valid = row < nt.shape[0]
+    left = T.stage(cfg, a, cfg.m, cfg.k)
+    by_rows = T.stage(cfg, b, cfg.n, cfg.k)
+    by_columns = T.stage(cfg, c, cfg.k, cfg.n)
+    first = T.zeros(cfg, cfg.m, cfg.n)
+    second = T.zeros(cfg, cfg.m, cfg.n)
+    third = T.zeros(cfg, cfg.m, cfg.n)
+    left = T.fetch(left, row0, col0)
+    by_rows = T.fetch(by_rows, row0, col0)
+    by_columns = T.fetch(by_columns, col0, row0)
+    for k0 in range(col0, a.shape[1], cfg.k):
+        left = T.acquire(left)
+        by_rows = T.acquire(by_rows)
+        by_columns = T.acquire(by_columns)
+        left = T.fetch(left, row0, k0 + cfg.k)
+        by_rows = T.fetch(by_rows, row0, k0 + cfg.k)
+        by_columns = T.fetch(by_columns, k0 + cfg.k, row0)
+        first = T.dot_nt(left, by_rows, first)
+        second = T.dot_nn(left, by_columns, second)
+        third = T.dot(left, by_columns, False, T.dot(left, by_rows, True, third))
+        left = T.release(left)
+        by_rows = T.release(by_rows)
+        by_columns = T.release(by_columns)
+    T.store_tile(nt, (row,), 0, first, valid)
+    T.store_tile(nn[0], (row,), 0, second, valid)
+    T.store_tile(nn[1], (row,), 0, third, valid)

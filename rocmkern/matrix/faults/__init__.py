@@ -5,9 +5,20 @@
 
 from __future__ import annotations
 
-from rocmkern.matrix.faults import attention, linear, quantized
+from rocmkern.matrix.faults import (
+    attention,
+    linear,
+    norm,
+    quantized,
+)
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
 
-FAULTS: dict[str, Fault] = {fault.name: fault for family in (attention, linear, quantized) for fault in family.FAULTS}
+FAMILIES = (
+    attention,
+    linear,
+    norm,
+    quantized,
+)
+FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 
 __all__ = ["FAULTS", "Edit", "Fault", "FaultError", "caught_by", "inject"]

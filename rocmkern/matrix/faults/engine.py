@@ -11,60 +11,19 @@ import importlib
 import inspect
 import linecache
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.matrix.expand import Case
+from rocmkern.matrix.registry import Edit, Fault
 from rocmkern.matrix.runner import CaseFailure, run_case
 from rocmkern.tile import api
 
-KERNELS = "rocmkern.kernels."
+__all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
+
 # Where kernels find the names of the tile language.
 TILE = "rocmkern.tile"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of a kernel's text.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the kernel and of its module in `rocmkern.kernels`.
-    old, new : str
-        What is replaced by what; `old` must occur exactly once.
-    """
-
-    kernel: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A seeded fault.
-
-    Attributes
-    ----------
-    name : str
-        Name in tables.
-    description : str
-        What is wrong, in one sentence.
-    operations : tuple of str
-        Operations of the registry that it can make wrong.
-    edits : tuple of Edit
-        Changes of kernels.
-    replace : dict
-        Tile operations by name, and functions that make the wrong one from the right one.
-    """
-
-    name: str
-    description: str
-    operations: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
-    replace: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
 
 
 class FaultError(Exception):
@@ -82,8 +41,8 @@ def inject(fault: Fault) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for edit in fault.edits:
-            module = importlib.import_module(KERNELS + edit.kernel)
-            stack.enter_context(_attribute(module, edit.kernel, _edited(module, edit, fault.name)))
+            module = importlib.import_module(edit.place[0])
+            stack.enter_context(_attribute(module, edit.place[1], _edited(module, edit, fault.name)))
         tile = importlib.import_module(TILE)
         for name, make in fault.replace.items():
             stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
@@ -140,4 +99,4 @@ def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., A
     finally:
         # The wrong device functions are reached through the wrong kernel only.
         del api.DEVICE_FUNCTIONS[registered:]
-    return getattr(copy, edit.kernel)
+    return getattr(copy, edit.place[1])

@@ -5,7 +5,25 @@ How arrays are made from a row's dimensions and features, what is compared with 
 
 from __future__ import annotations
 
-from rocmkern.matrix.operations import attention, linear, quantized, steps
+from rocmkern.matrix.faults import FAULTS
+from rocmkern.matrix.operations import (
+    activations,
+    attention,
+    gather,
+    linear,
+    norm,
+    quantized,
+    steps,
+)
 from rocmkern.matrix.registry import Registry
 
-OPERATIONS = Registry(*attention.OPERATIONS, *steps.OPERATIONS, *linear.OPERATIONS, *quantized.OPERATIONS)
+FAMILIES = (
+    attention,
+    steps,
+    norm,
+    activations,
+    gather,
+    linear,
+    quantized,
+)
+OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())

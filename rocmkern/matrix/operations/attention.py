@@ -26,7 +26,7 @@ from rocmkern.matrix.operations._common import (
     oracles,
     with_heads,
 )
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 # The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.
 MAX_KEYS_LOOKED_AT = 512
@@ -240,6 +240,21 @@ def _attention_bytes(case: Any) -> float:
     return float(dims["batch"] * (queries + keys) * size)
 
 
+def _heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    return dims["heads"] % dims["kv_heads"] == 0
+
+
+_DRAWN_DIMS = {"batch": (0, 2), "heads": (1, 6), "kv_heads": (1, 3), "head_dim": (1, 70), "head_dim_v": (8, 70)}
+_DRAWN_FEATURES = {
+    "window": ([3, 0], [0, 0], [None, 2], [70, None]),
+    "scale": (0.25, -0.5),
+    "softcap": (5.0,),
+    # Values that hide everything, or are as large as float16 goes, have rows of their own.
+    "bias": ("full", "shared", "per_head", "per_key", "minus_inf"),
+    "num_splits": (1, 3),
+}
+_DRAWN = Domain(_DRAWN_DIMS, _DRAWN_FEATURES, accepts=_heads_fit)
+
 ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks")
 
 OPERATIONS = (
@@ -256,6 +271,7 @@ OPERATIONS = (
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
         peers=(peers.TORCH_SDPA,),
+        domain=_DRAWN,
     ),
     Operation(
         "flash_attention_packed",
@@ -296,6 +312,7 @@ OPERATIONS = (
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
         peers=(peers.TORCH_SDPA,),
+        domain=_DRAWN,
     ),
     Operation(
         "merge_attention",
@@ -305,5 +322,6 @@ OPERATIONS = (
         arrays=("o1", "lse1", "o2", "lse2"),
         features=(LAYOUT, Feature("empty", ("first", "second", "both"))),
         outputs=(Output("out"), Output("lse", "f32")),
+        domain=Domain({"batch": (0, 2), "heads": (1, 4), "head_dim": (8, 70)}),
     ),
 )

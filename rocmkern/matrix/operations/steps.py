@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rocmkern import reference
@@ -25,7 +28,7 @@ from rocmkern.matrix.operations._common import (
     product_flops,
     with_heads,
 )
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 
 def _qk_call(draw: Draw) -> Call:
@@ -105,6 +108,18 @@ def _repeat_kv_call(draw: Draw) -> Call:
     return Call({"x": x}, {"n_rep": dims["n_rep"], **options_of(draw.features, "layout")}, (out,))
 
 
+def _heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    return dims["heads"] % dims["kv_heads"] == 0
+
+
+# An output row of few numbers, which cancellation makes small, says little: the baseline's error in it is chance.
+_WITH_HEADS = Domain(
+    {"batch": (0, 2), "heads": (1, 6), "kv_heads": (1, 3), "seq_k": (8, 70), "head_dim": (8, 70)},
+    {"scale": (0.25,)},
+    accepts=_heads_fit,
+)
+_SMALL_ARRAYS = Domain({"size": (0, 40)})
+
 OPERATIONS = (
     Operation(
         "qk_scores",
@@ -115,6 +130,7 @@ OPERATIONS = (
         features=(LAYOUT, SCALE),
         flops=product_flops,
         nbytes=product_bytes,
+        domain=_WITH_HEADS,
     ),
     Operation(
         "causal_mask",
@@ -127,6 +143,7 @@ OPERATIONS = (
             Feature("window", (list,)),
         ),
         exact=True,
+        domain=Domain(features={"window": ([3, 0], [0, 0], [None, 2])}),
     ),
     Operation(
         "apply_mask",
@@ -139,6 +156,7 @@ OPERATIONS = (
         in_place="scores",
         flops=elementwise(1),
         nbytes=moved_bytes(2),
+        domain=Domain({"batch": (0, 2), "heads": (0, 4)}),
     ),
     Operation(
         "softmax",
@@ -151,6 +169,7 @@ OPERATIONS = (
         nbytes=moved_bytes(2),
         probabilities=_softmax_probabilities,
         peers=(peers.TORCH_SOFTMAX,),
+        domain=_SMALL_ARRAYS,
     ),
     Operation(
         "weighted_values",
@@ -161,6 +180,7 @@ OPERATIONS = (
         features=(LAYOUT, Feature("raw", (True,), default=False)),
         flops=product_flops,
         nbytes=product_bytes,
+        domain=_WITH_HEADS,
     ),
     Operation(
         "scale",
@@ -172,6 +192,7 @@ OPERATIONS = (
         in_place="x",
         flops=elementwise(1),
         nbytes=moved_bytes(2),
+        domain=Domain({"size": (0, 40)}, {"factor": (-2.5, 0.0)}),
     ),
     Operation(
         "repeat_kv",
@@ -181,5 +202,6 @@ OPERATIONS = (
         arrays=("x",),
         features=(LAYOUT,),
         exact=True,
+        domain=Domain({"batch": (0, 2), "kv_heads": (0, 3), "n_rep": (1, 4), "head_dim": (0, 70)}),
     ),
 )

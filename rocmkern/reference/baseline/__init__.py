@@ -7,8 +7,11 @@ of `rocmkern.reference` is the unit in which the error of a kernel is measured. 
 
 from __future__ import annotations
 
+from rocmkern.reference.baseline.activations import geglu, swiglu
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.gather import embedding, transpose
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
+from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.baseline.quantized import dequantize_rms_norm, quantized_linear
 from rocmkern.reference.baseline.steps import (
     apply_mask,
@@ -21,11 +24,15 @@ from rocmkern.reference.baseline.steps import (
 )
 
 __all__ = [
+    "add_residual",
     "apply_mask",
     "causal_mask",
     "decode_attention",
     "dequantize_rms_norm",
+    "embedding",
     "flash_attention",
+    "geglu",
+    "layer_norm",
     "linear",
     "matmul",
     "merge_attention",
@@ -33,7 +40,10 @@ __all__ = [
     "qk_scores",
     "quantized_linear",
     "repeat_kv",
+    "rms_norm",
     "scale",
     "softmax",
+    "swiglu",
+    "transpose",
     "weighted_values",
 ]

@@ -1,0 +1,167 @@
+"""Faults of the norms, the gated activations, and the operations that move rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.faults.engine import Edit, Fault
+from rocmkern.tile import api
+
+NORMS = ("rms_norm", "layer_norm")
+
+
+def _without_last_tile_column(square_step: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave the last column of each tile out of a sum of squares."""
+
+    def faulty(tile: Any, m: Any, total: Any) -> Any:
+        values = tile.data.copy()
+        values[:, -1] = 0
+        return square_step(api.Tile(values), m, total)
+
+    return faulty
+
+
+def _plain_squares(square_step: Callable[..., Any]) -> Callable[..., Any]:
+    """Square as it is, in units of 1, and keep the m that there was."""
+
+    def faulty(tile: Any, m: Any, total: Any) -> Any:
+        with np.errstate(all="ignore"):
+            unit = np.where(m > 0, m, np.float32(1))
+            return m, total + ((tile.data * tile.data).sum(axis=1, dtype=np.float32) / (unit * unit)).astype(np.float32)
+
+    return faulty
+
+
+def _forgets_units(square_step: Callable[..., Any]) -> Callable[..., Any]:
+    """Do not rescale what was summed before when a larger value comes."""
+
+    def faulty(tile: Any, m: Any, total: Any) -> Any:
+        new, more = square_step(tile, m, np.zeros_like(total))
+        return new, total + more
+
+    return faulty
+
+
+FAULTS = (
+    Fault(
+        "norm_last_column",
+        "a sum of squares leaves out the last column of each tile",
+        NORMS,
+        replace={"square_step": _without_last_tile_column},
+    ),
+    Fault("norm_plain_squares", "squares overflow or vanish", ("rms_norm",), replace={"square_step": _plain_squares}),
+    Fault("norm_units", "earlier squares are not rescaled", ("rms_norm",), replace={"square_step": _forgets_units}),
+    Fault(
+        "rms_epsilon_outside",
+        "epsilon is added to the root instead of under it",
+        ("rms_norm",),
+        edits=(Edit("rms_norm", "T.sqrt(total * inverse_n + eps * eps)", "(T.sqrt(total * inverse_n) + eps * eps)"),),
+    ),
+    Fault(
+        "rms_without_epsilon",
+        "epsilon is left out",
+        ("rms_norm",),
+        edits=(Edit("rms_norm", "total * inverse_n + eps * eps", "total * inverse_n"),),
+    ),
+    Fault(
+        "rms_sum_not_mean",
+        "the sum of squares is not divided by their number",
+        ("rms_norm",),
+        edits=(Edit("rms_norm", "total * inverse_n + eps * eps", "total + eps * eps"),),
+    ),
+    Fault(
+        "rms_without_offset",
+        "the offset of the weights is left out",
+        ("rms_norm",),
+        edits=(Edit("rms_norm", "n0, cfg.block_n, valid) + weight_offset", "n0, cfg.block_n, valid)"),),
+    ),
+    Fault(
+        "rms_without_residual",
+        "the residual is left out",
+        ("rms_norm",),
+        edits=(
+            Edit(
+                "rms_norm",
+                "t = T.rounded(t + T.load_tile(cfg, residual[a, b], (row,), n0, cfg.block_n, valid), residual)",
+                "t = T.rounded(t, residual)",
+            ),
+        ),
+    ),
+    Fault(
+        "layer_epsilon_outside",
+        "epsilon is added to the root instead of under it",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "T.sqrt(variance + eps * eps)", "(T.sqrt(variance) + eps * eps)"),),
+    ),
+    Fault(
+        "layer_unpadded",
+        "the columns past the end count as the negative mean",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "t = T.pad_columns(t - mean, last, n_columns, 0.0)", "t = t - mean"),),
+    ),
+    Fault(
+        "layer_without_mean",
+        "the mean is not subtracted",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "mean = mean + T.rowsum(t) * inverse_n", "mean = mean * 0.0"),),
+    ),
+    Fault(
+        "layer_without_bias",
+        "the bias is left out",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "    if cfg.with_bias:\n", "    if cfg.with_bias and False:\n"),),
+    ),
+    Fault(
+        "gated_other_side",
+        "the activation acts on the other array",
+        ("swiglu", "geglu"),
+        edits=(
+            Edit(
+                "gated",
+                "def gated(cfg, gate: T.Tensor[4], up: T.Tensor[4],",
+                "def gated(cfg, up: T.Tensor[4], gate: T.Tensor[4],",
+            ),
+        ),
+    ),
+    Fault(
+        "geglu_always_tanh",
+        "gelu is computed by its tanh form",
+        ("geglu",),
+        edits=(Edit("gated", "t = T.gelu(t)", "t = T.gelu_tanh(t)"),),
+    ),
+    Fault(
+        "silu_is_relu",
+        "relu takes the place of silu",
+        ("swiglu",),
+        edits=(Edit("gated", "t = T.silu(t)", "t = T.relu(t)"),),
+    ),
+    Fault(
+        "residual_doubled",
+        "x is added twice",
+        ("add_residual",),
+        edits=(Edit("add_residual", "t + u", "T.copy(t) + t + u"),),
+    ),
+    Fault(
+        "embedding_row_before",
+        "the row before the one that was asked for",
+        ("embedding",),
+        edits=(
+            Edit("embedding", "T.load_tile(cfg, table, (index,)", "T.load_tile(cfg, table, (T.maximum(index - 1, 0),)"),
+        ),
+    ),
+    Fault(
+        "embedding_last_row_out",
+        "the last row of the table counts as outside",
+        ("embedding",),
+        edits=(Edit("embedding", "index < table.shape[0]", "index < table.shape[0] - 1"),),
+    ),
+    Fault(
+        "transpose_first_tile",
+        "every tile is read from the first columns",
+        ("transpose",),
+        edits=(Edit("copy_rows", "T.load_tile(cfg, x[a, b], (row,), n0,", "T.load_tile(cfg, x[a, b], (row,), 0,"),),
+    ),
+)

@@ -1,0 +1,24 @@
+"""Launches of the operations that move rows and change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocmkern.kernels import copy_rows, embedding
+from rocmkern.ops import _configs
+from rocmkern.ops._launch import by_lines, ceil_div, error_word, launch, target_for
+
+
+def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
+    """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
+    target = target_for(out)
+    error = error_word(target, "embedding", "indices", "table")
+    cfg = _configs.line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
+    grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
+    launch(target, embedding.embedding, cfg, grid, [table, indices, out, error], stream)
+
+
+def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
+    """``kernels.copy_rows``."""
+    dense = x.strides[3] == out.strides[3] == x.itemsize
+    by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream, along_lanes=dense)

@@ -1,0 +1,33 @@
+"""Launches of the norms and of the residual sum: ``[..., ..., row, column]`` views."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rocmkern.kernels import add_residual, layer_norm, rms_norm
+from rocmkern.ops._launch import absent, by_lines
+
+
+def launch_rms_norm(
+    x: Any, residual: Any, sums: Any, weight: Any, out: Any, eps: float, weight_offset: float, stream: Any
+) -> None:
+    """``kernels.rms_norm``."""
+    nothing = absent(1, 4, x.dtype)
+    args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
+    args += [math.sqrt(eps), 1 / x.shape[3], weight_offset]
+    features = {"with_residual": residual is not None}
+    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, **features)
+
+
+def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
+    """``kernels.layer_norm``."""
+    parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
+    args = [x, *parameters, out, math.sqrt(eps), 1 / x.shape[3]]
+    features = {"with_weight": weight is not None, "with_bias": bias is not None}
+    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, **features)
+
+
+def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:
+    """``kernels.add_residual``."""
+    by_lines(add_residual.add_residual, add_residual.Config, out, [x, residual, out], stream, along_lanes=True)

@@ -1,0 +1,106 @@
+"""Kernels without products with rows along lanes: what the gates of both kinds of GPU run, against NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from rocmkern import reference
+from rocmkern import tile as T
+from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, softmax
+from rocmkern.tile.api import set_block
+
+
+@dataclass(frozen=True)
+class Lines(T.Config):
+    """Rows along lanes."""
+
+    m: int = 4
+    n: int = 512
+
+
+@T.kernel
+def everything(
+    cfg, x: T.Tensor[2], y: T.Tensor[2], seen: T.Tensor[2], number: T.Tensor[1], index: T.Tensor[1],
+    out: T.Out[3], stats: T.Out[2], col0: T.Int,
+):  # fmt: skip
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid = row < x.shape[0]
+    numbers = T.load_rows(number, (row,), valid)
+    numbered = T.load_integers(index, (row,), valid)
+    a = T.load_tile(cfg, x, (row,), col0, cfg.n, valid)
+    b = T.load_tile(cfg, y, (0,), col0, cfg.n, valid)
+    hidden = T.load_tile(cfg, seen, (row,), col0, cfg.n, valid)
+    T.store_tile(out[0], (row,), 0, T.copy(a) + b * numbers - numbers, valid)
+    T.store_tile(out[1], (row,), 0, T.mask_outside(T.copy(a), col0, numbered, numbered * 3), valid)
+    T.store_tile(out[2], (row,), 0, T.mask_where(T.copy(a), hidden), valid)
+    T.store_tile(out[3], (row,), 0, T.distance(cfg, numbered, col0, cfg.n), valid)
+    T.store_tile(out[4], (row,), 0, T.pad_columns(T.absolute(T.copy(a)), col0, 40, 7.0), valid)
+    T.store_tile(out[5], (row,), 0, T.zeros(cfg, cfg.m, cfg.n) + numbers, valid)
+    T.store_rows(stats[0], (row,), T.rowmax(a), valid)
+    T.store_rows(stats[1], (row,), T.rowsum(a), valid)
+    T.store_rows(stats[2], (row,), T.rowdot(a, T.exp2(T.copy(a))), valid)
+
+
+def check_everything(run, arch: str, dtype, col0: int) -> None:
+    """Every operation that a kernel without products may use."""
+    generator = np.random.default_rng(3)
+    rows, columns = 11, 603
+    x = generator.standard_normal((rows, columns)).astype(dtype)
+    y = generator.standard_normal((1, columns)).astype(dtype)
+    seen = generator.random((rows, columns)) < 0.5
+    number = generator.standard_normal(rows).astype(np.float32)
+    index = generator.integers(0, 300, rows)
+    results = []
+    for where in ("python", arch):
+        out, stats = np.full((6, rows, columns), np.nan, np.float32), np.full((3, rows), np.nan, np.float32)
+        cfg = Lines(arch=where, waves=2, line=True)
+        arguments = [x, y, seen, number, index, out, stats, col0]
+        if where == "python":
+            for block in range(3):
+                set_block((block, 0, 0))
+                everything(cfg, *arguments)
+        else:
+            run(everything, cfg, (3, 1, 1), arguments)
+        results.append((out, stats))
+    (exact, exact_stats), (out, stats) = results
+    np.testing.assert_allclose(out, exact, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(stats, exact_stats, rtol=1e-4, atol=1e-4)
+
+
+def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False) -> None:
+    """The norms, a gated activation, softmax and embedding, in two tiles a row and in one."""
+    generator = np.random.default_rng(columns)
+    shape, dtype = (1, 2, 5, columns), np.dtype(dtype)
+
+    def normal(*shape: int) -> np.ndarray:
+        values = generator.standard_normal((*shape[:-1], 2 * shape[-1])).astype(dtype)
+        return values[..., ::2] if strided else np.ascontiguousarray(values[..., ::2])
+
+    def check(kernel, config, before: list, expected: list, after: list, **features) -> None:
+        outs = [np.full(e.shape, np.nan, dtype) for e in expected]
+        cfg = config(arch=arch, waves=2, line=True, block_m=4, block_n=512, **features)
+        run(kernel, cfg, (2, 2, 1), [*before, *outs, *after])
+        for out, e in zip(outs, expected, strict=True):
+            bound = 8 * float(ml_dtypes.finfo(dtype).eps)
+            np.testing.assert_allclose(out.astype(np.float64), e, rtol=bound, atol=bound)
+
+    x, residual, weight, bias = normal(*shape), normal(*shape), normal(1, columns), normal(1, columns)
+    norms = reference.rms_norm(x, weight[0], residual=residual, weight_offset=1.0)
+    check(
+        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 1 / columns, 1.0],
+        with_residual=True,
+    )  # fmt: skip
+    normed = reference.layer_norm(x, weight[0], bias[0])
+    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 1 / columns])
+    check(gated.gated, gated.Config, [x, residual], [reference.swiglu(x, residual)], [])
+    check(gated.gated, gated.Config, [x, residual], [reference.geglu(x, residual)], [], gelu=True)
+    check(softmax.softmax, softmax.Config, [x], [reference.softmax(x)], [])
+    table, error = x[0, 0], np.zeros(1, np.float32)
+    for last, wrong in ((4, 0.0), (5, 1.0), (-1, 1.0)):
+        indices = np.array([3, 0, 4, last, 1, 1, 2])
+        got = table[indices % 5] * (np.arange(7) != (3 if wrong else 7))[:, None]
+        check(embedding.embedding, embedding.Config, [table, indices], [got.astype(np.float64)], [error])
+        assert error[0] == wrong
