@@ -21,6 +21,7 @@ _HOME = {
     "rocmkern.ops.paged": ("paged_attention",),
     "rocmkern.ops.rope_scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),
     "rocmkern.ops.rotary": ("rope", "rope_append_kv"),
+    "rocmkern.ops.quantized": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),

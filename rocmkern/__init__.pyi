@@ -16,6 +16,10 @@ from rocmkern.ops.norm import add_residual as add_residual
 from rocmkern.ops.norm import layer_norm as layer_norm
 from rocmkern.ops.norm import rms_norm as rms_norm
 from rocmkern.ops.paged import paged_attention as paged_attention
+from rocmkern.ops.quantized import dequantize as dequantize
+from rocmkern.ops.quantized import dequantize_rms_norm as dequantize_rms_norm
+from rocmkern.ops.quantized import quantize as quantize
+from rocmkern.ops.quantized import quantized_linear as quantized_linear
 from rocmkern.ops.rope_scaling import LinearScaling as LinearScaling
 from rocmkern.ops.rope_scaling import Llama3Scaling as Llama3Scaling
 from rocmkern.ops.rope_scaling import YarnScaling as YarnScaling

@@ -45,7 +45,8 @@ class Variant:
     @property
     def features(self) -> str:
         """The configuration in a few words, without the architecture."""
-        return " ".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.settings.items())
+        words = ((name, int(v) if isinstance(v, bool) else v) for name, v in self.settings.items())
+        return " ".join(f"{name}={value}" for name, value in words if value != "")
 
 
 class Recorder:

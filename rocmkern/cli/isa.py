@@ -219,7 +219,7 @@ def _words(text: str) -> list[str]:
 
 def _short(dtypes: tuple[str, ...]) -> str:
     """The element types of a kernel's tensors, runs of equal ones counted: ``4f16,f32,2i32``."""
-    letters = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "bool": "b"}
+    letters = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "bool": "b", "uint8": "u8"}
     runs = [(letters.get(name, name), len(list(run))) for name, run in itertools.groupby(dtypes)]
     return ",".join(f"{count if count > 1 else ''}{name}" for name, count in runs)
 

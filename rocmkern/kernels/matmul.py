@@ -2,8 +2,10 @@
 
 Shapes (any strides)::
 
-    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
-    bias [1, N] or [0, 0]   out [splits, A, B, M, N]
+    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]
+    out [splits, A, B, M, N]
+
+With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
 
 Mapping. A block computes ``block_m`` x ``block_n`` of one product and walks along K, ``block_k`` at a time; both sides
 are windows that move along. Its grid index is (row block and column block, B, A x split): row blocks first, so that
@@ -30,12 +32,15 @@ class Config(T.Config):
         Rows and columns of a block's part of the product, and what it takes of K in a step.
     transposed : bool
         Whether b is stored as [N, K].
+    format : str
+        Quantised format of b; ``""`` is none.
     """
 
     block_m: int = 16
     block_n: int = 16
     block_k: int = 16
     transposed: bool = True
+    format: str = ""
 
     @property
     def window_rows(self) -> int:
@@ -82,7 +87,7 @@ def matmul(
     end = min(begin + share, a.shape[3])
 
     left = T.stage(cfg, a[outer, inner], cfg.block_m, cfg.block_k)
-    right = T.stage(cfg, b[outer, inner], cfg.window_rows, cfg.window_columns)
+    right = T.stage(cfg, T.quantized(b[outer, inner], cfg.format, a), cfg.window_rows, cfg.window_columns)
     left = T.fetch(left, row0, begin)
     right = fetch_right(cfg, right, col0, begin)
     acc = T.zeros(cfg, cfg.block_m, cfg.block_n)

@@ -27,6 +27,7 @@ FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 BOOL = (np.dtype(np.bool_),)
 INT32 = (np.dtype(np.int32),)
+UINT8 = (np.dtype(np.uint8),)
 INTEGERS = (*INT32, np.dtype(np.int64))
 #: Lengths of the rows that elementwise operations work on, the first that divides the problem.
 LINE_LENGTHS = (1024, 512, 256)
@@ -34,7 +35,7 @@ LINE_LENGTHS = (1024, 512, 256)
 HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
-_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *INTEGERS)}
+_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS)}
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 
@@ -353,7 +354,7 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
     if _poison:
-        array.fill(np.nan)
+        array.fill(np.nan if array.dtype in FLOATS else POISON_BYTE)
     return Operand(name, array, source, HOST if like is None else like.place)
 
 

@@ -176,7 +176,7 @@ def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_valu
     return weighted_values.Config(arch=arch, **block, block_n=keys, value_dim=dim)
 
 
-def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **features: bool) -> Any:
+def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **features: Any) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
     With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
@@ -248,8 +248,8 @@ _PRODUCT_TABLE = {
 }
 
 
-def _product_blocks(arch: str) -> ProductBlocks:
-    return _PRODUCT_TABLE[max((prefix for prefix in _PRODUCT_TABLE if arch.startswith(prefix)), key=len)]
+def _product_blocks(arch: str, table: dict[str, ProductBlocks] = _PRODUCT_TABLE) -> ProductBlocks:
+    return table[max((prefix for prefix in table if arch.startswith(prefix)), key=len)]
 
 
 def product_rows(arch: str, itemsize: int) -> list[int]:
@@ -264,6 +264,23 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Con
     block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
     return matmul.Config(
         arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
+    )
+
+
+#: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.
+_QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
+_QUANTISED_TABLE = {
+    **_PRODUCT_TABLE,
+    "cpu-": ProductBlocks(_QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU),
+}
+
+
+def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a and quantised weights."""
+    sizes = _product_blocks(arch, _QUANTISED_TABLE)
+    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    return matmul.Config(
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True, format=format
     )
 
 

@@ -86,7 +86,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def by_lines(
-    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: bool
+    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: Any
 ) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output.
 

@@ -25,12 +25,19 @@ _STEPS_PER_SPLIT = 4
 def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
     """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``."""
     target = target_for(a)
-    outer, inner, rows, depth = a.shape
-    columns = b.shape[3]
     # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
-    cfg = _configs.product(target.arch, rows, b.itemsize, transposed)
+    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed)
+    launch_product(target, cfg, a, b.swapaxes(2, 3) if transposed else b, bias, out, activation, stream)
+
+
+def launch_product(
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any
+) -> None:
+    """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them."""
+    outer, inner, rows, depth = a.shape
+    columns = out.shape[3]
     blocks = ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n)
     splits = 1
     if depth:
@@ -39,14 +46,13 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
 
     no_bias = absent(0, 2, out.dtype)
     bias = no_bias if bias is None else bias
-    left, right = a, b.swapaxes(2, 3) if transposed else b
     grid = (blocks, inner, outer * splits)
     number = _ACTIVATIONS[activation]
     if splits == 1:
-        launch(target, matmul.matmul, cfg, grid, [left, right, bias, out[None], number, 1], stream)
+        launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
     with _Scratch(target, a, (splits, *out.shape), np.dtype(np.float32), stream) as parts:
-        launch(target, matmul.matmul, cfg, grid, [left, right, no_bias, parts, 0, splits], stream)
+        launch(target, matmul.matmul, cfg, grid, [a, b, no_bias, parts, 0, splits], stream)
         cfg = _configs.line(sum_splits.Config, target.arch)
         grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
         launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)

@@ -14,6 +14,7 @@ from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.paging import paged_attention
+from rocmkern.reference.quantized import dequantize, dequantize_rms_norm, quantize, quantized_linear
 from rocmkern.reference.rotary import rope, rope_append_kv
 from rocmkern.reference.steps import (
     apply_mask,
@@ -31,6 +32,8 @@ __all__ = [
     "baseline",
     "causal_mask",
     "decode_attention",
+    "dequantize",
+    "dequantize_rms_norm",
     "embedding",
     "flash_attention",
     "geglu",
@@ -41,6 +44,8 @@ __all__ = [
     "mlp",
     "paged_attention",
     "qk_scores",
+    "quantize",
+    "quantized_linear",
     "repeat_kv",
     "rms_norm",
     "rope",

@@ -9,6 +9,8 @@ Things a kernel handles
 tensor
     An array argument of the kernel, in global memory: ``x.shape``, ``x[i, j]`` (leading integer indices give a
     sub-tensor, a full index gives a scalar), `rows`.
+quantised source
+    A tensor of bytes that is read as rows of elements: `quantized`, for `load_tile` and `stage`.
 rows
     One number per tile row (``int32``, ``float32`` or ``bool``), with Python's operators. NumPy arrays here.
 tile
@@ -41,6 +43,7 @@ import numpy as np
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.formats import RUN, format_named
 
 NEG_INF = float("-inf")
 #: Columns side by side in a lane where rows lie along lanes: 16 bytes of a half type.
@@ -175,6 +178,8 @@ def _show(x: Any) -> str:
     if isinstance(x, np.ndarray) and x.ndim == 1:
         kind = {"float32": "f32", "int32": "i32", "bool": "i1"}.get(x.dtype.name, x.dtype.name)
         return f"{len(x)} rows of {kind}"
+    if isinstance(x, Quantized):
+        return f"a quantised source of {x.format.name}"
     return f"a tensor with {x.ndim} axes" if isinstance(x, np.ndarray) else f"{type(x).__name__} {x!r}"
 
 
@@ -190,6 +195,11 @@ def _match(by: str, x: Any, *others: Any) -> None:
     for y in others:
         if isinstance(y, np.ndarray | Tile) and y.shape[:1] != (m,):
             raise TileError(f"{by}: {_show(x)} and {_show(y)} do not match")
+
+
+def _want_tensor(by: str, x: Any) -> None:
+    if not isinstance(x, np.ndarray):
+        raise TileError(f"{by}: the tensor must be a tensor, got {_show(x)}")
 
 
 def _check_index(by: str, x: np.ndarray, index: tuple, axes: int, valid: np.ndarray) -> None:
@@ -285,6 +295,62 @@ class Stage:
     @property
     def shape(self) -> tuple[int, int]:
         return self.n, self.k
+
+
+class Quantized:
+    """A quantised source. Two-dimensional indices, rows first, give float32 elements."""
+
+    ndim = 2
+
+    def __init__(self, blocks: np.ndarray, format: str, like: np.ndarray):
+        self.blocks, self.format = blocks, format_named(format)
+        if blocks.dtype != np.uint8 or blocks.ndim != 2:
+            raise TileError(f"quantized: blocks must be uint8 with 2 axes, got {blocks.dtype} with {blocks.ndim}")
+        self.dtype = like.dtype
+        self.shape = blocks.shape[0], self.format.columns(blocks.shape[1])
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        rows, columns = index
+        blocks = self.blocks[rows]
+        count = blocks.shape[1] // self.format.nbytes
+        blocks = blocks[:, : count * self.format.nbytes].reshape(len(blocks), count, self.format.nbytes)
+        if not blocks.size:
+            return np.zeros((len(blocks), len(range(*columns.indices(self.shape[1])))), np.float32)
+        first, last = columns.start // self.format.elements, -(-columns.stop // self.format.elements)
+        values = self.format.decode(blocks[:, first:last]).reshape(len(blocks), -1)
+        offset = first * self.format.elements
+        return values[:, columns.start - offset : columns.stop - offset]
+
+
+def quantized(x: np.ndarray, format: str, like: np.ndarray) -> Any:
+    """Read a tensor of bytes as rows of elements.
+
+    Parameters
+    ----------
+    x : tensor, uint8 [R, bytes]
+        Rows of whole blocks; bytes of a row lie side by side. What is left after the last whole block is not read.
+    format : str
+        One of `formats.FORMATS`, known when the kernel is compiled. ``""``: x is returned as it is, so that one kernel
+        text serves quantised and plain matrices.
+    like : tensor
+        Products with a stage of the result take operands of this tensor's dtype; a target may round elements to it
+        there. `load_tile` gives them exactly.
+
+    Returns
+    -------
+    quantised source, [R, elements]
+        For `load_tile` and `stage`, in widths that are multiples of `formats.RUN`, from columns that are multiples of
+        the width.
+    """
+    return Quantized(x, format, like) if format else x
+
+
+def _check_columns(by: str, x: Any, col0: int, width: int) -> None:
+    if isinstance(x, Quantized) and (width % RUN or col0 % width):
+        raise TileError(
+            f"{by}: {_show(x)} is read {RUN} columns at a time, from multiples of the width on; got {width} columns "
+            f"from {col0} on"
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- rows
@@ -399,9 +465,12 @@ def _gather(x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -
 def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -> Tile:
     """``x[index, col0 : col0 + n]`` per row; rows that are not ``valid`` and columns past the end are 0.
 
+    ``x`` is a tensor or a quantised source.
+
     ``index`` has one entry (rows or scalar) for every axis of ``x`` but the last.
     """
     _check_index("load_tile", x, index, x.ndim - 1, valid)
+    _check_columns("load_tile", x, col0, n)
     return Tile(_gather(x, index, col0, n, valid))
 
 
@@ -647,7 +716,8 @@ def rows(x: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, valid: np.ndarray) -> Operand:
-    """As `load_tile`, as the left operand of a product."""
+    """As `load_tile` of a tensor, as the left operand of a product."""
+    _want_tensor("load_operand", x)
     _check_index("load_operand", x, index, x.ndim - 1, valid)
     return Operand(_gather(x, index, col0, k, valid))
 
@@ -661,7 +731,7 @@ def operand(tile: Tile, like: Stage) -> Operand:
 def stage(
     cfg: Config, source: np.ndarray, n: int, k: int, like: np.ndarray | None = None, paged: bool = False
 ) -> Stage:
-    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor ``source``.
+    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor or quantised ``source``.
 
     The stages of a kernel share the architecture's local memory.
 
@@ -726,6 +796,7 @@ def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
         raise TileError("fetch: a window is already on its way; acquire it first")
     if st.paged and st.pages is None:
         raise TileError("fetch: a stage made with paged=True needs `paged` first")
+    _check_columns("fetch", st.source, col0, st.k)
     st.fetched = row0, col0
     return st
 
@@ -823,8 +894,8 @@ OPERATIONS: dict[str, Callable] = {
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        square_step, rows, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn, dot,
-        dot_nn_where, rotations, rotate, paged,
+        square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
+        dot, dot_nn_where, rotations, rotate, paged,
     )
 }  # fmt: skip
 

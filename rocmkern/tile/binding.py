@@ -50,14 +50,17 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
                 raise numba.TypingError(f"cfg has no attribute {attr!r}; it has: {fields}")
             return types.literal(getattr(cfg.cfg, attr))
 
-    class TensorAttributes(numba.AttributeTemplate):
-        key = tile.Tensor
-
-        def resolve_shape(self, x: Any) -> Any:
-            return types.UniTuple(types.int64, x.ndim)
-
     typing.register_attr(ConfigAttributes)
-    typing.register_attr(TensorAttributes)
+    for with_shape in (tile.Tensor, tile.Quantized):
+
+        class ShapeAttribute(numba.AttributeTemplate):
+            key = with_shape
+
+            def resolve_shape(self, x: Any) -> Any:
+                return types.UniTuple(types.int64, x.ndim)
+
+        typing.register_attr(ShapeAttribute)
+        lower.lower_getattr(with_shape, "shape")(lowering.tensor_shape)
 
     def config_attribute(context: Any, builder: Any, ty: Any, value: Any, attr: str) -> Any:
         literal = getattr(ty.cfg, attr)
@@ -70,7 +73,6 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
 
     lower.lower_constant(tile.Config)(config_constant)
     lower.lower_getattr_generic(tile.Config)(config_attribute)
-    lower.lower_getattr(tile.Tensor, "shape")(lowering.tensor_shape)
 
 
 def bind_device_functions(numba: SimpleNamespace) -> None:

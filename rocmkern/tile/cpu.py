@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from rocmkern.tile.activations import Activations
 from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import local_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.formats import FORMATS, RUN, Format
 from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
@@ -274,7 +276,7 @@ ACTIVATIONS = Activations(exp2=_exp2, divide=ir.IRBuilder.fdiv)
 # ------------------------------------------------------------------------------------- element types in memory <-> f32
 
 _STORAGE = {
-    "float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64,
+    "float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64, "uint8": I8,
     "int8": I8, "float8_e4m3fn": I8, "float8_e5m2": I8,
 }  # fmt: skip
 
@@ -290,7 +292,9 @@ def _from_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(x, wide(I32)), const(wide(I32), 16)), wide(F32))
     if dtype == "bool":
         return b.uitofp(b.icmp_unsigned("!=", x, const(x.type, 0)), wide(F32))
-    return from_byte(b, x, dtype) if dtype in QUANTIZED else b.sitofp(x, wide(F32))
+    if dtype in QUANTIZED:
+        return from_byte(b, x, dtype)
+    return (b.uitofp if dtype == "uint8" else b.sitofp)(x, wide(F32))
 
 
 def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -309,6 +313,69 @@ def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         bits = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
         return b.trunc(b.lshr(bits, const(wide(I32), 16)), wide(I16))
     raise TypingError(f"a tile cannot be stored as {dtype}")
+
+
+# --------------------------------------------------------------------------------------------------- quantised sources
+
+
+class _Block:
+    """A `formats.BlockReader`: `RUN` elements are one vector."""
+
+    def __init__(self, b: ir.IRBuilder, start: ir.Value, arch: str):
+        self.b, self.start, self.arch = b, start, arch
+
+    def load(self, offset: ir.Value, ty: ir.Type) -> ir.Value:
+        return self.b.load(at(self.b, self.start, self.b.zext(offset, I64), ty), align=1)
+
+    def byte(self, offset: ir.Value) -> ir.Value:
+        return self.b.zext(self.load(offset, I8), I32)
+
+    def short(self, offset: ir.Value) -> ir.Value:
+        return self.b.zext(self.load(offset, I16), I32)
+
+    def half(self, offset: ir.Value) -> ir.Value:
+        return self.b.fpext(self.load(offset, F16), F32)
+
+    def fields(self, offset: ir.Value, count: int, width: int) -> list[ir.Value]:
+        b, wide = self.b, _vec(I32, count)
+        packed = self.load(offset, _vec(I8, count * width // 8))
+        if width == 8:
+            return [b.zext(packed, wide)]
+        places = [divmod(i * width, 8) for i in range(count)]
+        low = b.zext(_shuffle(b, packed, packed, [byte for byte, _ in places]), wide)
+        if 8 % width:
+            following = [min(byte + 1, packed.type.count - 1) for byte, _ in places]
+            low = b.or_(low, b.shl(b.zext(_shuffle(b, packed, packed, following), wide), const(wide, 8)))
+        shifted = b.lshr(low, ir.Constant(wide, [shift for _, shift in places]))
+        return [b.and_(shifted, const(wide, (1 << width) - 1))]
+
+    def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
+        floats = _vec(F32, 16)
+        if self.arch != "cpu-avx512":
+            return None
+        # vpermps takes the low four bits of each index.
+        table = ir.Constant(floats, list(numbers))
+        return [call(self.b, "llvm.x86.avx512.permvar.sf.512", floats, [table, x]) for x in lanes]
+
+
+def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int, arch: str) -> list:
+    """Elements ``column .. column + width`` of a row of blocks, `RUN` at a time: (offset from column, vector).
+
+    ``column`` is a multiple of ``width``, which divides a block or is one. All are decoded before one can be stored:
+    what they share is loaded once.
+    """
+    block = b.udiv(column, const(I64, kind.elements))
+    start = b.gep(row, [b.mul(block, const(I64, kind.nbytes))])
+    # Where a run starts in its block is a constant if that is known: then so are the positions of its bits.
+    first = const(I32, 0)
+    if width < kind.elements:
+        first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    runs = []
+    for offset in range(0, width, RUN):
+        place = const(I32, offset) if width == kind.elements else b.add(first, const(I32, offset))
+        (vector,) = kind.emit(b, _Block(b, start, arch), place, RUN)
+        runs.append((offset, vector))
+    return runs
 
 
 # ------------------------------------------------------------------------------------------------------------ lowering
@@ -540,11 +607,37 @@ class CpuLowering(TensorLowering):
         value = self.new(context, b, out)
         data = self.data(context, b, out, value)
         shape = SimpleNamespace(m=out.m, n=columns, hw=out.hw)
+        if isinstance(ty, TILE.Quantized):
+            self.load_quantised(context, b, sig, x, index, col0, shape, valid, data)
+            return impl_ret_new_ref(context, b, out, value)
         window = self.window(context, b, ty, x, sig.args[2], index, sig.args[3], col0, shape, valid)
         self.transfer(b, shape, data, ty.dtype, window, load=True)
         return impl_ret_new_ref(context, b, out, value)
 
     load_operand = load_tile
+
+    def load_quantised(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, shape: Any, valid: Any, data: Any
+    ) -> None:
+        """Decode a tile; a run of elements exists or does not, as blocks are whole."""
+        ty = sig.args[1]
+        kind = FORMATS[ty.format]
+        addresses, extent, _ = self.row_addresses(context, b, ty, x, sig.args[2], index, shape.m)
+        first, flags = self.scalar(context, b, sig.args[3], col0, "i64"), self.spill(b, valid)
+        column_step, row_step = (shape.m, 1) if self.by_column(shape) else (1, shape.n)
+        unit = math.gcd(shape.n, kind.elements)
+        cgutils.memset(b, data, const(I64, shape.m * shape.n * 4), 0)
+        columns = _smin(b, b.sub(extent, first), const(I64, shape.n))
+        with _loop(b, shape.m) as (r, _), b.if_then(self.flag(b, flags, r)), _loop(b, columns, unit) as (c, _):
+            row = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(I8))
+            into = b.add(b.mul(r, const(I64, row_step)), b.mul(c, const(I64, column_step)))
+            for offset, vector in _decode(b, kind, row, b.add(first, c), unit, shape.hw[0]):
+                start = b.add(into, const(I64, offset * column_step))
+                if column_step == 1:
+                    _store(b, vector, data, start)
+                    continue
+                for i in range(RUN):
+                    _store(b, _element(b, vector, i), data, b.add(start, const(I64, i * column_step)))
 
     def store_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
@@ -974,6 +1067,9 @@ class CpuLowering(TensorLowering):
         storage, size, w = _STORAGE[ty.source], DTYPES[ty.source], VECTOR_WIDTH[ty.hw[0]]
         st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
         st.cols = _smax(b, const(I64, 0), _smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
+        if ty.format:
+            self.decode_window(context, b, ty, st)
+            return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
         one_page = const(I1, 1)
         if ty.paged:
             some, nothing = b.icmp_signed(">", st.count, const(I64, 0)), st.source
@@ -1017,6 +1113,19 @@ class CpuLowering(TensorLowering):
         st.window = b.select(in_place, origin, buffer)
         st.ld = b.select(in_place, b.ashr(st.row_stride, const(I64, 2)), const(I64, ty.k))
         return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
+
+    @staticmethod
+    def decode_window(context: Any, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+        """Decode the fetched window into the stage's buffer."""
+        kind, unit = FORMATS[ty.format], math.gcd(ty.k, FORMATS[ty.format].elements)
+        buffer = context.nrt.meminfo_data(b, st.meminfo)
+        with _loop(b, st.count) as (r, _):
+            row = b.gep(st.source, [b.mul(b.add(st.row0, r), st.row_stride)])
+            with _loop(b, st.cols, unit) as (c, _):
+                into = b.add(b.mul(r, const(I64, ty.k)), c)
+                for offset, vector in _decode(b, kind, row, b.add(st.col0, c), unit, ty.hw[0]):
+                    _store(b, vector, buffer, b.add(into, const(I64, offset)))
+        st.window, st.ld = buffer, const(I64, ty.k)
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         return impl_ret_borrowed(context, b, sig.return_type, stage)

@@ -48,6 +48,8 @@ from rocmkern.tile.activations import Activations
 from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.formats import FORMATS, RUN
+from rocmkern.tile.lanes import FoldingBuilder, LaneReader
 from rocmkern.tile.tensors import (
     F16,
     F32,
@@ -319,6 +321,8 @@ class _StageModel(models.StructModel):
         members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
         if ty.paged:
             members += [(name, types.int64) for name in PAGED_MEMBERS]
+        # The bytes of this thread's part of the next window of a quantised source, on their way.
+        members += [(name, types.int32) for name in _raw_words(ty)]
         super().__init__(manager, ty, members)
 
 
@@ -628,7 +632,7 @@ def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: An
 # ------------------------------------------------------------------------------------------------------- global memory
 
 _BITS = {
-    "float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64",
+    "float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64", "uint8": "u8",
     "int8": "u8", "float8_e4m3fn": "u8", "float8_e5m2": "u8",
 }  # fmt: skip
 #: PTX register constraint and LLVM type that take a loaded element.
@@ -652,7 +656,9 @@ def _bits_to_float32(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(x, I32), const(I32, 16)), F32)
     if dtype == "bool":
         return b.uitofp(b.icmp_signed("!=", x, const(I32, 0)), F32)
-    return from_byte(b, b.trunc(x, I8), dtype) if dtype in QUANTIZED else b.sitofp(x, F32)
+    if dtype in QUANTIZED:
+        return from_byte(b, b.trunc(x, I8), dtype)
+    return b.uitofp(x, F32) if dtype == "uint8" else b.sitofp(x, F32)
 
 
 def _store_bits(b: ir.IRBuilder, address: ir.Value, bits: ir.Value, exists: ir.Value) -> None:
@@ -733,6 +739,72 @@ def _float32_to_pairs(b: ir.IRBuilder, values: list[ir.Value], dtype: str) -> li
     if dtype == "float32":
         return [b.bitcast(x, I32) for x in values]
     return _to_fragments(b, values, dtype)
+
+
+# --------------------------------------------------------------------------------------------------- quantised sources
+
+
+def _unit(ty: Any) -> int:
+    """Consecutive elements of a stage of a quantised source that one thread decodes at a time."""
+    return 2 * RUN if ty.k % (2 * RUN) == 0 else RUN
+
+
+def _units_per_thread(ty: Any) -> int:
+    return -(-ty.n * ty.k // (_unit(ty) * LANES * ty.hw[1]))
+
+
+def _decode_unit(
+    b: ir.IRBuilder, name: str, row: ir.Value, column: ir.Value, count: int, load: Callable[..., ir.Value]
+) -> list[ir.Value]:
+    """Elements ``column`` (i64) to ``column + count`` of a row of blocks at an address, as float32.
+
+    ``count`` divides ``column``, and they belong to one block. ``load(address, needed)`` is asked for aligned 32-bit
+    words; those that are not needed may hold anything, and so no byte is read beyond a word with one that is needed.
+    """
+    kind, fold = FORMATS[name], FoldingBuilder(b)
+    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    start = b.add(row, block)
+
+    def words(offset: ir.Value, nbytes: int) -> list[ir.Value]:
+        address = b.add(start, b.zext(offset, I64))
+        low = b.and_(b.trunc(address, I32), const(I32, 3))
+        base, end = b.and_(address, const(I64, ~3)), b.add(low, const(I32, nbytes))
+        raw = [
+            load(b.add(base, const(I64, 4 * i)), b.icmp_unsigned(">", end, const(I32, 4 * i)))
+            for i in range((nbytes + 6) // 4)
+        ]
+        shift = b.shl(low, const(I32, 3))
+        code = "shf.r.wrap.b32 $0, $1, $2, $3;"
+        return [
+            _asm(b, code, I32, "=r,r,r,r", [raw[i], raw[min(i + 1, len(raw) - 1)], shift])
+            for i in range((nbytes + 3) // 4)
+        ]
+
+    reader, step = LaneReader(fold, words), min(count, RUN)
+    first = const(I32, 0) if count == kind.elements else b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
+    return list(itertools.chain(*runs))
+
+
+def _raw_words(ty: Any) -> list[str]:
+    """Members of a stage that hold the bytes on their way: an array would not be kept in registers."""
+    if not ty.format:
+        return []
+    return [f"raw{i}" for i in range(_units_per_thread(ty) * _words_of_unit(ty.format, _unit(ty)))]
+
+
+@functools.cache
+def _words_of_unit(name: str, unit: int) -> int:
+    """Words that `_decode_unit` asks for."""
+    asked = []
+    fn = ir.Function(ir.Module(), ir.FunctionType(VOID, [I64, I64]), "count")
+
+    def load(address: ir.Value, needed: ir.Value) -> ir.Value:
+        asked.append(address)
+        return const(I32, 0)
+
+    _decode_unit(ir.IRBuilder(fn.append_basic_block()), name, *fn.args, unit, load)
+    return len(asked)
 
 
 # ------------------------------------------------------------------------------------------------------- shared memory
@@ -1208,8 +1280,29 @@ class CudaLowering(TensorLowering):
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
     ) -> ir.Value:
+        if isinstance(sig.args[1], TILE.Quantized):
+            return self.load_quantised(context, b, sig, x, index, col0, valid)
         words = self.gather(context, b, sig, x, index, col0, valid)
         return _pack(b, _pairs_to_float32(b, words, sig.args[1].dtype))
+
+    def load_quantised(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any
+    ) -> ir.Value:
+        """A tile of a quantised source, element by element."""
+        (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(_column_of_lane(b), I64))
+        valid, values = _unpack(b, valid), []
+        for slot, c in _elements(ty):
+            column = b.add(first, const(I64, c))
+            exists = b.and_(valid[slot], b.icmp_signed("<", column, extent))
+
+            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
+                return _load_bits(b, address, "float32", b.and_(exists, needed))
+
+            (value,) = _decode_unit(b, x_ty.format, rows[slot], column, 1, load)
+            values.append(b.select(exists, value, const(F32, 0.0)))
+        return _pack(b, values)
 
     def store_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
@@ -1539,6 +1632,8 @@ class CudaLowering(TensorLowering):
         st.source = b.ptrtoint(data, I64)
         st.rows, st.columns = shape
         st.row_stride, st.column_stride = strides
+        for name in _raw_words(ty):
+            setattr(st, name, const(I32, 0))
         st.window = b.add(memory, const(I32, _window_bytes(ty)))
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
         for name in PAGED_MEMBERS if ty.paged else ():
@@ -1578,10 +1673,59 @@ class CudaLowering(TensorLowering):
         starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
         st.row0, st.col0 = (*starts, const(I64, 0))[:2]
         self.unsettle(b)
+        if ty.format:
+            self.fetch_quantised(b, ty, st)
+            return st._getvalue()
         if _rows_per_pass(ty) and ty.source == ty.dtype:
             self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
         _asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         return st._getvalue()
+
+    @staticmethod
+    def units(b: ir.IRBuilder, ty: Any, st: Any) -> Iterator[tuple]:
+        """This thread's parts of the window of a quantised source that is being fetched.
+
+        Yields the address of the row, the first column, whether that exists, the place in the window, and whether the
+        window has such a part.
+        """
+        unit, threads = _unit(ty), LANES * ty.hw[1]
+        across, total = ty.k // unit, ty.n * ty.k // unit
+        for i in range(_units_per_thread(ty)):
+            number = b.add(_thread(b), const(I32, i * threads))
+            inside = b.icmp_unsigned("<", number, const(I32, total)) if (i + 1) * threads > total else const(I1, 1)
+            row, column = (
+                b.udiv(number, const(I32, across)),
+                b.mul(b.urem(number, const(I32, across)), const(I32, unit)),
+            )
+            into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, DTYPES[ty.dtype])))
+            row, column = b.add(st.row0, b.zext(row, I64)), b.add(st.col0, b.zext(column, I64))
+            exists = b.and_(b.icmp_signed("<", row, st.rows), b.icmp_signed("<", column, st.columns))
+            yield b.add(st.source, b.mul(row, st.row_stride)), column, b.and_(exists, inside), into, inside
+
+    def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+        """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
+        raw = []
+        for row, column, exists, _, _ in self.units(b, ty, st):
+
+            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
+                raw.append(_load_bits(b, address, "float32", b.and_(exists, needed)))
+                return raw[-1]
+
+            _decode_unit(b, ty.format, row, column, _unit(ty), load)
+        for name, word in zip(_raw_words(ty), raw, strict=True):
+            setattr(st, name, word)
+
+    def acquire_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+        """Decode what was loaded and write it to the window; what does not exist was read as zeros."""
+        raw, into = iter([getattr(st, name) for name in _raw_words(ty)]), b.sub(st.both, st.window)
+        for row, column, _, place, inside in self.units(b, ty, st):
+            numbers = _decode_unit(b, ty.format, row, column, _unit(ty), lambda address, needed: next(raw))
+            words = _float32_to_pairs(b, numbers, ty.dtype)
+            address, flag = b.add(into, place), b.zext(inside, I32)
+            for i in range(0, len(words), 4):
+                store = f"@p st.shared.v4.b32 [$0+{4 * i}], {{$2, $3, $4, $5}};"
+                code = f"{{.reg .pred p; setp.ne.b32 p, $1, 0; {store}}}"
+                _asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
 
     @staticmethod
     def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
@@ -1743,6 +1887,13 @@ class CudaLowering(TensorLowering):
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
         state = _states.get(b.function)
+        if ty.format:
+            self.acquire_quantised(b, ty, st)
+            _wait_for_fetches(b)
+            if state is not None:
+                state.settled = b.block
+            st.window = b.sub(st.both, st.window)
+            return st._getvalue()
         window = self.fetched_window(b, ty, st)
         # One wait and one barrier serve all acquires that follow each other: every fetch before them has arrived, and
         # all threads are done with the windows that the next fetches overwrite.

@@ -48,6 +48,8 @@ from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.formats import FORMATS, Format
+from rocmkern.tile.lanes import LaneReader
 from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
@@ -863,7 +865,9 @@ def _widen(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
         return b.bitcast(b.shl(b.zext(bits, like(I32)), const(like(I32), 16)), like(F32))
     if dtype == "bool":
         return b.uitofp(b.icmp_unsigned("!=", bits, const(bits.type, 0)), like(F32))
-    return from_byte(b, bits, dtype) if dtype in QUANTIZED else b.sitofp(bits, like(F32))
+    if dtype in QUANTIZED:
+        return from_byte(b, bits, dtype)
+    return (b.uitofp if dtype == "uint8" else b.sitofp)(bits, like(F32))
 
 
 def _narrow(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
@@ -875,6 +879,37 @@ def _narrow(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     if dtype == "float32":
         return x
     raise TypingError(f"float32 values can be stored as float32, float16 and bfloat16, not as {dtype}")
+
+
+def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list:
+    """Elements ``column`` (i64) to ``column + count`` of a row of blocks in global memory, as float32.
+
+    They belong to one block, and ``count`` divides ``column``. ROCm allows unaligned loads of 4 bytes and more; what is
+    shorter is taken out of aligned words, none of which lies beyond the bytes that are asked for.
+    """
+    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    start = b.gep(row, [block], source_etype=I8)
+
+    def words(offset: ir.Value, nbytes: int) -> list:
+        whole, rest = divmod(nbytes, 4)
+        found, place = [], b.zext(offset, I64)
+        if whole:
+            found = _elements(b, _load(b, start, place, ir.VectorType(I32, whole), 1))
+        place = b.add(place, const(I64, 4 * whole))
+        if rest == 1:
+            found.append(b.zext(_load(b, start, place, I8, 1), I32))
+        elif rest:
+            shift = b.and_(b.add(b.ptrtoint(start, I64), place), const(I64, 3))
+            low = _load(b, start, b.sub(place, shift), I32, 4)
+            end = b.add(place, const(I64, rest - 1))
+            high = _load(b, start, b.sub(end, b.and_(b.add(shift, const(I64, rest - 1)), const(I64, 3))), I32, 4)
+            found.append(_math(b, "fshr", high, low, b.shl(b.trunc(shift, I32), const(I32, 3))))
+        return found
+
+    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    reader, step = LaneReader(b, words), count if count >= 4 else 1
+    runs = [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
+    return _flat(runs)
 
 
 def _memory_int(dtype: str) -> ir.IntType:
@@ -1052,6 +1087,7 @@ class HipLowering(TensorLowering):
         if isinstance(layout, LineLayout):
             return self.gather_lines(context, b, sig, x, index, col0, valid, layout)
         atom, size = layout.atom, DTYPES[ty.dtype]
+        kind = FORMATS[ty.format] if isinstance(ty, TILE.Quantized) else None
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         base = _in_space(b, data, GLOBAL)
         # What is computed from them is not kept in scalar registers around a loop.
@@ -1071,10 +1107,25 @@ class HipLowering(TensorLowering):
                 _schedule_no_further(b)
             return vectors
 
+        def decoded(offset: ir.Value) -> list:
+            vectors, (left, left_again) = [], _remaining(b, first, columns, n)
+            row = b.gep(base, [offset], source_etype=I8)
+            for c in range(n // 16):
+                items = []
+                for i in range(atom.registers):
+                    column = 16 * c + atom.register_step * i
+                    place = b.select(_below(b, column, left), b.add(first, const(I64, column)), const(I64, 0))
+                    (value,) = _decode(b, kind, row, place, 1)
+                    items.append(b.select(_below(b, column, left_again), value, const(F32, 0.0)))
+                vectors.append(_vector(b, items))
+                _schedule_no_further(b)
+            return vectors
+
         nothing = [const(ir.VectorType(F32, atom.registers), 0.0)] * (n // 16)
         some = b.icmp_unsigned("!=", columns, const(I64, 0))
+        load = decoded if kind else block
         return [
-            _branch(b, b.and_(ok, some), lambda offset=offset: block(offset), lambda: nothing)
+            _branch(b, b.and_(ok, some), lambda offset=offset: load(offset), lambda: nothing)
             for ok, offset in zip(_flags(b, valid), offsets, strict=True)
         ]
 
@@ -1523,9 +1574,40 @@ class HipLowering(TensorLowering):
         row = b.mul(b.udiv(number, across), const(I32, copy.block_rows))
         return row, b.mul(b.urem(number, across), const(I32, copy.block_columns)), exists
 
+    def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: ir.Value, row0: ir.Value, col0: ir.Value) -> ir.Value:
+        """Load and decode this lane's part of a window of a quantised source."""
+        window, kind = Window(ty), FORMATS[ty.format]
+        source, rows, columns, row_stride, _ = _items(b, st)[:5]
+        base, thread = _in_space(b, source, GLOBAL), _opaque(b, _thread(b), "v")
+        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed("<", col0, columns))
+
+        def chunks(copy: Copy) -> list:
+            out, width = [], copy.block_columns
+            for i in range(copy.per_lane):
+                row, column, _ = self.block(b, window, copy, i, thread)
+                column = b.add(col0, b.zext(column, I64))
+                for r in range(copy.block_rows):
+                    number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
+                    ok = b.and_(b.icmp_signed("<", number, rows), b.icmp_signed("<", column, columns))
+                    line = b.gep(base, [b.mul(b.select(ok, number, row0), row_stride)], source_etype=I8)
+                    numbers = _decode(b, kind, line, b.select(ok, column, const(I64, 0)), width)
+                    numbers = [b.select(ok, x, const(F32, 0.0)) for x in numbers]
+                    items = _vector(b, [_narrow(b, x, window.dtype) for x in numbers])
+                    out.append(b.bitcast(items, copy.chunk))
+            return out
+
+        for number, copy in enumerate(window.copies):
+            nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
+            found = _branch(b, some, lambda copy=copy: chunks(copy), lambda nothing=nothing: nothing)
+            st = b.insert_value(st, _array(b, found), self.member(number, CHUNKS))
+        _keep_order(b)
+        return st
+
     def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value, *start: ir.Value) -> ir.Value:
         window, source = Window(sig.args[0]), _items(b, st)[:5]
         row0, *col0 = (self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True))
+        if sig.args[0].format:
+            return self.fetch_quantised(b, sig.args[0], st, row0, (*col0, const(I64, 0))[0])
         if col0:
             # The source from that column on: a narrower one, which may have to be read in another way.
             source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)

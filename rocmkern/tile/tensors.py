@@ -7,6 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from rocmkern.tile.formats import FORMATS
+
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
@@ -70,9 +72,13 @@ def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> 
 
 
 def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace) -> None:
-    """A tensor is stored as its address, its shape and its strides in bytes."""
+    """A tensor is stored as its address, its shape and its strides in bytes; a quantised source too.
+
+    The shape of the latter counts elements, and its second stride has no meaning.
+    """
     types = numba.types
 
+    @numba.register_model(tile.Quantized)
     @numba.register_model(tile.Tensor)
     class TensorModel(numba.models.StructModel):
         def __init__(self, manager: Any, ty: Any):
@@ -145,6 +151,15 @@ class TensorLowering:
             return builder.load(at(builder, data, offset, element))
         data = builder.gep(data, [offset])
         return self.pack_tensor(context, builder, sig.return_type, data, shape[n:], strides[n:])
+
+    def quantized(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, *_: Any) -> ir.Value:
+        ty = sig.return_type
+        if isinstance(ty, self.tile.Tensor):
+            return x
+        data, (rows, nbytes), (stride, _) = self.unpack_tensor(context, builder, sig.args[0], x)
+        kind = FORMATS[ty.format]
+        columns = builder.mul(builder.udiv(nbytes, const(I64, kind.nbytes)), const(I64, kind.elements))
+        return self.pack_tensor(context, builder, ty, data, [rows, columns], [stride, const(I64, 0)])
 
     def rows(
         self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, start: ir.Value, stop: ir.Value

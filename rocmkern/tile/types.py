@@ -17,10 +17,11 @@ from typing import Any
 
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.formats import FORMATS, RUN
 
 #: Element types of tensors in memory, and their size in bytes.
 DTYPES = {
-    "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1,
+    "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1, "uint8": 1,
     "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 #: Those that stages convert.
@@ -49,9 +50,9 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     Returns
     -------
     types.SimpleNamespace
-        The classes ``Config, Tensor, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a function
-        of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or None where
-        the rule does not apply.
+        The classes ``Config, Tensor, Quantized, Rows, Tile, Operand, Stage`` and ``rules``, a dict from an operation (a
+        function of `api` or `entry`, or an operator) to a function of argument types that returns the result type, or
+        None where the rule does not apply.
     """
 
     class Config(types.Type):
@@ -72,6 +73,15 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         def __init__(self, dtype: str, ndim: int):
             self.dtype, self.ndim = dtype, ndim
             super().__init__(name=f"{prefix}.Tensor({dtype},{ndim})")
+
+    class Quantized(types.Type):
+        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``."""
+
+        ndim = 2
+
+        def __init__(self, format: str, dtype: str):
+            self.format, self.dtype = format, dtype
+            super().__init__(name=f"{prefix}.Quantized({format},{dtype})")
 
     class Rows(types.Type):
         """One ``f32``, ``i32`` or ``i1`` per tile row."""
@@ -97,12 +107,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     class Stage(types.Type):
         """[n, k] window in local memory.
 
-        It holds ``dtype``, converted from a tensor of ``source``; ``paged`` says that a page table leads to the rows.
+        It holds ``dtype``, converted from a tensor of ``source``, or decoded from blocks of ``format``; ``paged`` says
+        that a page table leads to the rows.
         """
 
-        def __init__(self, n: int, k: int, dtype: str, hw: tuple, source: str, paged: bool):
+        def __init__(self, n: int, k: int, dtype: str, hw: tuple, source: str, paged: bool, format: str = ""):
             self.n, self.k, self.dtype, self.hw, self.source, self.paged = n, k, dtype, hw, source, paged
-            super().__init__(name=f"{prefix}.Stage({n},{k},{dtype},{hw},{source},{paged})")
+            self.format = format
+            super().__init__(name=f"{prefix}.Stage({n},{k},{dtype},{hw},{format or source},{paged})")
 
     def fail(message: str) -> None:
         raise error(message)
@@ -118,6 +130,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             return f"a stage [{t.n}, {t.k}] of {t.dtype}"
         if isinstance(t, Tensor):
             return f"a tensor of {t.dtype} with {t.ndim} axes"
+        if isinstance(t, Quantized):
+            return f"a quantised source of {t.format}"
         return str(t)
 
     def want(cls: type, t: Any, what: str) -> Any:
@@ -140,7 +154,9 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         return is_int(t) or is_float(t)
 
     def index_of(op: str, x: Any, index: Any, columns: int, m: int) -> None:
-        axes = want(Tensor, x, f"{op}: the tensor").ndim - columns
+        if not (columns and isinstance(x, Quantized)):
+            want(Tensor, x, f"{op}: the tensor")
+        axes = x.ndim - columns
         entries = list(index) if isinstance(index, types.BaseTuple) else []
         if len(entries) != axes:
             fail(f"{op}: {show(x)} needs {axes} index entries, got {len(entries)}")
@@ -195,6 +211,23 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(x, start, stop):
         want(Tensor, x, "rows: the tensor")
         return x
+
+    @rule(api.quantized)
+    def _(x, format, like):
+        name = getattr(format, "literal_value", None)
+        if name == "":
+            return want(Tensor, x, "quantized: the tensor")
+        if name not in FORMATS:
+            fail(f"quantized: the format must be one of {', '.join(FORMATS)}, known when the kernel is compiled")
+        if not isinstance(x, Tensor) or x.dtype != "uint8" or x.ndim != 2:
+            fail(f"quantized: blocks must be a tensor of uint8 with 2 axes, got {show(x)}")
+        if want(Tensor, like, "quantized: like").dtype not in STORABLE:
+            fail(f"quantized: elements can be {', '.join(STORABLE)}, not {like.dtype}")
+        return Quantized(name, like.dtype)
+
+    def whole_runs(op: str, source: Any, columns: int) -> None:
+        if isinstance(source, Quantized) and columns % RUN:
+            fail(f"{op}: {show(source)} is read {RUN} columns at a time, got {columns}")
 
     @rule(operator.getitem)
     def _(x, index):
@@ -278,6 +311,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.load_tile)
     def _(cfg, x, index, col0, n, valid):
         index_of("load_tile", x, index, 1, valid_rows("load_tile", valid).m)
+        whole_runs("load_tile", x, literal(n, "load_tile: n"))
         return Tile(valid.m, literal(n, "load_tile: n"), want(Config, cfg, "load_tile: cfg").hw)
 
     @rule(api.store_tile)
@@ -374,6 +408,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)
     def _(cfg, x, index, col0, k, valid):
+        want(Tensor, x, "load_operand: the tensor")
         index_of("load_operand", x, index, 1, valid_rows("load_operand", valid).m)
         return Operand(valid.m, literal(k, "load_operand: k"), x.dtype, want(Config, cfg, "load_operand: cfg").hw)
 
@@ -385,16 +420,18 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.stage)
     def _(cfg, source, n, k, like=None, paged=None):
         want(Config, cfg, "stage: cfg")
-        want(Tensor, source, "stage: the source")
-        if source.ndim != 2:
+        quantised = isinstance(source, Quantized)
+        if not quantised and want(Tensor, source, "stage: the source").ndim != 2:
             fail(f"stage: the source must have 2 axes, got {show(source)}")
         dtype = source.dtype if like is None else want(Tensor, like, "stage: like").dtype
-        if dtype != source.dtype and source.dtype not in QUANTIZED:
+        if dtype != source.dtype and (quantised or source.dtype not in QUANTIZED):
             fail(f"stage: {show(source)} cannot be held as {dtype}")
         if paged is not None and not isinstance(getattr(paged, "literal_value", None), bool):
             fail(f"stage: paged must be known when the kernel is compiled (an attribute of cfg), got {show(paged)}")
         through = paged is not None and paged.literal_value
-        st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), dtype, cfg.hw, source.dtype, through)
+        whole_runs("stage", source, literal(k, "stage: k"))
+        kind = source.format if quantised else ""
+        st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), dtype, cfg.hw, source.dtype, through, kind)
         limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
         if need > limit:
             room = f"{cfg.cfg.arch} has {limit} bytes of local memory"
@@ -511,5 +548,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         rules[op] = logical(op)
 
     return SimpleNamespace(
-        Config=Config, Tensor=Tensor, Rows=Rows, Tile=Tile, Operand=Operand, Stage=Stage, rules=rules
+        Config=Config,
+        Tensor=Tensor,
+        Quantized=Quantized,
+        Rows=Rows,
+        Tile=Tile,
+        Operand=Operand,
+        Stage=Stage,
+        rules=rules,
     )

@@ -182,3 +182,25 @@ def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, turn, 
     kept = np.flatnonzero(slots >= 0)
     for cache, values in ((key_cache, turned), (value_cache, v)):
         cache[slots[kept] // cache.shape[1], slots[kept] % cache.shape[1]] = values[kept]
+
+
+def launch_dequantize(blocks, out, name, stream):
+    assert blocks.ndim == out.ndim == 4 and blocks.strides[-1] == 1
+    out[...] = reference.dequantize(blocks, **_format(name)).astype(out.dtype)
+
+
+def launch_quantized_linear(x, blocks, bias, out, name, activation, stream):
+    assert x.ndim == out.ndim == 4 and blocks.ndim == 2 and (bias is None or bias.shape == (1, out.shape[3]))
+    bias = None if bias is None else bias[0]
+    result = reference.quantized_linear(x, blocks, bias=bias, activation=activation, **_format(name))
+    out[...] = result.astype(out.dtype)
+
+
+def launch_dequantize_rms_norm(blocks, weight, out, name, eps, offset, stream):
+    assert blocks.ndim == out.ndim == 4 and weight.shape == (1, out.shape[3])
+    result = reference.dequantize_rms_norm(blocks, weight[0], eps=eps, weight_offset=offset, **_format(name))
+    out[...] = result.astype(out.dtype)
+
+
+def _format(name):
+    return {"format": name.removesuffix("_ocp"), "order": "ocp" if name.endswith("_ocp") else "ggml"}

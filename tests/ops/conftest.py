@@ -19,7 +19,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def launch(request, monkeypatch):
     """Launches go to the reference, then to the kernels as plain Python."""
     if request.param == "reference":
-        for family in ("attention", "steps", "norm", "activations", "gather", "linear", "rotary"):
+        for family in ("attention", "steps", "norm", "activations", "gather", "linear", "rotary", "quantized"):
             monkeypatch.setitem(sys.modules, f"rocmkern.ops._launch_{family}", canonical_launch)
         yield
     else:

@@ -9,6 +9,7 @@ from rocmkern.matrix.faults import (
     attention,
     linear,
     norm,
+    quantized,
     rotary,
 )
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
@@ -18,6 +19,7 @@ FAMILIES = (
     linear,
     norm,
     rotary,
+    quantized,
 )
 FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 

@@ -64,8 +64,8 @@ FAULTS = (
     _matmul(
         "first_matrix_for_all",
         "every product of a batch uses the first matrix b",
-        "T.stage(cfg, b[outer, inner], cfg.window_rows",
-        "T.stage(cfg, b[outer, 0], cfg.window_rows",
+        "T.quantized(b[outer, inner], cfg.format, a)",
+        "T.quantized(b[outer, 0], cfg.format, a)",
         ("matmul",),
     ),
     _matmul(

@@ -12,6 +12,7 @@ from rocmkern.matrix.operations import (
     gather,
     linear,
     norm,
+    quantized,
     rotary,
     steps,
 )
@@ -25,5 +26,6 @@ FAMILIES = (
     gather,
     linear,
     rotary,
+    quantized,
 )
 OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())

@@ -13,6 +13,7 @@ from rocmkern.reference.baseline.gather import embedding, transpose
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
 from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.baseline.paging import paged_attention
+from rocmkern.reference.baseline.quantized import dequantize_rms_norm, quantized_linear
 from rocmkern.reference.baseline.rotary import rope, rope_append_kv
 from rocmkern.reference.baseline.steps import (
     apply_mask,
@@ -29,6 +30,7 @@ __all__ = [
     "apply_mask",
     "causal_mask",
     "decode_attention",
+    "dequantize_rms_norm",
     "embedding",
     "flash_attention",
     "geglu",
@@ -39,6 +41,7 @@ __all__ = [
     "mlp",
     "paged_attention",
     "qk_scores",
+    "quantized_linear",
     "repeat_kv",
     "rms_norm",
     "rope",

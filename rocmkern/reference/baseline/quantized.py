@@ -1,0 +1,20 @@
+"""Operations on quantised blocks in the compute dtype; decoding itself is exact."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocmkern.reference import quantized as _quantized
+from rocmkern.reference.baseline._precision import compute_dtype, rounded
+
+
+def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, order="ggml"):
+    """`rocmkern.reference.quantized_linear` in the compute dtype."""
+    out = _quantized._quantized_linear(x, blocks, format, bias, activation, order, compute_dtype(x))
+    return rounded(out, x.dtype)
+
+
+def dequantize_rms_norm(blocks, weight, format="q4_0", eps=1e-6, *, weight_offset=0.0, order="ggml"):
+    """`rocmkern.reference.dequantize_rms_norm` in float32."""
+    out = _quantized._dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, np.float32)
+    return rounded(out, weight.dtype)

@@ -1,0 +1,330 @@
+"""Quantised formats: numbers in blocks of bytes with shared scales, as the tile language reads them.
+
+Each `Format` has its meaning in NumPy (`Format.decode`) and one piece of LLVM IR for all targets (`Format.emit`), which
+decodes a run of consecutive elements of a block: 16 at a time as a vector on a CPU, a few of them one by one in a lane
+of a GPU. What a target adds is `BlockReader`: how bytes of a block are read.
+
+Sources: OCP Microscaling Formats (MX) specification v1.0; the block structures of ggml.
+
+============  ========  =====  ======================================================================================
+format        elements  bytes  layout of a block
+============  ========  =====  ======================================================================================
+mxfp4         32        17     E8M0 scale; byte j: element j in its low, j + 16 in its high four bits
+mxfp4_ocp     32        17     E8M0 scale; byte j: element 2j in its low, 2j + 1 in its high four bits
+mxfp6_e2m3    32        25     E8M0 scale; 6 bits an element, the first one lowest
+mxfp6_e3m2    32        25     E8M0 scale; 6 bits an element, the first one lowest
+mxfp8_e4m3    32        33     E8M0 scale; a byte an element
+mxfp8_e5m2    32        33     E8M0 scale; a byte an element
+q4_0          32        18     float16 d; byte j: as mxfp4. ``d * (q - 8)``
+q8_0          32        34     float16 d; int8. ``d * q``
+q4_k          256       144    float16 d and m; 12 bytes: a 6-bit scale and minimum for every 32 elements; for every 64
+                               elements 32 bytes, whose low four bits come first. ``(d * scale) * q - (m * minimum)``
+q6_k          256       210    for every 128 elements 64 bytes of low four bits, then for every 128 elements 32 bytes
+                               of high two bits; an int8 scale for every 16; float16 d. ``(d * scale) * (q - 32)``
+============  ========  =====  ======================================================================================
+
+Every product is exact in float32 but the last operation, which rounds once to nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rocmkern.runtime.errors import TileError
+from rocmkern.tile import codes
+
+#: Runs of elements that start at a multiple of this share a scale, a minimum, and the position of their bits in bytes.
+RUN = 16
+
+
+class BlockReader(Protocol):
+    """Reads one block: offsets are i32 values in bytes from its start."""
+
+    def byte(self, offset: Any) -> Any:
+        """One byte as an i32, the same for all lanes of a run."""
+
+    def short(self, offset: Any) -> Any:
+        """Two bytes, the first one low, as an i32, the same for all lanes of a run."""
+
+    def half(self, offset: Any) -> Any:
+        """A float16 as a float32, the same for all lanes of a run."""
+
+    def fields(self, offset: Any, count: int, width: int) -> list:
+        """``count`` consecutive fields of ``width`` bits (4, 6, 8), lowest bits first, from the start of a byte.
+
+        Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes.
+        """
+
+    def lookup(self, numbers: tuple, lanes: list) -> list | None:
+        """``numbers[code & 15]`` for each code, where the target does that in one instruction; else None."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One quantised format.
+
+    Attributes
+    ----------
+    name : str
+    elements, nbytes : int
+        Elements and bytes of a block. The elements are a power of two.
+    decode : callable
+        ``decode(blocks)``: uint8 ``[..., nbytes]`` to float32 ``[..., elements]``.
+    emit : callable
+        ``emit(b, reader, first, count)``: float32 of elements ``first`` (an i32 value) to ``first + count - 1`` of a
+        block, in the lanes that `BlockReader.fields` makes. ``count`` is 1, 4, 8 or 16 and divides ``first``.
+    """
+
+    name: str
+    elements: int
+    nbytes: int
+    decode: Callable[[np.ndarray], np.ndarray]
+    emit: Callable[[Any, BlockReader, Any, int], list]
+
+    def columns(self, row_bytes: int) -> int:
+        """Elements of a row of so many bytes: whole blocks only."""
+        return row_bytes // self.nbytes * self.elements
+
+
+# --------------------------------------------------------------------------------------------------- meaning, in NumPy
+
+
+def _half(blocks: np.ndarray, offset: int) -> np.ndarray:
+    """float16 at a byte offset of each block, as float32 ``[..., 1]``."""
+    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2").astype(np.float32)
+
+
+def _low_then_high(packed: np.ndarray) -> np.ndarray:
+    """The low halves of all bytes, then the high ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def _mx(name: str, elements_of: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    def decode(blocks: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return codes.decode(name, elements_of(blocks[..., 1:])) * codes.decode_e8m0(blocks[..., :1])
+
+    return decode
+
+
+def _in_pairs(packed: np.ndarray) -> np.ndarray:
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _six_bits(packed: np.ndarray) -> np.ndarray:
+    """Four elements in every three bytes."""
+    x = packed.reshape(*packed.shape[:-1], -1, 3).astype(np.uint32)
+    word = x[..., 0] | x[..., 1] << 8 | x[..., 2] << 16
+    return np.stack([word >> shift & 63 for shift in (0, 6, 12, 18)], axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _q4_0(blocks: np.ndarray) -> np.ndarray:
+    return _half(blocks, 0) * (_low_then_high(blocks[..., 2:]).astype(np.float32) - 8)
+
+
+def _q8_0(blocks: np.ndarray) -> np.ndarray:
+    return _half(blocks, 0) * blocks[..., 2:].astype(np.int8).astype(np.float32)
+
+
+def _q4_k(blocks: np.ndarray) -> np.ndarray:
+    a, b, c = (blocks[..., i : i + 4] for i in (4, 8, 12))
+    scale = np.concatenate([a & 63, c & 15 | (a >> 6) << 4], axis=-1).astype(np.float32)
+    minimum = np.concatenate([b & 63, c >> 4 | (b >> 6) << 4], axis=-1).astype(np.float32)
+    q = _low_then_high(blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 32)).reshape(*blocks.shape[:-1], 8, 32)
+    scale, minimum = _half(blocks, 0) * scale, _half(blocks, 2) * minimum
+    return (scale[..., None] * q.astype(np.float32) - minimum[..., None]).reshape(*blocks.shape[:-1], 256)
+
+
+def _q6_k(blocks: np.ndarray) -> np.ndarray:
+    lead = blocks.shape[:-1]
+    low = blocks[..., :128].reshape(*lead, 2, 64)
+    high = blocks[..., 128:192].reshape(*lead, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    q = _low_then_high(low).reshape(*lead, 2, 4, 32) | high << 4
+    scale = _half(blocks, 208) * blocks[..., 192:208].astype(np.int8).astype(np.float32)
+    q = q.reshape(*lead, 16, 16).astype(np.float32) - 32
+    return (scale[..., None] * q).reshape(*lead, 256)
+
+
+# ------------------------------------------------------------------------------------------------- the same, in LLVM IR
+# Integers become floats by putting them into the mantissa of 2 ** 23: exact, and as cheap as an addition everywhere.
+
+
+def _integer(x: int) -> Any:
+    from rocmkern.tile.tensors import I32, const
+
+    return const(I32, x)
+
+
+def _add(b: Any, x: Any, y: Any) -> Any:
+    return b.add(x, y if not isinstance(y, int) else _integer(y))
+
+
+def _each(lanes: list, body: Callable) -> list:
+    return [body(x) for x in lanes]
+
+
+def _spread(b: Any, x: Any, like: Any) -> Any:
+    """A scalar in every element of a vector that is like ``like``; itself beside a scalar."""
+    from llvmlite import ir
+
+    from rocmkern.tile.tensors import I32, const
+
+    if not isinstance(like.type, ir.VectorType):
+        return x
+    n = like.type.count
+    v = b.insert_element(ir.Constant(ir.VectorType(x.type, n), ir.Undefined), x, const(I32, 0))
+    return b.shuffle_vector(v, v, const(ir.VectorType(I32, n), 0))
+
+
+def _float(b: Any, x: Any, less: int) -> Any:
+    """float32 of ``x - less`` for an unsigned x below 2 ** 23."""
+    from rocmkern.tile.codes import _like
+    from rocmkern.tile.tensors import F32, const
+
+    bits = b.bitcast(b.or_(x, const(x.type, 0x4B000000)), _like(x.type, F32))
+    return b.fsub(bits, const(bits.type, 2.0**23 + less))
+
+
+def _signed_byte(b: Any, x: Any) -> Any:
+    """float32 of a byte that is an int8."""
+    from rocmkern.tile.tensors import const
+
+    return _float(b, b.xor(x, const(x.type, 0x80)), 0x80)
+
+
+def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
+    """``x >> shift & mask``; the shift is a scalar."""
+    from rocmkern.tile.tensors import const
+
+    return b.and_(b.lshr(x, _spread(b, shift, x)), const(x.type, mask))
+
+
+def _times(b: Any, x: Any, factor: Any) -> Any:
+    return b.fmul(x, _spread(b, factor, x))
+
+
+def _looked_up(b: Any, reader: BlockReader, numbers: Any, scale: Any, lanes: list, decode: Callable) -> list:
+    """``numbers[code] * scale`` of the low four bits of the lanes; ``decode(code)`` computes numbers[code]."""
+    from rocmkern.tile.tensors import const
+
+    found = reader.lookup(tuple(map(float, numbers)), lanes)
+    if found is None:
+        found = _each(lanes, lambda x: decode(b.and_(x, const(x.type, 15))))
+    return _each(found, lambda x: _times(b, x, scale))
+
+
+def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, first: Any, count: int) -> list:
+    """Elements ``first`` .. of fields of ``width`` bits that fill ``length`` bytes from ``start`` on."""
+    bit = b.mul(first, _integer(width))
+    byte = b.lshr(bit, _integer(3))
+    if count * width % 8 == 0:
+        return reader.fields(_add(b, byte, start), count, width)
+    # One element somewhere in two bytes, none of them beyond the last.
+    last = _integer(length - 2)
+    byte = b.select(b.icmp_unsigned("<", byte, last), byte, last)
+    pair = reader.short(_add(b, byte, start))
+    return [_bits(b, pair, b.sub(bit, b.shl(byte, _integer(3))), (1 << width) - 1)]
+
+
+def _halves(b: Any, reader: BlockReader, start: int, first: Any, count: int) -> list:
+    """Elements of 16 bytes whose low halves come first, in the low four bits of the lanes."""
+    at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
+    return _each(reader.fields(_add(b, at, start), count, 8), lambda x: b.lshr(x, _spread(b, shift, x)))
+
+
+def _emit_mx(name: str, width: int = 0) -> Callable:
+    """An MX format with elements of ``width`` bits one after the other; 0: low halves, then high halves."""
+
+    def emit(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+        scale = codes.emit_e8m0(b, reader.byte(_integer(0)))
+        if width:
+            elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
+        else:
+            elements = _halves(b, reader, 1, first, count)
+        if width in (0, 4):
+            numbers = codes.SMALL_FLOATS[name].table()
+            return _looked_up(b, reader, numbers, scale, elements, lambda x: codes.emit_decode(b, name, x))
+        return _each(elements, lambda x: _times(b, codes.emit_decode(b, name, x), scale))
+
+    return emit
+
+
+def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+    d = reader.half(_integer(0))
+    return _looked_up(b, reader, range(-8, 8), d, _halves(b, reader, 2, first, count), lambda x: _float(b, x, 8))
+
+
+def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+    d = reader.half(_integer(0))
+    return _each(reader.fields(_add(b, first, 2), count, 8), lambda x: _times(b, _signed_byte(b, x), d))
+
+
+def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+    group = b.lshr(first, _integer(5))
+    place = b.and_(group, _integer(3))
+    early = b.icmp_unsigned("<", group, _integer(4))
+    x, y, z = (reader.byte(_add(b, place, start)) for start in (4, 8, 12))
+
+    def six_bits(low: Any, high: Any) -> Any:
+        late = b.or_(high, b.shl(b.lshr(low, _integer(6)), _integer(4)))
+        return _float(b, b.select(early, b.and_(low, _integer(63)), late), 0)
+
+    scale = b.fmul(reader.half(_integer(0)), six_bits(x, b.and_(z, _integer(15))))
+    minimum = b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
+    at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), b.and_(first, _integer(31))), 16)
+    shift = b.shl(b.and_(group, _integer(1)), _integer(2))
+
+    def one(q: Any) -> Any:
+        scaled = _times(b, _float(b, _bits(b, q, shift, 15), 0), scale)
+        return b.fsub(scaled, _spread(b, minimum, scaled))
+
+    return _each(reader.fields(at, count, 8), one)
+
+
+def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+    half, quarter = b.lshr(first, _integer(7)), b.and_(b.lshr(first, _integer(5)), _integer(3))
+    column = b.and_(first, _integer(31))
+    low_at = b.or_(b.shl(half, _integer(6)), b.shl(b.and_(quarter, _integer(1)), _integer(5)))
+    low_shift = b.shl(b.lshr(quarter, _integer(1)), _integer(2))
+    high_at, high_shift = _add(b, b.shl(half, _integer(5)), 128), b.shl(quarter, _integer(1))
+    low = reader.fields(b.add(low_at, column), count, 8)
+    high = reader.fields(b.add(high_at, column), count, 8)
+    scale = _signed_byte(b, reader.byte(_add(b, b.lshr(first, _integer(4)), 192)))
+    scale = b.fmul(reader.half(_integer(208)), scale)
+
+    def one(x: Any, y: Any) -> Any:
+        from rocmkern.tile.tensors import const
+
+        top = b.shl(_bits(b, y, high_shift, 3), const(y.type, 4))
+        return _times(b, _float(b, b.or_(_bits(b, x, low_shift, 15), top), 32), scale)
+
+    return [one(x, y) for x, y in zip(low, high, strict=True)]
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("mxfp4", 32, 17, _mx("e2m1", _low_then_high), _emit_mx("e2m1")),
+        Format("mxfp4_ocp", 32, 17, _mx("e2m1", _in_pairs), _emit_mx("e2m1", 4)),
+        Format("mxfp6_e2m3", 32, 25, _mx("e2m3", _six_bits), _emit_mx("e2m3", 6)),
+        Format("mxfp6_e3m2", 32, 25, _mx("e3m2", _six_bits), _emit_mx("e3m2", 6)),
+        Format("mxfp8_e4m3", 32, 33, _mx("e4m3", lambda x: x), _emit_mx("e4m3", 8)),
+        Format("mxfp8_e5m2", 32, 33, _mx("e5m2", lambda x: x), _emit_mx("e5m2", 8)),
+        Format("q4_0", 32, 18, _q4_0, _emit_q4_0),
+        Format("q8_0", 32, 34, _q8_0, _emit_q8_0),
+        Format("q4_k", 256, 144, _q4_k, _emit_q4_k),
+        Format("q6_k", 256, 210, _q6_k, _emit_q6_k),
+    )
+}
+
+
+def format_named(name: str) -> Format:
+    """Look a format up by name."""
+    try:
+        return FORMATS[name]
+    except (KeyError, TypeError):
+        raise TileError(f"quantised format {name!r} is not known; known: {', '.join(FORMATS)}") from None
