@@ -12,6 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),
     "rocmkern.ops.activations": ("geglu", "swiglu"),
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
     "rocmkern.ops.gather": ("embedding", "transpose"),
@@ -22,9 +23,9 @@ _HOME = {
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),
     "rocmkern.runtime.errors": (
-        "ArgumentError", "ArgumentTypeError", "ClosedError", "DeadlineError", "DeviceMemoryError",
-        "DeviceUnavailableError", "GuardBandError", "IndexOutOfRangeError", "LeakError", "MatrixError",
-        "RocmkernError", "TargetError", "TileError",
+        "ArgumentError", "ArgumentTypeError", "CheckpointError", "ClosedError", "DeadlineError", "DeviceMemoryError",
+        "DeviceUnavailableError", "GuardBandError", "IndexOutOfRangeError", "LeakError", "MatrixError", "RocmkernError",
+        "TargetError", "TileError",
     ),
     "rocmkern.runtime.manager": ("ResourceManager", "default_manager"),
     "rocmkern.runtime.probe": ("gpu_available", "gpu_status", "require_gpu"),

@@ -2,6 +2,9 @@
 
 from rocmkern import reference as reference
 from rocmkern import tile as tile
+from rocmkern.checkpoint import Checkpoint as Checkpoint
+from rocmkern.checkpoint import FileTensor as FileTensor
+from rocmkern.checkpoint import open_checkpoint as open_checkpoint
 from rocmkern.ops.activations import geglu as geglu
 from rocmkern.ops.activations import swiglu as swiglu
 from rocmkern.ops.attention import decode_attention as decode_attention
@@ -24,6 +27,7 @@ from rocmkern.ops.steps import softmax as softmax
 from rocmkern.ops.steps import weighted_values as weighted_values
 from rocmkern.runtime.errors import ArgumentError as ArgumentError
 from rocmkern.runtime.errors import ArgumentTypeError as ArgumentTypeError
+from rocmkern.runtime.errors import CheckpointError as CheckpointError
 from rocmkern.runtime.errors import ClosedError as ClosedError
 from rocmkern.runtime.errors import DeadlineError as DeadlineError
 from rocmkern.runtime.errors import DeviceMemoryError as DeviceMemoryError

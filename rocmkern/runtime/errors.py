@@ -115,6 +115,10 @@ class IndexOutOfRangeError(RocmkernError, IndexError):
     """An index in device memory named something that is not there; the kernel left it out."""
 
 
+class CheckpointError(RocmkernError, ValueError):
+    """A checkpoint is not as its format says, lacks a tensor, or holds one that nothing here knows what to do with."""
+
+
 class MatrixError(RocmkernError, ValueError):
     """A matrix file has a mistake: the message gives file, line, column, path and the nearest valid name.
 
