@@ -19,6 +19,7 @@ _HOME = {
     "rocmkern.ops.linear": ("linear", "matmul"),
     "rocmkern.ops.mlp": ("mlp",),
     "rocmkern.ops.norm": ("add_residual", "layer_norm", "rms_norm"),
+    "rocmkern.ops.sampling": ("sample",),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),

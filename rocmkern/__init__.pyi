@@ -18,6 +18,7 @@ from rocmkern.ops.mlp import mlp as mlp
 from rocmkern.ops.norm import add_residual as add_residual
 from rocmkern.ops.norm import layer_norm as layer_norm
 from rocmkern.ops.norm import rms_norm as rms_norm
+from rocmkern.ops.sampling import sample as sample
 from rocmkern.ops.steps import apply_mask as apply_mask
 from rocmkern.ops.steps import causal_mask as causal_mask
 from rocmkern.ops.steps import qk_scores as qk_scores

@@ -44,12 +44,12 @@ class OneHotError(MatrixError):
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy dtype of ``"f32"``, ``"f16"`` or ``"bf16"``."""
+    """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"`` or, for outputs, ``"i32"``."""
     if name == "bf16":
         import ml_dtypes
 
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype({"f32": np.float32, "f16": np.float16, "f64": np.float64}[name])
+    return np.dtype({"f32": np.float32, "f16": np.float16, "f64": np.float64, "i32": np.int32}[name])
 
 
 def is_float(array: np.ndarray) -> bool:

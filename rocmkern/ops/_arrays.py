@@ -353,7 +353,7 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
     if _poison:
-        array.fill(np.nan)
+        array.fill(np.nan if array.dtype in FLOATS else POISON_BYTE)
     return Operand(name, array, source, HOST if like is None else like.place)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, weighted_values
+from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, sample, weighted_values
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Blocks:
     lines : tuple of int
         Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
         the last; for float32 not the last one if there are several. A wave has one row then.
+    sampling : tuple of (int, int, int)
+        Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
 
     rows: dict[int, int]
@@ -57,6 +59,7 @@ class Blocks:
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
+    sampling: tuple[int, int, int] = (128, 64, 8)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
@@ -81,7 +84,13 @@ class Blocks:
         return max(16, self.keys[bucket] // share)
 
 
-_CPU = Blocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, line=(4, 256, 1))
+_CPU = Blocks(
+    rows={1: 1, 4: 1, 16: 1, 64: 1},
+    keys={64: 64, 128: 64, 256: 64},
+    few_rows_keys=32,
+    line=(4, 256, 1),
+    sampling=(4, 256, 1),
+)
 # A wave has 16 rows; local memory and registers bound the keys.
 _CDNA = Blocks(
     rows={16: 1, 64: 4},
@@ -112,7 +121,7 @@ _NVIDIA = Blocks(
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1)),
+    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), sampling=(8, 16, 1)),
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
@@ -253,3 +262,9 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     sizes = _product_blocks(arch)
     block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
     return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
+
+
+def sampling(arch: str) -> sample.Config:
+    """Variant of ``sample``."""
+    block_m, block_n, waves = blocks(arch).sampling
+    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)

@@ -13,6 +13,7 @@ from rocmkern.reference.attention import decode_attention, flash_attention, merg
 from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
+from rocmkern.reference.sampling import sample
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -40,6 +41,7 @@ __all__ = [
     "qk_scores",
     "repeat_kv",
     "rms_norm",
+    "sample",
     "scale",
     "softmax",
     "swiglu",

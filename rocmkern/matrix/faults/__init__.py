@@ -9,6 +9,7 @@ from rocmkern.matrix.faults import (
     attention,
     linear,
     norm,
+    sampling,
 )
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
 
@@ -16,6 +17,7 @@ FAMILIES = (
     attention,
     linear,
     norm,
+    sampling,
 )
 FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 

@@ -12,6 +12,7 @@ from rocmkern.matrix.operations import (
     gather,
     linear,
     norm,
+    sampling,
     steps,
 )
 from rocmkern.matrix.registry import Registry
@@ -23,5 +24,6 @@ FAMILIES = (
     activations,
     gather,
     linear,
+    sampling,
 )
 OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())
