@@ -350,7 +350,7 @@ def load_integers(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
 
 
 def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
-    """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even); int32 rows to int32 tensors."""
+    """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even); int32 rows go to int32."""
     _check_index("store_rows", x, index, x.ndim, valid)
     _match("store_rows", valid, values)
     if values.dtype != np.int32 or x.dtype != np.int32:
@@ -379,7 +379,7 @@ def _float_rows(by: str, x: Any) -> np.ndarray:
 def ordered_float(order: int) -> float:
     """The float32 number at a place in their order: of two places the higher one has the larger number.
 
-    It is the number whose bits, as an int32, are ``order`` if that is positive, else ``order ^ 0x7fffffff``. So 0 is 0.0,
+    It is the number whose bits, as an int32, are ``order``, or ``order ^ 0x7fffffff`` if that is negative. So 0 is 0.0,
     2139095040 is infinity and -2139095041 minus infinity; beyond these there is NaN.
     """
     bits = order if order >= 0 else order ^ 0x7FFFFFFF

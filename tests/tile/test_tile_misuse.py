@@ -300,7 +300,7 @@ def arguments_of(operation):
     values = {
         "x": tile, "tile": tile, "visible": tile, "s": tile, "acc": tile, "col0": lambda: 0, "scale": lambda: 1.0,
         "low": lambda: T.row_index(cfg, 8), "high": lambda: T.row_index(cfg, 8), "m": lambda: rows, "l": lambda: rows,
-        "like": ready, "row0": lambda: 0, "st": stages.get(operation, ready), "b": ready,
+        "like": ready, "row0": lambda: 0, "bound": lambda: 0.5, "st": stages.get(operation, ready), "b": ready,
         "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()),
     }  # fmt: skip
     return {name: values[name]() for name in inspect.signature(T.OPERATIONS[operation]).parameters}
