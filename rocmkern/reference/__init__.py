@@ -10,6 +10,7 @@ from __future__ import annotations
 from rocmkern.reference import baseline
 from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.decoder import decoder_logits
 from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
@@ -30,6 +31,7 @@ __all__ = [
     "baseline",
     "causal_mask",
     "decode_attention",
+    "decoder_logits",
     "embedding",
     "flash_attention",
     "geglu",

@@ -9,6 +9,7 @@ from rocmkern.matrix.faults import FAULTS
 from rocmkern.matrix.operations import (
     activations,
     attention,
+    decoder,
     gather,
     linear,
     norm,
@@ -25,5 +26,6 @@ FAMILIES = (
     gather,
     linear,
     sampling,
+    decoder,
 )
 OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())
