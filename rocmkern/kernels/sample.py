@@ -19,9 +19,13 @@ Shapes (any strides)::
 
     x    [B, M, C]   a row of V logits as M = block_m parts: part m has the columns from m * own on, of which it owns
                      the first ``own = V // M``, the last part all of its C = V - (M - 1) * own
-    out  [B]         int32; -1 for a row with NaN or plus infinity, or of minus infinity throughout
+    out  [B]         int32
+    error [1]        float32
 
-Mapping: a block takes one row of logits, a tile row one part. Grid: (B, 1, 1). Local memory: 4 bytes a wave.
+A row with NaN or plus infinity, or of minus infinity throughout, gives -1 and writes 1 to ``error``, which nothing else
+writes.
+
+Mapping: a block takes one row of logits, a tile row one part. Grid: (B, 1, 1). Local memory: some hundred bytes.
 """
 
 from dataclasses import dataclass
@@ -104,6 +108,7 @@ def sample(
     cfg,
     x: T.Tensor[3],
     out: T.Out[1],
+    error: T.Out[1],
     own: T.Int,
     scale: T.Float,
     top_k: T.Int,
@@ -208,4 +213,5 @@ def sample(
     token = part * own + start + high
     if invalid:
         token = -1
+        T.store_rows(error, (0,), T.full_rows(cfg, block_m, 1.0), row == 0)
     T.store_rows(out, (b,), row * 0 + token, row == 0)

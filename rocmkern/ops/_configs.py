@@ -59,7 +59,7 @@ class Blocks:
     tall: tuple[int, int, int] = (0, 0, 0)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
-    sampling: tuple[int, int, int] = (128, 64, 8)
+    sampling: tuple[int, int, int] = (8, 512, 8)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
@@ -267,4 +267,4 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
 def sampling(arch: str) -> sample.Config:
     """Variant of ``sample``."""
     block_m, block_n, waves = blocks(arch).sampling
-    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
+    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=True)

@@ -37,8 +37,9 @@ def sample(
     ----------
     logits : array, ``[B, V]``
         float32, float16 or bfloat16, with any strides; V is 1 to 2 ** 24. A token of minus infinity is never drawn.
-        An error are NaN, plus infinity, and a row of minus infinity throughout: where the logits are in device memory,
-        which is not copied back, the token of such a row is -1 instead.
+        Errors are NaN, plus infinity, and a row of minus infinity throughout. Logits in device memory are not copied
+        back to be checked: the token of such a row is -1, and the next wait (`ResourceManager.wait`, or a copy to the
+        host) raises.
     temperature : float
         At least 0, default 1. 0 takes the largest logit, among equal ones the one of the lowest index.
     top_k : int, optional
@@ -64,7 +65,7 @@ def sample(
     Raises
     ------
     ArgumentError, ArgumentTypeError, TargetError
-        As `qk_scores`; and for host logits that are no distribution, after which `out` holds -1 in such rows.
+        As `qk_scores`; and for logits that are no distribution, see there.
 
     References
     ----------
@@ -100,11 +101,15 @@ def sample(
 
     # Launch
     if batch:
-        from rocmkern.ops._launch_sampling import launch_sample
+        from rocmkern.ops._launch_sampling import launch_sample, not_a_distribution
 
+        if not result.on_device:
+            result.array[...] = 0  # that a row is wrong, only the kernel says
         launch_sample(logits.aligned(), result.array, heat, count, share, seed, offset, stream)
         if not result.on_device:
-            _refuse_invalid(logits, result.array)
+            rows = np.flatnonzero(result.array < 0)
+            if rows.size:
+                raise not_a_distribution(_what_is_wrong(logits.array, int(rows[0])))
     return result.source
 
 
@@ -122,15 +127,7 @@ def _word64(name: str, value: Any) -> int:
     return number
 
 
-def _refuse_invalid(logits: _arrays.Operand, tokens: np.ndarray) -> None:
-    """Raise for the first row that the kernel could not draw from."""
-    rows = np.flatnonzero(tokens < 0)
-    if not rows.size:
-        return
-    values = logits.array[rows[0]].astype(np.float32)
+def _what_is_wrong(logits: np.ndarray, row: int) -> str:
+    values = logits[row].astype(np.float32)
     what = "NaN" if np.isnan(values).any() else "plus infinity" if np.isposinf(values).any() else "minus infinity only"
-    raise ArgumentError(
-        "logits",
-        f"{what} in row {rows[0]}",
-        "finite numbers, or minus infinity for tokens that must not be drawn, but not for all of a row",
-    )
+    return f"{what} in row {row}"

@@ -968,7 +968,7 @@ class CudaLowering(TensorLowering):
     def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, combine: Callable) -> ir.Value:
         """Combine float32 rows over the block; a float64."""
         value = functools.reduce(combine, _complete_rows(b, ty, x))
-        for distance in (4, 8, 16):
+        for distance in () if _is_line(ty) else (4, 8, 16):
             code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
             value = combine(value, _asm(b, code, F32, "=f,f", [value], effect=True))
         warps = ty.hw[1]
@@ -1208,7 +1208,7 @@ class CudaLowering(TensorLowering):
 
     def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
         ty, bound_ty = sig.args
-        least = self.per_slot(context, b, bound_ty, bound, SimpleNamespace(kind="f32", m=ty.m, hw=ty.hw))
+        least = self.per_slot(context, b, bound_ty, bound, TILE.Rows(ty.m, "f32", ty.hw))
         values = []
         for (s, _), v in zip(_elements(ty), _unpack(b, tile), strict=True):
             values.append(b.select(b.fcmp_ordered(">=", v, least[s]), const(F32, 1.0), const(F32, 0.0)))

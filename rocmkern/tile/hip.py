@@ -975,7 +975,8 @@ class HipLowering(TensorLowering):
         layout = Layout(ty)
         atom, waves = layout.atom, layout.waves
         value = functools.reduce(join, _items(b, x))
-        for distance in (1, 2, 4, 8):
+        rows = 1 if _is_line(ty) else atom.rows  # of different lanes
+        for distance in (1 << i for i in range(rows.bit_length() - 1)):
             lane = b.shl(b.xor(_Lane(b, atom).index, const(I32, distance)), const(I32, 2))
             other = call(b, "llvm.amdgcn.ds.bpermute", I32, [lane, b.bitcast(value, I32)])
             value = join(value, b.bitcast(other, F32))
@@ -1294,7 +1295,7 @@ class HipLowering(TensorLowering):
 
     def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, bound: Any) -> ir.Value:
         ty, bound_ty = sig.args
-        floats = ir.VectorType(F32, Layout(ty).atom.registers)
+        floats = ir.VectorType(F32, Layout(ty).registers)
         rows = self.row_values(context, b, ty, bound_ty, bound, "f32")
 
         def body(v: ir.Value, c: int, least: ir.Value) -> ir.Value:
