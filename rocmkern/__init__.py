@@ -12,6 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),
     "rocmkern.ops.activations": ("geglu", "swiglu"),
     "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
     "rocmkern.ops.gather": ("embedding", "transpose"),
@@ -22,14 +23,14 @@ _HOME = {
     "rocmkern.ops.rope_scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),
     "rocmkern.ops.rotary": ("rope", "rope_append_kv"),
     "rocmkern.ops.quantized": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
+    "rocmkern.ops.sampling": ("sample",),
     "rocmkern.ops.steps": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),
     "rocmkern.runtime.errors": (
-        "ArgumentError", "ArgumentTypeError", "ClosedError", "DeadlineError", "DeviceMemoryError",
+        "ArgumentError", "ArgumentTypeError", "CheckpointError", "ClosedError", "DeadlineError", "DeviceMemoryError",
         "DeviceUnavailableError", "GuardBandError", "IndexOutOfRangeError", "LeakError", "MatrixError",
-        "OutOfBlocksError",
-        "RocmkernError", "TargetError", "TileError",
+        "OutOfBlocksError", "RocmkernError", "TargetError", "TileError",
     ),
     "rocmkern.runtime.kv_cache": ("KVCache",),
     "rocmkern.runtime.manager": ("ResourceManager", "default_manager"),

@@ -2,6 +2,9 @@
 
 from rocmkern import reference as reference
 from rocmkern import tile as tile
+from rocmkern.checkpoint import Checkpoint as Checkpoint
+from rocmkern.checkpoint import FileTensor as FileTensor
+from rocmkern.checkpoint import open_checkpoint as open_checkpoint
 from rocmkern.ops.activations import geglu as geglu
 from rocmkern.ops.activations import swiglu as swiglu
 from rocmkern.ops.attention import decode_attention as decode_attention
@@ -25,6 +28,7 @@ from rocmkern.ops.rope_scaling import Llama3Scaling as Llama3Scaling
 from rocmkern.ops.rope_scaling import YarnScaling as YarnScaling
 from rocmkern.ops.rotary import rope as rope
 from rocmkern.ops.rotary import rope_append_kv as rope_append_kv
+from rocmkern.ops.sampling import sample as sample
 from rocmkern.ops.steps import apply_mask as apply_mask
 from rocmkern.ops.steps import causal_mask as causal_mask
 from rocmkern.ops.steps import qk_scores as qk_scores
@@ -34,6 +38,7 @@ from rocmkern.ops.steps import softmax as softmax
 from rocmkern.ops.steps import weighted_values as weighted_values
 from rocmkern.runtime.errors import ArgumentError as ArgumentError
 from rocmkern.runtime.errors import ArgumentTypeError as ArgumentTypeError
+from rocmkern.runtime.errors import CheckpointError as CheckpointError
 from rocmkern.runtime.errors import ClosedError as ClosedError
 from rocmkern.runtime.errors import DeadlineError as DeadlineError
 from rocmkern.runtime.errors import DeviceMemoryError as DeviceMemoryError

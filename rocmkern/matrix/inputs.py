@@ -44,12 +44,13 @@ class OneHotError(MatrixError):
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` or ``"u8"``."""
+    """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` or, for outputs, ``"u8"`` or ``"i32"``."""
     if name == "bf16":
         import ml_dtypes
 
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype({"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8}[name])
+    names = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8, "i32": np.int32}
+    return np.dtype(names[name])
 
 
 def is_float(array: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, weighted_values
+from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, sample, weighted_values
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Blocks:
         the last; for float32 not the last one if there are several. A wave has one row then.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
+    sampling : tuple of (int, int, int)
+        Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
 
     rows: dict[int, int]
@@ -60,6 +62,7 @@ class Blocks:
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
+    sampling: tuple[int, int, int] = (8, 512, 8)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
@@ -90,6 +93,7 @@ _CPU = Blocks(
     few_rows_keys=32,
     line=(4, 256, 1),
     rotary=(8, 64, 1),
+    sampling=(4, 256, 1),
 )
 # A wave has 16 rows; local memory and registers bound the keys.
 _CDNA = Blocks(
@@ -123,7 +127,7 @@ _NVIDIA = Blocks(
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1)),
+    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1), sampling=(8, 16, 1)),
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
@@ -295,3 +299,9 @@ def rotary(config: type, arch: str) -> Any:
     """Variant of a rotary embedding: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).rotary
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
+
+
+def sampling(arch: str) -> sample.Config:
+    """Variant of ``sample``."""
+    block_m, block_n, waves = blocks(arch).sampling
+    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=True)

@@ -6,6 +6,7 @@ family of operations has its own ``_launch_<family>.py`` with one function per k
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from rocmkern.ops import _arrays, _configs, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
-from rocmkern.runtime.errors import IndexOutOfRangeError
+from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.targets import current_target, target_of
@@ -56,16 +57,21 @@ def error_word(
 
     On a GPU it is an error word, which the next wait looks at. Elsewhere indices are checked before a launch.
     """
-    if target.device is None:
-        return np.zeros(1, np.float32)
 
     def make_error() -> IndexOutOfRangeError:
         return IndexOutOfRangeError(
             f"{operation}: {indices}, in device memory, has a number that is no index of {of}; {consequence}"
         )
 
+    return error_word_for(target, f"{operation}: {indices}", make_error)
+
+
+def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> Any:
+    """Where a kernel writes 1 for a kind of error that the next wait raises; off GPUs, an array of no consequence."""
+    if target.device is None:
+        return np.zeros(1, np.float32)
     manager = default_manager(target.device)
-    word = manager.error_word(f"{operation}: {indices}", make_error)
+    word = manager.error_word(kind, make_error)
     tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
     return device_view(tensor)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from rocmkern.reference import baseline
 from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.decoder import decoder_logits
 from rocmkern.reference.gather import embedding, transpose
 from rocmkern.reference.linear import linear, matmul, mlp
 from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
 from rocmkern.reference.paging import paged_attention
 from rocmkern.reference.quantized import dequantize, dequantize_rms_norm, quantize, quantized_linear
 from rocmkern.reference.rotary import rope, rope_append_kv
+from rocmkern.reference.sampling import sample
 from rocmkern.reference.steps import (
     apply_mask,
     causal_mask,
@@ -32,6 +34,7 @@ __all__ = [
     "baseline",
     "causal_mask",
     "decode_attention",
+    "decoder_logits",
     "dequantize",
     "dequantize_rms_norm",
     "embedding",
@@ -50,6 +53,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_append_kv",
+    "sample",
     "scale",
     "softmax",
     "swiglu",

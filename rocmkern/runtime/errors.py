@@ -134,6 +134,10 @@ class OutOfBlocksError(RocmkernError, MemoryError):
         return type(self), (self.needed, self.free, self.total)
 
 
+class CheckpointError(RocmkernError, ValueError):
+    """A checkpoint is not as its format says, lacks a tensor, or holds one that nothing here knows what to do with."""
+
+
 class MatrixError(RocmkernError, ValueError):
     """A matrix file has a mistake: the message gives file, line, column, path and the nearest valid name.
 

@@ -27,6 +27,7 @@ from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError, RocmkernError
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
 from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
+from rocmkern.runtime.lazy import LazyStorage, TensorSource
 from rocmkern.runtime.ledger import LedgerEntry, caller_location
 from rocmkern.runtime.memory import POISON_BYTE, DeviceMemory
 from rocmkern.runtime.settings import MemorySettings
@@ -293,15 +294,33 @@ class ResourceManager:
         with self.empty(nbytes, np.uint8, uninitialized=True, stream=stream) as tensor:
             yield tensor.data_ptr
 
+    def lazy(self, source: TensorSource) -> DeviceTensor:
+        """Return a tensor that takes memory, and reads its data, when it is first used; see `DeviceTensor.lazy`."""
+        self._check_open()
+        if not isinstance(source, TensorSource):
+            raise ArgumentTypeError("source", type(source).__name__, "an object with shape, dtype and pieces()")
+        shape, dtype = check_shape(source.shape), check_dtype(source.dtype, "source")
+        storage = LazyStorage(self, source, caller_location())
+        return DeviceTensor(self, storage, 0, shape, dtype, contiguous_strides(shape, dtype.itemsize))
+
     @property
     def _guard_bytes(self) -> int:
         return GUARD_BYTES if self.settings.guard else 0
 
-    def _allocate(self, shape: Any, dtype: Any, *, fill: int | None, stream: Stream | None = None) -> DeviceTensor:
+    def _allocate(
+        self,
+        shape: Any,
+        dtype: Any,
+        *,
+        fill: int | None,
+        stream: Stream | None = None,
+        where: str | None = None,
+    ) -> DeviceTensor:
         self._check_open()
         shape, dtype = check_shape(shape), check_dtype(dtype)
         stream = self.stream if stream is None else stream
-        entry = LedgerEntry(math.prod(shape) * dtype.itemsize, shape, dtype.name, caller_location(), self._number)
+        where = where or caller_location()
+        entry = LedgerEntry(math.prod(shape) * dtype.itemsize, shape, dtype.name, where, self._number)
         guard_bytes = self._guard_bytes
         buffer = self._memory.allocate(
             entry,

@@ -22,6 +22,7 @@ from rocmkern.runtime.geometry import (
 )
 from rocmkern.runtime.interface import LEGACY_STREAM
 from rocmkern.runtime.layout import Layout, layout_of
+from rocmkern.runtime.lazy import LazyStorage, TensorSource
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.views import memory_view, raw_buffer
 
@@ -58,13 +59,18 @@ class Storage:
     def __init__(self, owner: Any):
         self.owner = owner
 
+    @property
+    def closed(self) -> bool:
+        """Whether the memory was let go of."""
+        return self.owner is None
+
     def close(self) -> None:
         """Let go of the memory for all handles at once."""
         self.owner = None
 
 
 class DeviceTensor:
-    """An array in the memory of a device. Made by a `ResourceManager`, or by `from_foreign`.
+    """An array in the memory of a device. Made by a `ResourceManager`, by `from_foreign` or by `lazy`.
 
     Clones and views share the buffer; it is returned once, when the last of them is closed or collected. Use after
     `close` is a `ClosedError`. NumPy arrays and DLPack consumers that look at host memory keep it alive too.
@@ -88,7 +94,7 @@ class DeviceTensor:
     def __init__(
         self,
         manager: ResourceManager,
-        storage: Storage,
+        storage: Storage | LazyStorage,
         address: int,
         shape: tuple[int, ...],
         dtype: np.dtype,
@@ -96,8 +102,8 @@ class DeviceTensor:
         read_only: bool = False,
     ):
         self.manager, self._address = manager, address
-        self._storage: Storage | None = storage
         self._layout: Layout | None = None
+        self._storage: Storage | LazyStorage | None = storage
         self.shape, self.dtype, self.strides, self.read_only = shape, dtype, strides, read_only
 
     @classmethod
@@ -146,20 +152,67 @@ class DeviceTensor:
             manager.device.release_event(event)
         return cls(manager, Storage(owner), address, shape, dtype, tuple(strides), read_only)
 
+    @classmethod
+    def lazy(cls, source: TensorSource, device: Device | str | None = None) -> DeviceTensor:
+        """Return a tensor that takes memory, and reads its data, when it is first used.
+
+        Shape, dtype, strides and nbytes are known before; views and clones do not count as use, and share the memory
+        once one of them is used. If there is no room then, that use raises `DeviceMemoryError`, nothing is changed, and
+        a later use tries again.
+
+        Parameters
+        ----------
+        source : TensorSource
+            A tensor of a file that `rocmkern.open_checkpoint` opened, or any object with ``shape``, ``dtype`` and
+            ``pieces()``.
+        device : Device, "host" or None
+            Where the memory will be taken, from the default manager of the device; None is the host. See also
+            `ResourceManager.lazy`.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `source` is something else, or has a dtype that a tensor cannot have.
+
+        Examples
+        --------
+        >>> with open_checkpoint("model.safetensors") as checkpoint:  # doctest: +SKIP
+        ...     weight = DeviceTensor.lazy(checkpoint["model.norm.weight"])
+        """
+        from rocmkern.runtime.manager import default_manager
+
+        return default_manager(device).lazy(source)
+
     # Identity
 
     @property
     def closed(self) -> bool:
         """Whether this handle, or its manager, was closed."""
-        return self._storage is None or self._storage.owner is None
+        return self._storage is None or self._storage.closed
 
-    def keep_alive(self) -> Any:
-        """Return the object that keeps the memory alive; raise `ClosedError` after `close`."""
+    @property
+    def loaded(self) -> bool:
+        """Whether the memory has been taken: False only for a lazy tensor that was not used yet."""
         storage = self._storage
-        owner = None if storage is None else storage.owner
-        if owner is None:
+        return storage is not None and not (type(storage) is LazyStorage and not storage.loaded)
+
+    def _check_open(self) -> None:
+        storage = self._storage
+        if storage is None or storage.closed:
             what = "the tensor" if storage is None else "the manager of the tensor"
             raise ClosedError(f"{what} {self.dtype.name}{list(self.shape)} was closed; clone() keeps a buffer alive")
+
+    def keep_alive(self) -> Any:
+        """Return the object that keeps the memory alive; raise `ClosedError` after `close`.
+
+        This is the first use of a lazy tensor: whatever needs the memory comes here first.
+        """
+        storage = self._storage
+        if type(storage) is LazyStorage and not storage.closed:
+            storage = storage.resolve(self)
+        owner = None if storage is None else storage.owner
+        if owner is None:
+            self._check_open()
         return owner
 
     @property
@@ -193,6 +246,7 @@ class DeviceTensor:
         """Everything that is known of the tensor without its address, as one object that is found out once."""
         layout = self._layout
         if layout is None:
+            self.keep_alive()  # a lazy tensor has no address before
             layout = layout_of(self.device, self._address, self.dtype, self.shape, self.strides, self.read_only)
             self._layout = layout
         return layout
@@ -203,7 +257,7 @@ class DeviceTensor:
         return is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else str(self.device.info)
+        state = "closed" if self.closed else str(self.device.info) if self.loaded else f"not yet on {self.device.info}"
         return f"<DeviceTensor {self.dtype.name}{list(self.shape)}, {state}>"
 
     def __len__(self) -> int:
@@ -222,7 +276,7 @@ class DeviceTensor:
         self._storage = None
 
     def __enter__(self) -> DeviceTensor:
-        self.keep_alive()
+        self._check_open()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -237,10 +291,12 @@ class DeviceTensor:
     # Views
 
     def _view(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceTensor:
-        self.keep_alive()
-        storage = self._storage
+        self._check_open()
+        storage, address = self._storage, self._address
+        if type(storage) is LazyStorage:
+            storage, address = storage.of(self)
         assert storage is not None
-        return DeviceTensor(self.manager, storage, self._address + offset, shape, self.dtype, strides, self.read_only)
+        return DeviceTensor(self.manager, storage, address + offset, shape, self.dtype, strides, self.read_only)
 
     def __getitem__(self, index: Any) -> DeviceTensor:
         """Return a view by basic indexing: ints, slices (negative steps too), ``None`` and ``...``."""
@@ -352,7 +408,8 @@ class DeviceTensor:
         # Without this attribute NumPy asks __array__, which knows the dtypes that have no type string.
         if not self.device.host_accessible or self.dtype.kind not in "biufc":
             raise AttributeError("__array_interface__")
-        raw, offset = raw_buffer(self._address, self.shape, self.strides, self.dtype.itemsize, self.keep_alive())
+        owner = self.keep_alive()
+        raw, offset = raw_buffer(self._address, self.shape, self.strides, self.dtype.itemsize, owner)
         # A buffer instead of an address: NumPy's array then holds it, and with it our memory, even after close().
         data = memoryview(raw).toreadonly() if self.read_only else raw
         return {

@@ -430,11 +430,40 @@ def load_integers(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
 
 
 def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarray) -> None:
-    """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even)."""
+    """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even); int32 rows go to int32."""
     _check_index("store_rows", x, index, x.ndim, valid)
     _match("store_rows", valid, values)
-    _check_storable("store_rows", x)
+    if values.dtype != np.int32 or x.dtype != np.int32:
+        if values.dtype != np.float32:
+            raise TileError(f"store_rows: {_show(values)} cannot be stored as {x.dtype.name}")
+        _check_storable("store_rows", x)
     x[_pick(index, valid)] = values[valid].astype(x.dtype)
+
+
+def total(x: np.ndarray) -> float:
+    """Sum of float32 rows over the block, in float32: a number, the same everywhere."""
+    return float(_float_rows("total", x).sum(dtype=np.float32))
+
+
+def largest(x: np.ndarray) -> float:
+    """Largest of the block's float32 rows; NaN is ignored. A number, the same everywhere."""
+    return float(np.fmax.reduce(_float_rows("largest", x)))
+
+
+def _float_rows(by: str, x: Any) -> np.ndarray:
+    if not isinstance(x, np.ndarray) or x.ndim != 1 or x.dtype != np.float32:
+        raise TileError(f"{by}: needs rows of f32, got {_show(x)}")
+    return x
+
+
+def ordered_float(order: int) -> float:
+    """The float32 number at a place in their order: of two places the higher one has the larger number.
+
+    It is the number whose bits, as an int32, are ``order``, or ``order ^ 0x7fffffff`` if that is negative. So 0 is 0.0,
+    2139095040 is infinity and -2139095041 minus infinity; beyond these there is NaN.
+    """
+    bits = order if order >= 0 else order ^ 0x7FFFFFFF
+    return float(np.array(bits, np.int32).view(np.float32))
 
 
 def _check_storable(by: str, x: np.ndarray) -> None:
@@ -613,6 +642,15 @@ def rotate(a: Tile, b: Tile, cos: Tile, sin: Tile) -> tuple[Tile, Tile]:
     x, y, c, s = a.consume("rotate"), b.consume("rotate"), cos.data, sin.data
     with np.errstate(invalid="ignore", over="ignore"):
         return Tile(np.where(s == 0, x * c, x * c - y * s)), Tile(np.where(s == 0, y * c, y * c + x * s))
+
+
+def at_least(tile: Tile, bound: Any) -> Tile:
+    """1 where ``tile >= bound``, else 0, also for NaN; ``bound`` is a number or rows (consumes)."""
+    values = _want(Tile, tile, "at_least: the argument")
+    if isinstance(bound, Tile):
+        raise TileError(f"at_least: the bound must be rows or a number, got {_show(bound)}")
+    bound = _other(bound, values, "at_least")
+    return Tile((values.consume("at_least") >= bound).astype(np.float32))
 
 
 def distance(cfg: Config, position: np.ndarray, col0: int, n: int) -> Tile:
@@ -895,7 +933,7 @@ OPERATIONS: dict[str, Callable] = {
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
         square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
-        dot, dot_nn_where, rotations, rotate, paged,
+        dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -924,4 +962,5 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "dot_nn_where": ("acc",),
     "rotate": ("a", "b"),
     "paged": ("st",),
+    "at_least": ("tile",),
 }

@@ -38,6 +38,7 @@ from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
     F32,
+    F64,
     I1,
     I8,
     I16,
@@ -582,8 +583,19 @@ class CpuLowering(TensorLowering):
         flags, out = self.spill(b, valid), self.spill(b, values)
         with _loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
             address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(_STORAGE[ty.dtype]))
-            b.store(_to_memory(b, _load(b, out, r), ty.dtype), address, align=1)
+            if ty.dtype == "int32":
+                value = self.pick(b, out, r, I32, 4)
+            else:
+                value = _to_memory(b, _load(b, out, r), ty.dtype)
+            b.store(value, address, align=1)
         return context.get_dummy_value()
+
+    def total(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return b.fpext(_reduce(b, x, b.fadd), F64)
+
+    def largest(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        # Not `_fmax`, which may do anything with NaN.
+        return b.fpext(_reduce(b, x, lambda u, v: call(b, f"llvm.maxnum.v{u.type.count}f32", u.type, [u, v])), F64)
 
     def flag(self, b: ir.IRBuilder, flags: ir.Value, r: ir.Value) -> ir.Value:
         return b.icmp_unsigned("!=", self.pick(b, flags, r, I8, 1), const(I8, 0))
@@ -849,6 +861,19 @@ class CpuLowering(TensorLowering):
             for value, into in zip(rotated(b, vector, *others), (left, right), strict=True):
                 _store(b, value, into, index)
         return impl_ret_borrowed(context, b, sig.return_type, context.make_tuple(b, sig.return_type, (x, y)))
+
+    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
+        ty, bound_ty = sig.args
+        if isinstance(bound_ty, TILE.Rows):
+            rows: tuple = (bound,)
+        else:
+            rows, number = (), self.scalar(context, b, bound_ty, bound, "f32")
+
+        def emit(i: Any, v: ir.Value, parts: list, column: Any) -> ir.Value:
+            least = parts[0] if parts else _splat(b, number, v.type.count)
+            return b.select(b.fcmp_ordered(">=", v, least), const(v.type, 1.0), const(v.type, 0.0))
+
+        return self.map(context, b, ty, tile, emit, rows)
 
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any

@@ -53,6 +53,7 @@ from rocmkern.tile.lanes import FoldingBuilder, LaneReader
 from rocmkern.tile.tensors import (
     F16,
     F32,
+    F64,
     I1,
     I8,
     I16,
@@ -1155,8 +1156,38 @@ class CudaLowering(TensorLowering):
         one_of_quad = b.icmp_signed("==", _column_of_lane(b, sig.args[2]), const(I32, 0))
         rows = _complete_rows(b, sig.args[2], values)
         for a, value, v in zip(addresses, rows, _unpack(b, valid), strict=True):
-            _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
+            if ty.dtype == "int32":
+                _store_bits(b, a, value, b.and_(v, one_of_quad))
+            else:
+                _store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
         return context.get_dummy_value()
+
+    def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, combine: Callable) -> ir.Value:
+        """Combine float32 rows over the block; a float64."""
+        value = functools.reduce(combine, _complete_rows(b, ty, x))
+        for distance in () if _is_line(ty) else (4, 8, 16):
+            code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
+            value = combine(value, _asm(b, code, F32, "=f,f", [value], effect=True))
+        warps = ty.hw[1]
+        if warps > 1:
+            room = b.module.globals.get("over_block")
+            if room is None:
+                room = ir.GlobalVariable(b.module, ir.ArrayType(F32, 32), "over_block", addrspace=3)
+                room.linkage, room.initializer = "internal", ir.Constant(room.value_type, ir.Undefined)
+            address = b.trunc(b.ptrtoint(room, I64), I32)
+            with b.if_then(b.icmp_signed("==", _lane(b), const(I32, 0))):
+                own = b.add(address, b.shl(b.lshr(_thread(b), const(I32, 5)), const(I32, 2)))
+                _asm(b, "st.shared.b32 [$0], $1;", VOID, "r,f,~{memory}", [own, value], effect=True)
+            _barrier(b)
+            value = functools.reduce(combine, [_load_shared(b, address, 4 * i)[0] for i in range(warps)])
+            _barrier(b)  # before the next value is written there
+        return b.fpext(value, F64)
+
+    def total(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.over_block(b, sig.args[0], x, b.fadd)
+
+    def largest(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.over_block(b, sig.args[0], x, functools.partial(_fmax, b))
 
     # ------------------------------------------------------------------------------------------------------- tiles
     def map_tile(self, b: ir.IRBuilder, value: ir.Value, emit: Callable) -> ir.Value:
@@ -1392,6 +1423,14 @@ class CudaLowering(TensorLowering):
 
     def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.map_tile(b, x, lambda v: _fabs(b, v))
+
+    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
+        ty, bound_ty = sig.args
+        least = self.per_slot(context, b, bound_ty, bound, TILE.Rows(ty.m, "f32", ty.hw))
+        values = []
+        for (s, _), v in zip(_elements(ty), _unpack(b, tile), strict=True):
+            values.append(b.select(b.fcmp_ordered(">=", v, least[s]), const(F32, 1.0), const(F32, 0.0)))
+        return _pack(b, values)
 
     def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value, tile: Any = None) -> ir.Value:
         """``col0`` (of numba type ``ty``) plus this lane's first column of a tile, i32."""

@@ -54,6 +54,7 @@ from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.tensors import (
     F16,
     F32,
+    F64,
     I1,
     I8,
     I16,
@@ -1036,8 +1037,35 @@ class HipLowering(TensorLowering):
         first = layout.is_first(b)
         for ok, offset, value in zip(_flags(b, valid), offsets, _items(b, values), strict=True):
             with b.if_then(b.and_(ok, first)):
-                _store(b, _narrow(b, value, ty.dtype), base, offset, DTYPES[ty.dtype])
+                bits = value if ty.dtype == "int32" else _narrow(b, value, ty.dtype)
+                _store(b, bits, base, offset, DTYPES[ty.dtype])
         return context.get_dummy_value()
+
+    def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, join: Callable) -> ir.Value:
+        """Join float32 rows over the block; the result is a float64 in scalar registers."""
+        layout = Layout(ty)
+        atom, waves = layout.atom, layout.waves
+        value = functools.reduce(join, _items(b, x))
+        rows = 1 if _is_line(ty) else atom.rows  # of different lanes
+        for distance in (1 << i for i in range(rows.bit_length() - 1)):
+            lane = b.shl(b.xor(_Lane(b, atom).index, const(I32, distance)), const(I32, 2))
+            other = call(b, "llvm.amdgcn.ds.bpermute", I32, [lane, b.bitcast(value, I32)])
+            value = join(value, b.bitcast(other, F32))
+        if waves > 1:
+            room = _local_room(b, "over_block", 4 * waves)
+            with b.if_then(b.icmp_unsigned("==", _Lane(b, atom).index, const(I32, 0))):
+                _store(b, value, room, b.shl(_wave_index(b, atom), const(I32, 2)), 4)
+            _local_barrier(b)
+            value = functools.reduce(join, [_load(b, room, const(I32, 4 * i), F32, 4) for i in range(waves)])
+            _local_barrier(b)  # before the next value is written there
+        bits = _math(b, "amdgcn.readfirstlane", b.bitcast(value, I32))
+        return b.fpext(b.bitcast(bits, F32), F64)
+
+    def total(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return self.over_block(b, sig.args[0], x, b.fadd)
+
+    def largest(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return self.over_block(b, sig.args[0], x, lambda u, v: _math(b, "maxnum", u, v))
 
     # ------------------------------------------------------------------------------------------------------- tiles
     def tile_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value, columns: int | None = None) -> list:
@@ -1387,6 +1415,17 @@ class HipLowering(TensorLowering):
     def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
         points = [rotated(b, *values) for values in zip(*(_items(b, t) for t in (x, y, cos, sin)), strict=True)]
         return context.make_tuple(b, sig.return_type, [_array(b, list(part)) for part in zip(*points, strict=True)])
+
+    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, bound: Any) -> ir.Value:
+        ty, bound_ty = sig.args
+        floats = ir.VectorType(F32, Layout(ty).registers)
+        rows = self.row_values(context, b, ty, bound_ty, bound, "f32")
+
+        def body(v: ir.Value, c: int, least: ir.Value) -> ir.Value:
+            above = b.fcmp_ordered(">=", v, _splat(b, least, floats.count))
+            return b.select(above, const(floats, 1.0), const(floats, 0.0))
+
+        return self.on_tile(b, ty, tile, body, rows)
 
     def distance(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, col0: Any, n: Any) -> ir.Value:
         ty = sig.return_type

@@ -133,6 +133,12 @@ class TensorLowering:
     def float32(self, context: Any, builder: ir.IRBuilder, sig: Any, word: ir.Value) -> ir.Value:
         return builder.bitcast(builder.trunc(word, I32), F32)
 
+    # ------------------------------------------------------------------------------------------------------ scalars
+    def ordered_float(self, context: Any, builder: ir.IRBuilder, sig: Any, order: ir.Value) -> ir.Value:
+        order = self.scalar(context, builder, sig.args[0], order, "i32")
+        bits = builder.xor(order, builder.lshr(builder.ashr(order, const(I32, 31)), const(I32, 1)))
+        return builder.fpext(builder.bitcast(bits, F32), F64)
+
     # ------------------------------------------------------------------------------------------------------ tensors
     def tensor_shape(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> ir.Value:
         return self.numba.cgutils.create_struct_proxy(ty)(context, builder, value).shape

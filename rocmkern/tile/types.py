@@ -298,10 +298,26 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.store_rows)
     def _(x, index, values, valid):
         index_of("store_rows", x, index, 0, valid_rows("store_rows", valid).m)
-        storable("store_rows", x)
-        if float_rows("store_rows", values).m != valid.m:
+        integers = isinstance(values, Rows) and values.kind == "i32" and x.dtype == "int32"
+        if not integers:
+            float_rows("store_rows", values)
+            storable("store_rows", x)
+        if values.m != valid.m:
             fail(f"store_rows: {show(values)} and {show(valid)} do not match")
         return types.none
+
+    for op in (api.total, api.largest):
+
+        @rule(op)
+        def _(x, name=op.__name__):
+            float_rows(name, x)
+            return types.float64
+
+    @rule(api.ordered_float)
+    def _(order):
+        if not is_int(order):
+            fail(f"ordered_float: needs an integer, got {show(order)}")
+        return types.float64
 
     # -------------------------------------------------------------------------------------------------------- tiles
     @rule(api.zeros)
@@ -346,6 +362,16 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         for other in (b, cos, sin):
             same_tile("rotate", a, other)
         return types.Tuple((a, a))
+
+    @rule(api.at_least)
+    def _(t, bound):
+        want(Tile, t, "at_least: the argument")
+        if isinstance(bound, Rows):
+            if float_rows("at_least", bound).m != t.m:
+                fail(f"at_least: {show(t)} and {show(bound)} do not match")
+        elif not is_scalar(bound):
+            fail(f"at_least: the bound must be rows or a number, got {show(bound)}")
+        return t
 
     @rule(api.distance)
     def _(cfg, position, col0, n):

@@ -125,6 +125,32 @@ def test_attention_with_everything(interpreter, manager):
     np.testing.assert_allclose(out.to_numpy(), exact, atol=1e-2)
 
 
+def test_sampling_reads_a_row_as_overlapping_parts(interpreter, manager):
+    logits = normal(3, 45)
+    tokens = rocmkern.sample(manager.from_numpy(logits)[::-1], top_k=7, seed=5)
+    assert isinstance(tokens, DeviceTensor)
+    np.testing.assert_array_equal(tokens.to_numpy(), reference.sample(logits[::-1], top_k=7, seed=5))
+    logits[1, 44] = np.nan
+    tokens = manager.zeros(3, np.int32)
+    with pytest.raises(ArgumentError, match="logits: got a row, in device memory"):
+        rocmkern.sample(manager.from_numpy(logits), seed=5, out=tokens).to_numpy()
+    assert tokens.to_numpy()[1] == -1
+
+
+def test_lazy_weights_reach_the_device_when_an_operation_takes_them(interpreter, manager):
+    class Source:
+        shape, dtype = (4, 6), np.dtype(np.float32)
+
+        def pieces(self):
+            yield normal(4, 6)
+
+    lazy = manager.lazy(Source())
+    part = lazy[1:, ::2]
+    assert not lazy.loaded
+    np.testing.assert_allclose(rocmkern.scale(part, 2.0).to_numpy(), normal(4, 6)[1:, ::2] * 2)
+    assert lazy.loaded
+
+
 def test_split_attention(interpreter, manager):
     q, k, v = normal(1, 2, 1, 8), normal(1, 2, 40, 8, seed=1), normal(1, 2, 40, 8, seed=2)
     out = rocmkern.decode_attention(*map(manager.from_numpy, (q, k, v)), num_splits=3)

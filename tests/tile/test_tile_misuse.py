@@ -336,6 +336,7 @@ def arguments_of(operation):
         "value": lambda: 0.0, "transposed": lambda: True, "st": stages.get(operation, ready), "b": ready,
         "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()), "cos": tile, "sin": tile,
         "cache": lambda: source[None, None], "head": lambda: 0, "table": lambda: np.zeros(1, np.int32),
+        "bound": lambda: 0.5,
     }  # fmt: skip
     if operation == "rotate":
         values |= {"a": tile, "b": tile}

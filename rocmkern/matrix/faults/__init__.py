@@ -11,6 +11,7 @@ from rocmkern.matrix.faults import (
     norm,
     quantized,
     rotary,
+    sampling,
 )
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
 
@@ -20,6 +21,7 @@ FAMILIES = (
     norm,
     rotary,
     quantized,
+    sampling,
 )
 FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 

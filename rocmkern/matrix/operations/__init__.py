@@ -9,11 +9,13 @@ from rocmkern.matrix.faults import FAULTS
 from rocmkern.matrix.operations import (
     activations,
     attention,
+    decoder,
     gather,
     linear,
     norm,
     quantized,
     rotary,
+    sampling,
     steps,
 )
 from rocmkern.matrix.registry import Registry
@@ -27,5 +29,7 @@ FAMILIES = (
     linear,
     rotary,
     quantized,
+    sampling,
+    decoder,
 )
 OPERATIONS = Registry(*(each for family in FAMILIES for each in family.OPERATIONS), faults=FAULTS.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rocmkern.reference.baseline.activations import geglu, swiglu
 from rocmkern.reference.baseline.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.reference.baseline.decoder import decoder_logits
 from rocmkern.reference.baseline.gather import embedding, transpose
 from rocmkern.reference.baseline.linear import linear, matmul, mlp
 from rocmkern.reference.baseline.norm import add_residual, layer_norm, rms_norm
@@ -30,6 +31,7 @@ __all__ = [
     "apply_mask",
     "causal_mask",
     "decode_attention",
+    "decoder_logits",
     "dequantize_rms_norm",
     "embedding",
     "flash_attention",

@@ -1,0 +1,158 @@
+"""What a decoder is like: sizes and options, from a Hugging Face or a GGUF checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rocmkern.runtime.errors import CheckpointError
+
+# Architectures whose layers are those of `Decoder`.
+_FAMILY = ("llama", "mistral", "qwen2", "gemma")
+# GGUF files of these hold the rows of q and k in the order of interleaved rotation: llama.cpp permutes them when it
+# converts a checkpoint. Files of the others hold them as Hugging Face does.
+_GGUF_INTERLEAVED = ("llama",)
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes and options of a decoder.
+
+    Attributes
+    ----------
+    vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim : int
+        Sizes; ``num_heads`` is a multiple of ``num_kv_heads``.
+    rms_norm_eps : float
+        Added to the mean square inside the root.
+    norm_weight_offset : float
+        Added to the weights of the norms: 1 for Gemma of Hugging Face, whose weights are stored less 1.
+    rope_variant : {"half", "interleaved"}
+        Pairs of elements that turn together. Attention does not change when q and k have their rows in another order,
+        as long as both have the same one and this fits it. So nothing is permuted back: GGUF files of Llama, whose
+        rows llama.cpp has permuted, are "interleaved", the others "half".
+    rope_base : float
+        Base of the frequencies.
+    rope_scaling : object, optional
+        As `rocmkern.rope` takes it.
+    activation : {"silu", "gelu", "gelu_tanh"}
+        Of the gate.
+    embedding_scale : float
+        What embeddings are multiplied by: ``sqrt(hidden_size)`` for Gemma.
+    sliding_window : int, optional
+        Tokens that a token sees, itself included.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float = 1e-6
+    norm_weight_offset: float = 0.0
+    rope_variant: str = "half"
+    rope_base: float = 10000.0
+    rope_scaling: Any = None
+    activation: str = "silu"
+    embedding_scale: float = 1.0
+    sliding_window: int | None = None
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping[str, Any]) -> DecoderConfig:
+        """Read the content of a ``config.json``.
+
+        Raises
+        ------
+        CheckpointError
+            It is of another architecture, or lacks something.
+        """
+        kind = config.get("model_type")
+        if kind not in _FAMILY:
+            raise CheckpointError(f"config.json: model_type is {kind!r}; this decoder is for {', '.join(_FAMILY)}")
+
+        def get(name: str) -> Any:
+            if name not in config:
+                raise CheckpointError(f"config.json of {kind} has no {name}")
+            return config[name]
+
+        heads, hidden = get("num_attention_heads"), get("hidden_size")
+        # Newer files have base and scaling together.
+        rotation = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        base = rotation.pop("rope_theta", None) or config.get("rope_theta", 10000.0)
+        if rotation in ({"rope_type": "default"}, {"type": "default"}):
+            rotation = {}
+        # The configuration of the first Gemma names an activation that its implementation does not use.
+        named = config.get("hidden_activation") or ("gelu_pytorch_tanh" if kind == "gemma" else get("hidden_act"))
+        if named not in _ACTIVATIONS:
+            raise CheckpointError(f"config.json: activation {named!r}; known are {', '.join(_ACTIVATIONS)}")
+        window = config.get("sliding_window")
+        if kind == "qwen2" and not config.get("use_sliding_window", False):
+            window = None
+        elif kind == "qwen2" and config.get("max_window_layers", 0) > 0:
+            raise CheckpointError("config.json: only some layers have a sliding window, which this decoder does not do")
+        return cls(
+            vocab_size=get("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=get("intermediate_size"),
+            num_layers=get("num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            rms_norm_eps=get("rms_norm_eps"),
+            norm_weight_offset=1.0 if kind == "gemma" else 0.0,
+            rope_base=float(base),
+            rope_scaling=rotation or None,
+            activation=_ACTIVATIONS[named],
+            embedding_scale=hidden**0.5 if kind == "gemma" else 1.0,
+            sliding_window=window,
+        )
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> DecoderConfig:
+        """Read the key-value pairs of a GGUF file.
+
+        Raises
+        ------
+        CheckpointError
+            It is of another architecture, or lacks something.
+        """
+        kind = metadata.get("general.architecture")
+        if kind not in _FAMILY:
+            raise CheckpointError(f"general.architecture is {kind!r}; this decoder is for {', '.join(_FAMILY)}")
+
+        def get(name: str, *default: Any) -> Any:
+            key = f"{kind}.{name}"
+            if key not in metadata and not default:
+                raise CheckpointError(f"the GGUF file has no {key}")
+            return metadata.get(key, *default)
+
+        heads, hidden = get("attention.head_count"), get("embedding_length")
+        head_dim = get("attention.key_length", hidden // heads)
+        if get("rope.dimension_count", head_dim) != head_dim:
+            raise CheckpointError(f"{kind}.rope.dimension_count differs from the head dimension {head_dim}")
+        tokens = metadata.get("tokenizer.ggml.tokens")
+        scaling_kind = get("rope.scaling.type", "none")
+        if scaling_kind not in ("none", "linear"):
+            raise CheckpointError(
+                f"{kind}.rope.scaling.type is {scaling_kind!r}; pass rope_scaling= by dataclasses.replace"
+            )
+        factor = get("rope.scaling.factor", 1.0)
+        return cls(
+            vocab_size=len(tokens) if tokens is not None else get("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=get("feed_forward_length"),
+            num_layers=get("block_count"),
+            num_heads=heads,
+            num_kv_heads=get("attention.head_count_kv", heads),
+            head_dim=head_dim,
+            rms_norm_eps=get("attention.layer_norm_rms_epsilon"),
+            rope_variant="interleaved" if kind in _GGUF_INTERLEAVED else "half",
+            rope_base=float(get("rope.freq_base", 10000.0)),
+            rope_scaling={"rope_type": "linear", "factor": factor} if scaling_kind == "linear" else None,
+            activation="gelu_tanh" if kind == "gemma" else "silu",
+            embedding_scale=hidden**0.5 if kind == "gemma" else 1.0,
+            sliding_window=get("attention.sliding_window", None),
+        )

@@ -1,0 +1,86 @@
+"""The decoder: all operations of a small model in one row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rocmkern.decoder import DecoderConfig
+from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+
+SEED = 42
+GEMMA = {"activation": "gelu_tanh", "norm_weight_offset": 1.0}
+
+
+def _decoder_call(draw: Draw) -> Call:
+    dims, features = draw.dims, draw.features
+    hidden, heads, kv_heads, wide = dims["hidden"], dims["heads"], dims["kv_heads"], dims["intermediate"]
+    config = DecoderConfig(
+        vocab_size=dims["vocabulary"],
+        hidden_size=hidden,
+        intermediate_size=wide,
+        num_layers=dims["layers"],
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        rope_variant=features["variant"],
+        **(GEMMA | {"embedding_scale": math.sqrt(hidden)} if features["gemma"] else {}),
+    )
+    rng = np.random.default_rng(SEED)
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        return (rng.standard_normal((rows, columns)) / math.sqrt(columns)).astype(draw.dtype)
+
+    def near(value: float, length: int) -> np.ndarray:
+        return (value + 0.1 * rng.standard_normal(length)).astype(draw.dtype)
+
+    norm = 1.0 - config.norm_weight_offset
+    arrays = {"tokens": rng.integers(0, dims["vocabulary"], dims["tokens"]).astype(np.int32)}
+    arrays |= {"embedding": matrix(dims["vocabulary"], hidden) * draw.dtype.type(4), "norm": near(norm, hidden)}
+    if not features["tied"]:
+        arrays["output"] = matrix(dims["vocabulary"], hidden)
+    kv = kv_heads * config.head_dim
+    for i in range(dims["layers"]):
+        layer = {"attention_norm": near(norm, hidden), "mlp_norm": near(norm, hidden)}
+        layer |= {"q": matrix(hidden, hidden), "k": matrix(kv, hidden), "v": matrix(kv, hidden)}
+        layer |= {"o": matrix(hidden, hidden), "gate": matrix(wide, hidden), "up": matrix(wide, hidden)}
+        layer |= {"down": matrix(hidden, wide)}
+        if features["biases"]:
+            layer |= {"q_bias": near(0, hidden), "k_bias": near(0, kv), "v_bias": near(0, kv)}
+        arrays |= {f"layers.{i}.{name}": array for name, array in layer.items()}
+    options = {"config": config} | {
+        key: features[key] for key in ("prefill", "block_size") if features[key] is not None
+    }
+    return Call(arrays, options, ((dims["tokens"], dims["vocabulary"]),))
+
+
+OPERATIONS = (
+    Operation(
+        "decoder",
+        function="rocmkern.decoder:decoder_logits",
+        reference="rocmkern.reference:decoder_logits",
+        baseline="rocmkern.reference:baseline.decoder_logits",
+        call=_decoder_call,
+        dims=(
+            Dim("vocabulary", "v"),
+            Dim("hidden", "d"),
+            Dim("layers", "l"),
+            Dim("heads", "h"),
+            Dim("kv_heads", "kv", default="heads"),
+            Dim("intermediate", "i", default=96),
+            Dim("tokens", "s"),
+        ),
+        arrays=("tokens", "embedding", "norm", "output"),
+        features=(
+            Feature("prefill", (int,)),
+            Feature("block_size", (int,)),
+            Feature("variant", ("interleaved",), default="half"),
+            Feature("tied", (True,), default=False),
+            Feature("biases", (True,), default=False),
+            Feature("gemma", (True,), default=False),
+        ),
+        out=False,
+    ),
+)

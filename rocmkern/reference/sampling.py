@@ -1,0 +1,63 @@
+"""Sampling, in float64: the support by sorting, the token by a cumulative sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_WORD = 0xFFFFFFFF
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Four random 32-bit words: Philox4x32-10 (Salmon et al., 2011, section 3.3)."""
+    c, (k0, k1) = list(counter), key
+    for _ in range(10):
+        high0, low0 = divmod(c[0] * 0xD2511F53, 1 << 32)
+        high1, low1 = divmod(c[2] * 0xCD9E8D57, 1 << 32)
+        c = [high1 ^ c[1] ^ k0, low1, high0 ^ c[3] ^ k1, low0]
+        k0, k1 = (k0 + 0x9E3779B9) % (1 << 32), (k1 + 0xBB67AE85) % (1 << 32)
+    return c[0], c[1], c[2], c[3]
+
+
+def uniform(seed: int, offset: int, row: int) -> float:
+    """The number in [0, 1) that decides a row: 53 bits of the first two words."""
+    words = philox((offset & _WORD, offset >> 32, row & _WORD, row >> 32), (seed & _WORD, seed >> 32))
+    return ((words[0] >> 5) * 2**26 + (words[1] >> 6)) / 2**53
+
+
+def probabilities(logits: Any, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Any:
+    """The distribution ``[B, V]`` that each row is drawn from; 0 for tokens that top-k and top-p leave out."""
+    x = np.asarray(logits, np.float64)
+    if temperature == 0:
+        first = np.zeros_like(x)
+        first[np.arange(len(x)), x.argmax(axis=1)] = 1
+        return first
+    weights = np.exp((x - x.max(axis=1, keepdims=True)) / temperature)
+    for row, weight in zip(x, weights, strict=True):
+        order = np.argsort(-row, kind="stable")
+        if top_k is not None and top_k < len(row):
+            weight[row < row[order[top_k - 1]]] = 0
+        if top_p is not None and top_p < 1:
+            # float32, as the kernel receives it.
+            enough = np.cumsum(weight[order]) >= float(np.float32(top_p)) * weight.sum()
+            weight[row < row[order[np.argmax(enough)]]] = 0
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def sample(
+    logits: Any,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int,
+    offset: int = 0,
+) -> Any:
+    """Token of each row, int32 ``[B]``: the first at which the running sum of probabilities passes the row's number."""
+    p = probabilities(logits, temperature, top_k, top_p)
+    tokens = []
+    for row, weights in enumerate(p):
+        running = np.cumsum(weights)
+        tokens.append(np.argmax(running > uniform(seed, offset, row) * running[-1]))
+    return np.array(tokens, np.int32)

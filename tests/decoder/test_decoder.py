@@ -1,0 +1,140 @@
+"""The decoder: checkpoints of both kinds are the same model; sequences do not see each other; generation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf")
+pytest.importorskip("safetensors")
+
+from small_checkpoints import CONFIG, hugging_face_weights, save_gguf, save_hugging_face
+
+import rocmkern
+from rocmkern import reference
+from rocmkern.decoder import Decoder, DecoderConfig, QuantizedWeight, load_weights
+from rocmkern.runtime.errors import ArgumentError
+
+TOKENS = np.array([3, 14, 15, 9, 2, 6, 5, 35, 8], np.int32)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    with rocmkern.using("cpu"):
+        yield
+
+
+def hugging_face(tmp_path, **options):
+    with rocmkern.open_checkpoint(save_hugging_face(tmp_path, hugging_face_weights(**options))) as checkpoint:
+        return Decoder(CONFIG, load_weights(checkpoint, CONFIG))
+
+
+def gguf(tmp_path, **options):
+    with rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", hugging_face_weights(), **options)) as checkpoint:
+        config = DecoderConfig.from_gguf(checkpoint.metadata)
+        return Decoder(config, load_weights(checkpoint, config))
+
+
+def logits(decoder, tokens=TOKENS):
+    with decoder.new_cache(8, 4) as cache:
+        return np.asarray(decoder.logits(cache, [cache.add()], [tokens], every=True))
+
+
+def oracle(decoder):
+    weights = {name: np.asarray(array) for name, array in decoder.weights.items()}
+    return reference.decoder_logits(TOKENS, config=decoder.config, **weights)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_hugging_face_checkpoint_is_the_float64_model(tmp_path, fused):
+    decoder = hugging_face(tmp_path, fused=fused)
+    got = logits(decoder)
+    np.testing.assert_allclose(got, oracle(decoder), atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_a_gguf_file_is_the_same_model_whatever_the_order_of_its_rows(tmp_path, architecture):
+    expected = logits(hugging_face(tmp_path))
+    decoder = gguf(tmp_path, architecture=architecture)
+    assert decoder.config.rope_variant == ("interleaved" if architecture == "llama" else "half")
+    np.testing.assert_allclose(logits(decoder), expected, atol=1e-4)
+
+
+def test_quantised_weights_are_the_model_of_their_numbers(tmp_path):
+    decoder = gguf(tmp_path, quantised="Q8_0")
+    plain = {
+        name: rocmkern.dequantize(weight.blocks, weight.format) if isinstance(weight, QuantizedWeight) else weight
+        for name, weight in decoder.weights.items()
+    }
+    assert isinstance(decoder.weights["layers.0.gate"], QuantizedWeight)
+    np.testing.assert_allclose(logits(decoder), logits(Decoder(decoder.config, plain)), atol=1e-4)
+
+
+def test_a_quantised_embedding_is_decoded(tmp_path):
+    decoder = hugging_face(tmp_path, tied=True)
+    table = np.asarray(decoder.weights["embedding"])
+    blocks = rocmkern.default_manager().from_numpy(rocmkern.quantize(table, "q8_0"))
+    other = dict(decoder.weights)
+    other["embedding"] = rocmkern.dequantize(blocks, "q8_0")
+    expected = logits(Decoder(CONFIG, other))
+    other["embedding"] = QuantizedWeight(blocks, "q8_0")
+    np.testing.assert_allclose(logits(Decoder(CONFIG, other)), expected, atol=1e-4)
+
+
+def test_sequences_of_a_batch_do_not_see_each_other(tmp_path):
+    decoder = hugging_face(tmp_path)
+    prompts = [TOKENS[:5], TOKENS[3:4], TOKENS]
+    with decoder.new_cache(12, 4) as cache:
+        sequences = [cache.add() for _ in prompts]
+        together = np.asarray(decoder.logits(cache, sequences, prompts))
+        more = np.asarray(decoder.logits(cache, sequences[1:], [[7], [1, 2]]))
+    for row, prompt in zip(together, prompts, strict=True):
+        np.testing.assert_allclose(row, logits(decoder, prompt)[-1], atol=1e-5)
+    for row, prompt, added in zip(more, prompts[1:], ([7], [1, 2]), strict=True):
+        np.testing.assert_allclose(row, logits(decoder, np.append(prompt, added))[-1], atol=1e-5)
+
+
+def test_a_window_hides_what_lies_further_back(tmp_path):
+    decoder = hugging_face(tmp_path)
+    narrow = Decoder(dataclasses.replace(CONFIG, sliding_window=3, num_layers=1), decoder.weights)
+    other = TOKENS.copy()
+    other[0] += 1
+    changed = np.abs(logits(narrow) - logits(narrow, other)).max(axis=1) > 1e-6
+    np.testing.assert_array_equal(changed, [True] * 3 + [False] * 6)
+
+
+def test_generation_at_temperature_0_takes_the_largest_logit_each_time(tmp_path):
+    decoder = hugging_face(tmp_path)
+    prompts = [TOKENS[:4], TOKENS[:7]]
+    expected = []
+    for prompt in prompts:
+        tokens = list(prompt)
+        for _ in range(6):
+            tokens.append(int(logits(decoder, np.array(tokens))[-1].argmax()))
+        expected.append(tokens[len(prompt) :])
+    got = decoder.generate(prompts, 6, temperature=0, seed=0, block_size=4)
+    assert [tokens.tolist() for tokens in got] == expected
+    stop = expected[0][2]
+    stopped = decoder.generate(prompts, 6, temperature=0, seed=0, stop=[stop])
+    for tokens, whole in zip(stopped, expected, strict=True):
+        length = whole.index(stop) + 1 if stop in whole else len(whole)
+        assert tokens.tolist() == whole[:length]
+
+
+def test_generation_depends_on_the_seed_only(tmp_path):
+    decoder = hugging_face(tmp_path)
+    draws = [decoder.generate([TOKENS], 8, top_p=0.95, seed=seed)[0].tolist() for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    assert decoder.generate([TOKENS], 0, seed=1)[0].shape == (0,)
+    assert decoder.generate([], 3, seed=1) == []
+
+
+def test_wrong_tokens_are_named(tmp_path):
+    decoder = hugging_face(tmp_path)
+    with decoder.new_cache(4) as cache:
+        sequence = cache.add()
+        for tokens in ([], [TOKENS, TOKENS], [[]]):
+            with pytest.raises(ArgumentError, match="tokens"):
+                decoder.logits(cache, [sequence], tokens)

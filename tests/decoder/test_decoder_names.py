@@ -1,0 +1,199 @@
+"""Checkpoints of the Llama family as a decoder's configuration and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf")
+pytest.importorskip("safetensors")
+
+from small_checkpoints import CONFIG, HUGGING_FACE, hugging_face_weights, permuted, save_gguf, save_hugging_face
+
+import rocmkern
+from rocmkern.decoder import DecoderConfig, QuantizedWeight, load_weights, weight_parts
+from rocmkern.runtime.errors import CheckpointError
+
+
+def expected(weights):
+    """The decoder's weights, by its names, of tensors with the names of Hugging Face, not fused."""
+    names = {
+        "model.embed_tokens.weight": "embedding",
+        "model.norm.weight": "norm",
+        "lm_head.weight": "output",
+        "input_layernorm.weight": "attention_norm",
+        "post_attention_layernorm.weight": "mlp_norm",
+    }
+    result = {}
+    for name, array in weights.items():
+        layer = re.match(r"model\.(layers\.\d+\.)(.*)", name)
+        inner = layer[2] if layer else name
+        short = names.get(inner) or re.sub(r".*\.(\w+?)_proj\.(weight|bias)", r"\1_\2", inner).removesuffix("_weight")
+        result[(layer[1] if layer else "") + short] = array
+    return result
+
+
+@pytest.mark.parametrize("options", [{}, {"biases": True}, {"tied": True}, {"dtype": np.float16}])
+def test_hugging_face_names(tmp_path, options):
+    weights = hugging_face_weights(**options)
+    with rocmkern.open_checkpoint(save_hugging_face(tmp_path, weights)) as checkpoint:
+        config = DecoderConfig.from_hugging_face(checkpoint.metadata)
+        loaded = load_weights(checkpoint, config)
+    assert config == CONFIG
+    assert not any(tensor.loaded for tensor in loaded.values())
+    wanted = expected(weights)
+    assert set(loaded) == set(wanted)
+    for name, array in wanted.items():
+        assert loaded[name].dtype == np.float32
+        np.testing.assert_array_equal(loaded[name].to_numpy(), array, err_msg=name)
+
+
+def test_fused_tensors_are_cut_by_rows_and_shared(tmp_path):
+    with rocmkern.open_checkpoint(save_hugging_face(tmp_path, hugging_face_weights(fused=True))) as checkpoint:
+        parts = weight_parts(checkpoint, CONFIG)
+        loaded = load_weights(checkpoint, CONFIG)
+    assert parts["layers.1.k"] == ("model.layers.1.self_attn.qkv_proj.weight", (32, 48))
+    assert not loaded["layers.0.q"].loaded
+    for name, array in expected(hugging_face_weights()).items():
+        np.testing.assert_array_equal(loaded[name].to_numpy(), array, err_msg=name)
+    assert loaded["layers.0.v"].data_ptr - loaded["layers.0.q"].data_ptr == 48 * 32 * 4
+
+
+def test_gguf_rows_of_llama_are_interleaved(tmp_path):
+    weights = hugging_face_weights()
+    with rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", weights)) as checkpoint:
+        config = DecoderConfig.from_gguf(checkpoint.metadata)
+        loaded = load_weights(checkpoint, config, ml_dtypes.bfloat16)
+    assert config == dataclasses.replace(CONFIG, rope_variant="interleaved", rms_norm_eps=config.rms_norm_eps)
+    assert config.rms_norm_eps == pytest.approx(1e-5)
+    wanted = expected(weights)
+    for i in range(2):
+        for name, heads in (("q", 4), ("k", 2)):
+            wanted[f"layers.{i}.{name}"] = permuted(wanted[f"layers.{i}.{name}"], heads)
+    assert set(loaded) == set(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(loaded[name].to_numpy(), array.astype(ml_dtypes.bfloat16), err_msg=name)
+
+
+def test_gguf_rows_of_qwen2_are_in_halves_and_have_biases(tmp_path):
+    weights = hugging_face_weights(biases=True, tied=True)
+    with rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", weights, "qwen2")) as checkpoint:
+        config = DecoderConfig.from_gguf(checkpoint.metadata)
+        loaded = load_weights(checkpoint, config)
+    assert config.rope_variant == "half" and "output" not in loaded
+    for name, array in expected(weights).items():
+        np.testing.assert_array_equal(loaded[name].to_numpy(), array, err_msg=name)
+
+
+def test_quantised_matrices_arrive_as_blocks(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    weights = hugging_face_weights()
+    path = save_gguf(tmp_path / "model.gguf", weights, quantised="Q8_0")
+    with rocmkern.open_checkpoint(path) as checkpoint:
+        loaded = load_weights(checkpoint, DecoderConfig.from_gguf(checkpoint.metadata))
+    up = loaded["layers.1.up"]
+    assert isinstance(up, QuantizedWeight) and up.format == "q8_0" and not up.blocks.loaded
+    matrix = weights["model.layers.1.mlp.up_proj.weight"]
+    np.testing.assert_array_equal(up.blocks.to_numpy(), gguf.quantize(matrix, gguf.GGMLQuantizationType.Q8_0))
+    assert loaded["embedding"].dtype == np.float32
+
+
+def refused(tmp_path, weights, config=CONFIG):
+    (tmp_path / "model.safetensors").unlink(missing_ok=True)
+    with rocmkern.open_checkpoint(save_hugging_face(tmp_path, weights)) as checkpoint:
+        with pytest.raises(CheckpointError) as caught:
+            weight_parts(checkpoint, config)
+        return str(caught.value)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    weights = hugging_face_weights()
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert "layers.1.down" in refused(tmp_path, {key: w for key, w in weights.items() if key != name})
+    message = refused(tmp_path, weights | {name: weights[name].T.copy()})
+    assert name in message and "(32, 64)" in message
+    assert "pre_feedforward" in refused(tmp_path, weights | {"model.layers.0.pre_feedforward.weight": weights[name]})
+    assert "layer" in refused(tmp_path, weights, dataclasses.replace(CONFIG, num_layers=1))
+    fused = hugging_face_weights(fused=True)
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    assert "64 rows" in refused(tmp_path, fused | {name: fused[name][1:]})
+    integers = weights | {"model.norm.weight": np.ones(32, np.int32)}
+    (tmp_path / "model.safetensors").unlink()
+    checkpoint = rocmkern.open_checkpoint(save_hugging_face(tmp_path, integers))
+    with checkpoint, pytest.raises(CheckpointError, match="int32"):
+        load_weights(checkpoint, CONFIG)
+
+
+def test_frequencies_that_are_computed_here_are_left_out(tmp_path):
+    weights = hugging_face_weights() | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    with rocmkern.open_checkpoint(save_hugging_face(tmp_path, weights)) as checkpoint:
+        assert set(weight_parts(checkpoint, CONFIG)) == set(expected(hugging_face_weights()))
+
+
+def test_frequency_factors_need_a_scaling(tmp_path):
+    factors = [("rope_freqs.weight", np.ones(4, np.float32))]
+    path = save_gguf(tmp_path / "model.gguf", hugging_face_weights(), extra=factors)
+    with rocmkern.open_checkpoint(path) as checkpoint:
+        config = DecoderConfig.from_gguf(checkpoint.metadata)
+        with pytest.raises(CheckpointError, match="rope_scaling="):
+            weight_parts(checkpoint, config)
+        weight_parts(checkpoint, dataclasses.replace(config, rope_scaling={"rope_type": "linear", "factor": 2.0}))
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected_changes"),
+    [
+        ({}, {}),
+        ({"rope_scaling": LLAMA3}, {"rope_scaling": LLAMA3}),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, {"rope_base": 7.0}),
+        ({"model_type": "mistral", "sliding_window": 16}, {"sliding_window": 16}),
+        ({"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": False}, {}),
+        ({"head_dim": 16}, {"head_dim": 16}),
+        ({"num_key_value_heads": None}, {"num_kv_heads": 4}),
+        (
+            {"model_type": "gemma", "hidden_act": "gelu"},
+            {"activation": "gelu_tanh", "norm_weight_offset": 1.0, "embedding_scale": 32**0.5},
+        ),
+    ],
+)
+def test_hugging_face_configurations(changes, expected_changes):
+    config = DecoderConfig.from_hugging_face(HUGGING_FACE | changes)
+    assert config == dataclasses.replace(CONFIG, **expected_changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "gpt2"),
+        ({"hidden_act": "mish"}, "mish"),
+        (
+            {"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
+            "some layers",
+        ),
+    ],
+)
+def test_other_configurations_are_refused(changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        DecoderConfig.from_hugging_face(HUGGING_FACE | changes)
+    with pytest.raises(CheckpointError, match="num_hidden_layers"):
+        DecoderConfig.from_hugging_face({k: v for k, v in HUGGING_FACE.items() if k != "num_hidden_layers"})
+
+
+def test_gguf_configurations_of_others_are_refused():
+    with pytest.raises(CheckpointError, match="bert"):
+        DecoderConfig.from_gguf({"general.architecture": "bert"})
+    with pytest.raises(CheckpointError, match=r"llama\.attention\.head_count"):
+        DecoderConfig.from_gguf({"general.architecture": "llama"})

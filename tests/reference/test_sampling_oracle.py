@@ -1,0 +1,39 @@
+"""The float64 distributions against PyTorch's softmax and top-k."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rocmkern.reference import sampling
+
+torch = pytest.importorskip("torch")
+LOGITS = np.random.default_rng(3).standard_normal((5, 40))
+
+
+def test_without_limits_it_is_a_softmax():
+    expected = torch.softmax(torch.from_numpy(LOGITS) / 0.7, -1)
+    np.testing.assert_allclose(sampling.probabilities(LOGITS, 0.7), expected, rtol=1e-12)
+
+
+def test_top_k_is_a_softmax_of_the_k_largest():
+    x = torch.from_numpy(LOGITS)
+    least = torch.topk(x, 6).values[:, -1:]
+    expected = torch.softmax(x.masked_fill(x < least, -torch.inf), -1)
+    np.testing.assert_allclose(sampling.probabilities(LOGITS, top_k=6), expected, rtol=1e-12)
+
+
+def test_top_p_is_the_shortest_prefix_that_reaches_the_share():
+    p = torch.softmax(torch.from_numpy(LOGITS), -1)
+    ordered, index = p.sort(descending=True)
+    keep = torch.zeros_like(p, dtype=torch.bool).scatter(-1, index, ordered.cumsum(-1) - ordered < np.float32(0.6))
+    expected = p.where(keep, torch.zeros(())) / p.where(keep, torch.zeros(())).sum(-1, keepdim=True)
+    np.testing.assert_allclose(sampling.probabilities(LOGITS, top_p=0.6), expected, rtol=1e-12)
+
+
+def test_a_token_is_where_the_running_sum_passes_the_number():
+    u = [sampling.uniform(7, 3, row) for row in range(5)]
+    p = sampling.probabilities(LOGITS)
+    expected = [np.searchsorted(np.cumsum(row), x, side="right") for row, x in zip(p, u, strict=True)]
+    np.testing.assert_array_equal(sampling.sample(LOGITS, seed=7, offset=3), expected)
+    assert len(set(u)) == 5 and all(0 <= x < 1 for x in u)
