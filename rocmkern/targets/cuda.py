@@ -110,7 +110,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
             device=False,
             abi="numba",
             cc=capability,
-            launch_bounds=threads,
+            launch_bounds=(threads, cfg.resident) if cfg.resident else threads,
         )
     except (NumbaError, NumbaCudaError) as e:
         raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e

@@ -68,12 +68,16 @@ class Config:
         `LINE_COLUMNS` columns a lane then.
     wave_rows : int
         Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
+    resident : int
+        Blocks that a multiprocessor should hold at once, which bounds the registers of a lane on NVIDIA GPUs; 0: the
+        compiler chooses.
     """
 
     arch: str = "python"
     waves: int = 1
     line: bool = False
     wave_rows: int = 16
+    resident: int = 0
 
 
 @dataclass(frozen=True)
