@@ -225,6 +225,8 @@ class Operation:
         against the array).
     peers : tuple of Peer
         Other implementations for benchmark rows.
+    on_device : bool
+        The function takes arrays in the memory of a GPU.
     domain : Domain, optional
         What fuzzing draws; an operation without one is not fuzzed.
     """
@@ -246,6 +248,7 @@ class Operation:
     probabilities: Callable[[Call], tuple[np.ndarray, np.ndarray]] | None = None
     hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
     peers: tuple[Peer, ...] = ()
+    on_device: bool = True
     domain: Domain | None = None
 
     @cached_property

@@ -168,7 +168,7 @@ def _check_call(case: Case) -> tuple[Comparison, ...]:
     if case.operation.in_place is not None:
         _check_in_place(case, call, function, outputs)
     _check_inputs(case, before, "the call with out=")
-    if case.operation.out and case.memory == "contiguous":
+    if case.operation.out and case.operation.on_device and case.memory == "contiguous":
         _check_device_memory(case, call, function)
 
     del again

@@ -52,7 +52,7 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
 
     call = make_call(case)
     with rocmkern.use(target):
-        place = _GpuPlace(case, target) if target in GPU_TARGETS else _HostPlace(case)
+        place = _GpuPlace(case, target) if target in GPU_TARGETS and case.operation.on_device else _HostPlace(case)
         kernel = place.kernel(call)
         first = kernel.function()
         peers, unavailable = _prepare_peers(case, call, target, place, first[0] if isinstance(first, tuple) else first)

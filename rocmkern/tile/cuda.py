@@ -1724,8 +1724,8 @@ class CudaLowering(TensorLowering):
     def units(b: ir.IRBuilder, ty: Any, st: Any) -> Iterator[tuple]:
         """This thread's parts of the window of a quantised source that is being fetched.
 
-        Yields the address of the row, the first column, whether that exists, the place in the window, and whether the
-        window has such a part.
+        Yields the address of the row, the first column, whether that exists, the row and the chunk of 16 bytes in the
+        window, and whether the window has such a part.
         """
         unit, threads = _unit(ty), LANES * ty.hw[1]
         across, total = ty.k // unit, ty.n * ty.k // unit
@@ -1736,10 +1736,10 @@ class CudaLowering(TensorLowering):
                 b.udiv(number, const(I32, across)),
                 b.mul(b.urem(number, const(I32, across)), const(I32, unit)),
             )
-            into = b.add(b.mul(row, const(I32, _pitch(ty))), b.mul(column, const(I32, DTYPES[ty.dtype])))
+            place = row, b.udiv(column, const(I32, 16 // DTYPES[ty.dtype]))
             row, column = b.add(st.row0, b.zext(row, I64)), b.add(st.col0, b.zext(column, I64))
             exists = b.and_(b.icmp_signed("<", row, st.rows), b.icmp_signed("<", column, st.columns))
-            yield b.add(st.source, b.mul(row, st.row_stride)), column, b.and_(exists, inside), into, inside
+            yield b.add(st.source, b.mul(row, st.row_stride)), column, b.and_(exists, inside), place, inside
 
     def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
@@ -1760,10 +1760,10 @@ class CudaLowering(TensorLowering):
         for row, column, _, place, inside in self.units(b, ty, st):
             numbers = _decode_unit(b, ty.format, row, column, _unit(ty), lambda address, needed: next(raw))
             words = _float32_to_pairs(b, numbers, ty.dtype)
-            address, flag = b.add(into, place), b.zext(inside, I32)
+            (window_row, chunk), flag = place, b.zext(inside, I32)
             for i in range(0, len(words), 4):
-                store = f"@p st.shared.v4.b32 [$0+{4 * i}], {{$2, $3, $4, $5}};"
-                code = f"{{.reg .pred p; setp.ne.b32 p, $1, 0; {store}}}"
+                address = _Chunks(b, ty, into, window_row, b.add(chunk, const(I32, i // 4))).first
+                code = "{.reg .pred p; setp.ne.b32 p, $1, 0; @p st.shared.v4.b32 [$0], {$2, $3, $4, $5};}"
                 _asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
 
     @staticmethod
@@ -1928,7 +1928,7 @@ class CudaLowering(TensorLowering):
         state = _states.get(b.function)
         if ty.format:
             self.acquire_quantised(b, ty, st)
-            _wait_for_fetches(b)
+            _wait_for_fetches(b, ty)
             if state is not None:
                 state.settled = b.block
             st.window = b.sub(st.both, st.window)

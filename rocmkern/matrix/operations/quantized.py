@@ -164,6 +164,7 @@ OPERATIONS = (
             Feature("nan", ("propagate",)),
             Feature("zeros", (True,), default=False),
         ),
+        on_device=False,
         outputs=(Output("blocks", "u8"),),
         exact=True,
         flops=_streamed_flops,
