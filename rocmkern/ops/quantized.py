@@ -94,7 +94,6 @@ def dequantize(
     return result.source
 
 
-@planned
 def quantize(
     x: Any,
     format: str,

@@ -11,14 +11,12 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import INT32, Operand, accept, accept_out
-from rocmkern.ops._plan import planned
 from rocmkern.ops.rope_scaling import accept_scaling, attention_factor, frequencies
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 INTEGERS = (*INT32, np.dtype(np.int64))
 
 
-@planned
 def rope(
     x: Any,
     positions: Any,
@@ -131,7 +129,6 @@ def rope(
     return result.source
 
 
-@planned
 def rope_append_kv(
     k: Any,
     v: Any,

@@ -37,11 +37,17 @@ def test_there_are_rows_of_every_category(cases):
     assert counts["quick"] > 400 and counts["full"] > 200 and counts["benchmark"] > 30
 
 
+# A model rather than an operation: its arrays are its weights, which it takes as a checkpoint has them.
+COMPOSED = {"decoder"}
+
+
 def test_every_operation_runs_in_every_dtype_and_from_any_memory(document, cases):
     quick = [case for case in cases if case.category == "quick" and case.facts.expect_error is None]
     for operation in document.registry:
         mine = [case for case in quick if case.operation is operation]
         assert {case.dtype for case in mine} == {"f32", "f16", "bf16"}, operation.name
+        if operation.name in COMPOSED:
+            continue
         if operation.arrays:
             layouts = {case.memory for case in mine if isinstance(case.memory, str)}
             assert {"strided", "offset", "negative", "transposed"} <= layouts, operation.name

@@ -472,8 +472,20 @@ def public_operations():
     return [function for name in names if inspect.isfunction(function := getattr(rocmkern, name))]
 
 
+#: Operations that have no plans, and why.
+UNPLANNED = {
+    "quantize": "it runs on the host",
+    "rope": "its frequencies lie in host memory",
+    "rope_append_kv": "its frequencies lie in host memory",
+    "sample": "seed and offset are others in every call",
+}
+
+
 @pytest.mark.parametrize("operation", public_operations(), ids=lambda operation: operation.__name__)
 def test_every_public_operation_is_planned(operation):
+    if operation.__name__ in UNPLANNED:
+        assert not hasattr(operation, "plans")
+        return
     assert isinstance(operation.plans, _plan.Plans)
     assert inspect.signature(operation) == inspect.signature(operation.__wrapped__)
     assert operation.__doc__ and operation.__module__.startswith("rocmkern.ops.")
@@ -507,7 +519,7 @@ def on_device(manager, call, seed):
     return arguments
 
 
-@pytest.mark.parametrize("operation", sorted({case.operation.name for case in CASES}))
+@pytest.mark.parametrize("operation", sorted({case.operation.name for case in CASES} - set(UNPLANNED)))
 def test_every_operation_gives_the_same_bits_by_a_plan(operation, manager, planned):
     for case, call in calls_of(operation):
         function = resolve(case.operation.function)
