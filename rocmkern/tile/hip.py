@@ -746,19 +746,23 @@ def _keep_order(b: ir.IRBuilder) -> None:
     b.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True), [])
 
 
+def _uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """An i64 or i32 that is the same in all lanes, in scalar registers: LLVM may have put it elsewhere."""
+    if value.type == I32:
+        return _math(b, "amdgcn.readfirstlane", value)
+    parts = _each(b, b.bitcast(value, ir.VectorType(I32, 2)), lambda x: _math(b, "amdgcn.readfirstlane", x))
+    return b.bitcast(parts, I64)
+
+
 def _opaque(b: ir.IRBuilder, value: ir.Value, register: str) -> ir.Value:
     """The same value, of unknown origin: what is computed from it stays where it is, instead of moving out of a loop.
 
     ``register`` is "s" for a value that is the same in all lanes, else "v".
     """
+    if register == "s" and isinstance(value.type, ir.IntType) and not isinstance(value, ir.Constant):
+        value = _uniform(b, value)
     ty = ir.FunctionType(value.type, [value.type])
     return b.call(ir.InlineAsm(ty, "", f"={register},0", side_effect=True), [value])
-
-
-def _uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """An i64 that is the same in all lanes, in scalar registers: LLVM may have put its parts elsewhere."""
-    parts = _each(b, b.bitcast(value, ir.VectorType(I32, 2)), lambda x: _math(b, "amdgcn.readfirstlane", x))
-    return b.bitcast(parts, I64)
 
 
 def _pinned(b: ir.IRBuilder, vector: ir.Value) -> ir.Value:
