@@ -1790,7 +1790,7 @@ class HipLowering(TensorLowering):
                 _schedule_no_further(b)
             return out
 
-        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_unsigned("!=", columns, const(I64, 0)))
+        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
         inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows)
         best = b.and_(inside, whole_rows)
         slow = b.icmp_unsigned("==", access, const(I32, ELEMENTS))
