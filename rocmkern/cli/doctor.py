@@ -7,7 +7,6 @@ cache, and the result of a small attention on the cpu target. The exit status is
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import platform
@@ -15,6 +14,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rocmkern.runtime.versions import installed_version
 
 SUMMARY = "what works on this machine, what does not, and what to do about it"
 
@@ -114,7 +115,7 @@ def examine() -> Report:
     return Report(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        versions={distribution: _version(distribution) for distribution in _DISTRIBUTIONS},
+        versions={distribution: installed_version(distribution) for distribution in _DISTRIBUTIONS},
         target=name,
         reason=reason,
         targets=tuple(examine_target(each) for each in NAMES),
@@ -137,7 +138,7 @@ def examine_target(name: str) -> TargetReport:
     from rocmkern.targets import target, using
 
     package = _EXTRAS.get(name)
-    install = f'pip install "rocmkern[{name}]"' if package and _version(package) is None else ""
+    install = f'pip install "rocmkern[{name}]"' if package and installed_version(package) is None else ""
     try:
         with using(name):
             return TargetReport(name, True, target().arch)
@@ -240,14 +241,7 @@ def describe(report: Report) -> list[str]:
 def _conflict() -> str:
     from rocmkern.runtime.probe import EXCLUSION
 
-    return EXCLUSION if all(_version(package) for package in _EXTRAS.values()) else ""
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return EXCLUSION if all(installed_version(package) for package in _EXTRAS.values()) else ""
 
 
 def _size(path: Path) -> int:

@@ -13,12 +13,12 @@ import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rocmkern.matrix.expand import Case
 from rocmkern.runtime.errors import MatrixError
+from rocmkern.runtime.versions import installed_version
 
 FORMAT = 1
 OUTCOMES = ("passed", "failed", "skipped")
@@ -144,7 +144,7 @@ def environment_of(targets: Iterable[str], label: str, emulated: bool) -> Enviro
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         platform=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        versions={name: version for name in _DISTRIBUTIONS if (version := _version(name))},
+        versions={name: version for name in _DISTRIBUTIONS if (version := installed_version(name))},
         devices=devices,
     )
 
@@ -172,13 +172,6 @@ def _processor() -> str:
     except (OSError, StopIteration):
         model = platform.processor() or platform.machine()
     return f"{model}, {cores} cores"
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def write(path: Path, run: Run) -> None:

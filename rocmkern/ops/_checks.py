@@ -216,3 +216,9 @@ def bias(x: Operand | None, length: int, meaning: str) -> Any:
 def at_least_2d(x: Any) -> Any:
     """View of an array with one row where it is a vector."""
     return x[None] if x.ndim == 1 else x
+
+
+def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
+    """The shape of x must be this one; `meaning` says whose it is."""
+    if x.shape != tuple(shape):
+        raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")

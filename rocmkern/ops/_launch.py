@@ -6,7 +6,8 @@ family of operations has its own ``_launch_<family>.py`` with one function per k
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,13 @@ def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any,
     if isinstance(beside, DeviceView):
         return _arrays.temporary(shape, dtype, beside, stream)
     return default_manager(target.device).empty(shape, dtype, uninitialized=True)
+
+
+@contextmanager
+def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Iterator[Any]:
+    """A `temporary` as kernels take it, closed behind the ``with`` block."""
+    with temporary(shape, dtype, beside, target, stream) as tensor:
+        yield device_view(tensor) if target.device else tensor.numpy_view()
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -10,8 +10,7 @@ import numpy as np
 from rocmkern.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
-from rocmkern.ops._device_view import device_view
-from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, launch, target_for, temporary
+from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, inner_result, launch, target_for
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -118,10 +117,10 @@ def launch_attention(
         return
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
-        temporary(part_shape, FLOAT32, q, target, stream) as part,
-        temporary(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
+        inner_result(part_shape, FLOAT32, q, target, stream) as part,
+        inner_result(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
     ):
-        parts = [device_view(x) if target.device else x.numpy_view() for x in (part, part_lse)]
+        parts = [part, part_lse]
         launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
         cfg = _configs.line(combine_splits.Config, target.arch)
         args = [*parts, out, absent(0, 3) if lse is None else lse]

@@ -8,8 +8,8 @@ import numpy as np
 
 from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
 from rocmkern.ops import _configs
-from rocmkern.ops._device_view import device_view
-from rocmkern.ops._launch import absent, ceil_div, launch, target_for, temporary
+from rocmkern.ops._arrays import FLOAT32
+from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, target_for
 
 _ACTIVATIONS = {
     None: 0,
@@ -51,7 +51,7 @@ def launch_product(
     if splits == 1:
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
-    with _Scratch(target, a, (splits, *out.shape), np.dtype(np.float32), stream) as parts:
+    with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
         launch(target, matmul.matmul, cfg, grid, [a, b, no_bias, parts, 0, splits], stream)
         cfg = _configs.line(sum_splits.Config, target.arch)
         grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
@@ -79,7 +79,7 @@ def launch_mlp(
         """A weight as the right side of every product."""
         return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
 
-    with _Scratch(target, x, (outer, inner, rows, hidden_size), x.dtype, stream) as hidden:
+    with inner_result((outer, inner, rows, hidden_size), x.dtype, x, target, stream) as hidden:
         if w_gate is None:
             launch_matmul(x, weights(w_up), b_up, hidden, activation, stream)
         else:
@@ -89,17 +89,3 @@ def launch_mlp(
             args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
             launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
         launch_matmul(hidden, weights(w_down), b_down, out, None, stream)
-
-
-class _Scratch:
-    """Memory for an intermediate result: from the manager's pool, counted by the cap, and reused by the next call."""
-
-    def __init__(self, target: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype, stream: Any):
-        self._tensor = temporary(shape, dtype, like, target, stream)
-        self._view = device_view(self._tensor) if target.device else self._tensor.numpy_view()
-
-    def __enter__(self) -> Any:
-        return self._view
-
-    def __exit__(self, *_: object) -> None:
-        self._tensor.close()

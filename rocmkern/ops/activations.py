@@ -110,8 +110,7 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
         second = accept("up", up)
         _arrays.same_place(first, [second])
         _arrays.same_dtype(first, [second])
-        if second.shape != first.shape:
-            raise ArgumentError("up", f"shape {second.shape}", f"shape {first.shape}, the shape of gate")
+        _checks.same_shape(second, first.shape, "the shape of gate")
     given = None if out is None else accept_out(out, first.shape, first.dtype, [first, second], elementwise=True)
 
     # Configuration

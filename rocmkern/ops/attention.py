@@ -286,10 +286,10 @@ def merge_attention(
     else:
         _checks.rank(o1, "B H S D" if layout == "bhsd" else "B S H D")
     _checks.head_dim(o1)
-    same_shape(o2, o1.shape, "the shape of o1")
+    _checks.same_shape(o2, o1.shape, "the shape of o1")
     lse_shape = _lse_shape(o1.shape, layout)
     for lse in (lse1, lse2):
-        same_shape(lse, lse_shape, "that of the rows of o1")
+        _checks.same_shape(lse, lse_shape, "that of the rows of o1")
     given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
 
     # Configuration
@@ -363,7 +363,7 @@ def _attention(
     bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
     mask_view = None if mask is None else _checks.broadcastable(mask, full, axes)
     if sinks is not None:
-        same_shape(sinks, (heads,), "one for each query head")
+        _checks.same_shape(sinks, (heads,), "one for each query head")
     sequences = batch if cu_q is None else len(cu_q) - 1
     if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
         raise ArgumentError("alibi_slopes", f"shape {slopes.shape}", f"shape {(heads,)} or {(sequences, heads)}")
@@ -459,11 +459,6 @@ def checked_outputs(
         raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
     result = accept_out(out[0], shape, dtype, inputs)
     return result, accept_out(out[1], lse_shape, FLOAT32, [*inputs, result], name="out[1]")
-
-
-def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
-    if x.shape != tuple(shape):
-        raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")
 
 
 def _lse_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

@@ -75,10 +75,10 @@ def rms_norm(
     _arrays.same_place(x, inputs[1:])
     _arrays.same_dtype(x, inputs[1:])
     _checks.some_axes(x)
-    _per_column(weight, x)
+    _checks.same_shape(weight, x.shape[-1:], "the last axis of x")
     eps, offset = _epsilon(eps), _checks.number("weight_offset", weight_offset)
-    if added is not None and added.shape != x.shape:
-        raise ArgumentError("residual", f"shape {added.shape}", f"shape {x.shape}, the shape of x")
+    if added is not None:
+        _checks.same_shape(added, x.shape, "the shape of x")
     given = _given_outputs(out, x, inputs, pair=added is not None)
 
     # Configuration
@@ -148,7 +148,7 @@ def layer_norm(
     _arrays.same_dtype(x, parameters)
     _checks.some_axes(x)
     for p in parameters:
-        _per_column(p, x)
+        _checks.same_shape(p, x.shape[-1:], "the last axis of x")
     eps = _epsilon(eps)
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *parameters])
 
@@ -202,8 +202,7 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
     _arrays.same_place(x, [added])
     _arrays.same_dtype(x, [added])
     _checks.some_axes(x)
-    if added.shape != x.shape:
-        raise ArgumentError("residual", f"shape {added.shape}", f"shape {x.shape}, the shape of x")
+    _checks.same_shape(added, x.shape, "the shape of x")
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, added], elementwise=True)
 
     # Configuration
@@ -216,13 +215,6 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
         for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.array):
             launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
-
-
-def _per_column(parameter: Operand, x: Operand) -> None:
-    """One number for each column of x."""
-    if parameter.shape != x.shape[-1:]:
-        wanted = f"shape {x.shape[-1:]}, the last axis of x"
-        raise ArgumentError(parameter.name, f"shape {parameter.shape}", wanted)
 
 
 def _epsilon(eps: Any) -> float:

@@ -14,7 +14,7 @@ from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import FLOAT32, FLOATS, INT32, Operand, accept, describe
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._plan import planned
-from rocmkern.ops.attention import checked_outputs, fill_without_keys, float32, same_shape
+from rocmkern.ops.attention import checked_outputs, fill_without_keys, float32
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 #: dtypes of quantised caches.
@@ -146,7 +146,7 @@ def paged_attention(
     inputs = [q, k, v, sinks, slopes, *scales]
     _arrays.same_place(q, inputs)
     if sinks is not None:
-        same_shape(sinks, (heads,), "one for each query head")
+        _checks.same_shape(sinks, (heads,), "one for each query head")
     if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
         raise ArgumentError("alibi_slopes", f"shape {slopes.shape}", f"shape {(heads,)} or {(sequences, heads)}")
     shape, lse_shape = (*q.shape[:-1], v.shape[-1]), (heads, q.shape[0])
@@ -222,7 +222,7 @@ def _check_scale(name: str, value: Any, cache: Operand) -> Operand | None:
     if cache.dtype not in QUANTIZED:
         raise ArgumentError(name, describe(value), f"None where the caches are {cache.dtype}")
     scale = accept(name, value, (FLOAT32,))
-    same_shape(scale, (cache.shape[2],), "one for each key-value head")
+    _checks.same_shape(scale, (cache.shape[2],), "one for each key-value head")
     if not scale.on_device and not (np.isfinite(scale.array).all() and (scale.array > 0).all()):
         raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
     return scale
@@ -240,7 +240,7 @@ def _check_table(
     """The table, the lengths, and a bound of the lengths. What lies in host memory is checked."""
     table = _beside(q, accept("block_table", block_table, INT32))
     lens = _beside(q, accept("context_lens", context_lens, INT32))
-    same_shape(lens, (sequences,), "one for each sequence")
+    _checks.same_shape(lens, (sequences,), "one for each sequence")
     if len(table.shape) != 2 or table.shape[0] != sequences:
         raise ArgumentError("block_table", f"shape {table.shape}", f"shape ({sequences}, max_blocks)")
     n_blocks, block_size = k.shape[:2]

@@ -37,7 +37,7 @@ def test_json_is_one_object_with_the_same_facts(capsys):
 
 
 def test_a_missing_extra_comes_with_the_line_that_installs_it(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda distribution: None)
+    monkeypatch.setattr(doctor, "installed_version", lambda distribution: None)
     for name in ("hip", "cuda"):
         found = doctor.examine_target(name)
         assert found.install == f'pip install "rocmkern[{name}]"'
@@ -46,7 +46,7 @@ def test_a_missing_extra_comes_with_the_line_that_installs_it(monkeypatch):
 
 def test_both_gpu_extras_at_once_are_reported_as_a_conflict(monkeypatch, report):
     assert report.conflict == ""
-    monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")
+    monkeypatch.setattr(doctor, "installed_version", lambda distribution: "1.0")
     conflict = doctor._conflict()
     assert "exclude each other" in conflict
     assert f"conflict  {conflict}" in doctor.describe(replace(report, conflict=conflict))
