@@ -2,7 +2,7 @@
 
 A kernel is a plain Python function over *tiles*. Run as it is, it computes with the definitions below: that is the
 ``python`` target, and these definitions are the meaning of every operation. The other targets lower the same names to
-machine code (`cpu.py`, `hip.py`, `cuda.py`); `types.py` holds the rules of which types go together.
+machine code (`cpu.py`, `hip/`, `cuda/`); `types.py` holds the rules of which types go together.
 
 Things a kernel handles
 -----------------------

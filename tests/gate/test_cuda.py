@@ -494,7 +494,10 @@ def test_compiles_for_an_architecture_without_a_device():
     assert (kernel.threads, kernel.local_bytes, kernel.words) == (64, 0, 12)
 
 
-ATTENTION_DTYPES = ("float16",) * 4 + ("float32", "int32", "int32", "float32", "float32", "float16", "bool")
+ATTENTION_DTYPES = (
+    *("float16",) * 4, "float32", "int32", "int32", "float32", "float32", "float16", "bool",
+    "int32", "int32", "float32", "float32", "float32",
+)  # fmt: skip
 
 
 @needs_device

@@ -119,9 +119,9 @@ def summarise(runs: Sequence[Run]) -> Summary:
             key = (target, device.arch, device.name, device.emulated)
             places.setdefault(key, Place(*key, run=run.environment.label))
         for result in run.results:
-            device = run.environment.devices.get(result.target)
-            if device is not None:
-                place = places[result.target, device.arch, device.name, device.emulated]
+            used = run.environment.devices.get(result.target)
+            if used is not None:
+                place = places[result.target, used.arch, used.name, used.emulated]
                 latest[place, result.case] = result
     everything = tuple((place, result) for (place, _), result in latest.items())
     cells: defaultdict[tuple[str, str, Place], Cell] = defaultdict(Cell)

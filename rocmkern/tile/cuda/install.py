@@ -1,0 +1,31 @@
+"""The tile language made known to numba-cuda."""
+
+from __future__ import annotations
+
+import functools
+
+from numba.cuda.descriptor import cuda_target
+
+from rocmkern.tile import api
+from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.cuda.backend import NUMBA, TILE
+from rocmkern.tile.cuda.layouts import checked, rule_of_load_operand, rule_of_softmax_step
+from rocmkern.tile.cuda.products import CudaLowering
+
+
+@functools.cache
+def _install_operations() -> None:
+    TILE.rules = {op: checked(rule) for op, rule in TILE.rules.items()}
+    TILE.rules[api.softmax_step] = rule_of_softmax_step(TILE.rules[api.softmax_step])
+    TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
+    bind(NUMBA, TILE, CudaLowering(NUMBA, TILE))
+    # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
+    cuda_target.target_context.refresh()
+    cuda_target.target_context.install_registry(NUMBA.lowering_registry)
+
+
+def install() -> None:
+    """Make the tile language, and the device functions defined so far, known to numba-cuda."""
+    _install_operations()
+    bind_device_functions(NUMBA)
+    cuda_target.typing_context.install_registry(NUMBA.typing_registry)

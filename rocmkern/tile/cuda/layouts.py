@@ -1,0 +1,289 @@
+"""How values lie in the lanes of a block: data models, slots of rows, elements of tiles, lines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.core.errors import TypingError
+from numba.cuda.datamodel import models
+from numba.cuda.extending import register_model
+
+from rocmkern.tile import api
+from rocmkern.tile.cuda.backend import NUMBA, TILE
+from rocmkern.tile.cuda.emit import LANES, lane_index, pack, reduce_quad, thread, unpack
+from rocmkern.tile.cuda.quantised import raw_words
+from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
+from rocmkern.tile.types import DTYPES
+
+
+def _check_layout(ty: Any) -> None:
+    """Refuse what does not fit the layout."""
+    if isinstance(ty, types.BaseTuple):
+        for each in ty:
+            _check_layout(each)
+    elif isinstance(ty, TILE.Rows | TILE.Tile) and is_line(ty):
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % Lines.columns:
+            raise TypingError(
+                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
+                f"of {Lines.columns}; got {ty}"
+            )
+        return
+    elif isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
+    if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
+        step = 16 * ty.hw[1]
+        if ty.m % step:
+            raise TypingError(
+                f"{ty.hw[0]} with {ty.hw[1]} waves a block: rows come in multiples of 16 a wave, "
+                f"{step} a block; got {ty.m}"
+            )
+    widths = {TILE.Tile: ("n",), TILE.Operand: ("k",), TILE.Stage: ("n", "k")}.get(type(ty), ())
+    for name in widths:
+        if getattr(ty, name) % 16:
+            raise TypingError(f"{ty.hw[0]}: {name} of {ty} must be a multiple of 16, got {getattr(ty, name)}")
+    if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
+        raise TypingError(f"{ty.hw[0]}: products take float32, float16 and bfloat16, got {ty}")
+
+
+def checked(rule: Callable) -> Callable:
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        result = rule(*args)
+        if isinstance(result, PartialRows):  # a rule that returns the type of an argument
+            result = TILE.Rows(result.m, result.kind, result.hw)
+        _check_layout(result)
+        return result
+
+    return typed
+
+
+def is_line(ty: Any) -> bool:
+    """Whether rows lie along lanes."""
+    return ty.hw[2] == "line"
+
+
+def slots_of(ty: Any) -> int:
+    """Rows that a lane has a part of."""
+    return ty.m // ty.hw[1] if is_line(ty) else 2 * m_tiles(ty)
+
+
+def m_tiles(ty: Any) -> int:
+    """m-tiles (16 rows) of one warp."""
+    return ty.m // (16 * ty.hw[1])
+
+
+def columns_of(ty: Any) -> int:
+    return ty.n if isinstance(ty, TILE.Tile) else ty.k
+
+
+def is_packed(ty: Any) -> bool:
+    """Whether a value holds 16-bit elements in pairs, for mma.sync."""
+    return isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype != "float32"
+
+
+def storage(ty: Any) -> ir.ArrayType:
+    """What one lane holds of rows, a tile or an operand."""
+    if isinstance(ty, TILE.Rows):
+        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], slots_of(ty))
+    per_lane = ty.m // ty.hw[1] * columns_of(ty) // LANES
+    return ir.ArrayType(I32, per_lane // 2) if is_packed(ty) else ir.ArrayType(F32, per_lane)
+
+
+class _ArrayModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, storage(ty))
+
+
+for _type in (TILE.Rows, TILE.Tile, TILE.Operand):
+    register_model(_type)(_ArrayModel)
+register_model(TILE.Config)(models.OpaqueModel)
+
+
+class PartialRows(TILE.Rows):
+    """Rows of f32 that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+
+    def __init__(self, m: int, hw: tuple):
+        super().__init__(m, "f32", hw)
+        self.name = f"cuda.PartialRows({m},{hw})"
+
+    def unify(self, typingctx: Any, other: Any) -> Any:
+        """A variable that also holds complete rows holds partial ones."""
+        return self if isinstance(other, TILE.Rows) and other.kind == "f32" and other.m == self.m else None
+
+
+register_model(PartialRows)(_ArrayModel)
+
+
+class StoredOperand(TILE.Operand):
+    """[m, k] left operand of a product with a stage of ``dtype``, kept in local memory: registers hold its address.
+
+    Each lane reads back only what it wrote itself: 16 bytes for each fragment, those of a warp side by side.
+    """
+
+    def __init__(self, m: int, k: int, dtype: str, hw: tuple):
+        super().__init__(m, k, dtype, hw)
+        self.name = f"cuda.StoredOperand({m},{k},{dtype},{hw})"
+
+    @property
+    def nbytes(self) -> int:
+        """Local memory that it takes."""
+        return self.m * self.k * DTYPES[self.dtype]
+
+    @property
+    def fragment_bytes(self) -> int:
+        """Bytes from one fragment of a lane to its next."""
+        return 16 * LANES * self.hw[1]
+
+
+@register_model(StoredOperand)
+class _StoredOperandModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, I32)
+
+
+PAGED_MEMBERS = ("table", "entries", "entry_stride", "page_rows", "page_stride", "pages")
+#: A loaded operand of more 32-bit registers than this goes to local memory.
+OPERAND_REGISTERS = 32
+
+
+def rule_of_softmax_step(rule: Callable) -> Callable:
+    """The typing rule of `softmax_step`: its sums stay partial."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        p, m, sums, acc = rule(*args)
+        if is_line(p):
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
+        return types.Tuple((p, m, PartialRows(sums.m, sums.hw), acc))
+
+    return typed
+
+
+def rule_of_load_operand(rule: Callable) -> Callable:
+    """The typing rule of `load_operand`, with the choice of where the operand is kept."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        ty = rule(*args)
+        _check_layout(ty)
+        stored = is_packed(ty) and storage(ty).count > OPERAND_REGISTERS
+        return StoredOperand(ty.m, ty.k, ty.dtype, ty.hw) if stored else ty
+
+    return typed
+
+
+@register_model(TILE.Stage)
+class StageModel(models.StructModel):
+    """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
+
+    ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
+    A paged one also has the table, its entries and stride, and rows, stride and number of the pages.
+    """
+
+    MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
+
+    def __init__(self, manager: Any, ty: Any):
+        wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
+        members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
+        if ty.paged:
+            members += [(name, types.int64) for name in PAGED_MEMBERS]
+        # The bytes of this thread's part of the next window of a quantised source, on their way.
+        members += [(name, types.int32) for name in raw_words(ty)]
+        super().__init__(manager, ty, members)
+
+
+register_tensor_model(NUMBA, TILE)
+
+
+def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
+    """First tile row of this thread's warp."""
+    return b.mul(b.lshr(thread(b), const(I32, 5)), const(I32, ty.m // ty.hw[1]))
+
+
+def rows_of_stage(ty: Any) -> Any:
+    """A stage on the left of a product, as something that has rows."""
+    return SimpleNamespace(m=ty.n, hw=ty.hw)
+
+
+def row_of_lane(b: ir.IRBuilder) -> ir.Value:
+    """Row of this lane in an m-tile; its other one is 8 below."""
+    return b.lshr(lane_index(b), const(I32, 2))
+
+
+def column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
+    """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
+    if ty is not None and is_line(ty):
+        return b.mul(lane_index(b), const(I32, Lines.wide))
+    return b.shl(b.and_(lane_index(b), const(I32, 3)), const(I32, 1))
+
+
+def elements_of(ty: Any) -> Iterator[tuple[int, int]]:
+    """(slot of its row, column less the lane's) of each element of a tile, in the order of storage."""
+    if is_line(ty):
+        yield from Lines.elements(ty)
+        return
+    for i in range(m_tiles(ty)):
+        for j in range(columns_of(ty) // 8):
+            for half in (0, 1):
+                for e in (0, 1):
+                    yield 2 * i + half, 8 * j + e
+
+
+class Lines:
+    """The layout of rows along lanes: consecutive rows belong to a warp, each to all of its lanes.
+
+    Lane ``l`` has 8 columns from ``8 * l`` on of every 256: one 16-byte piece of a half type, two of float32.
+
+    =====  ====================================================
+    tile   ``[row of the warp][256 columns][8]`` float32 per lane
+    rows   ``[row of the warp]``, the same in all lanes
+    =====  ====================================================
+    """
+
+    wide = api.LINE_COLUMNS
+    columns = LANES * wide
+
+    @classmethod
+    def elements(cls, ty: Any) -> Iterator[tuple[int, int]]:
+        """As `elements_of`."""
+        for slot in range(slots_of(ty)):
+            for first in range(0, columns_of(ty), cls.columns):
+                for e in range(cls.wide):
+                    yield slot, first + e
+
+    @classmethod
+    def pieces(cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> Iterator[tuple]:
+        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
+        size, count = DTYPES[dtype], 16 // DTYPES[dtype]
+        column = b.zext(column_of_lane(b, shape), I64)
+        rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
+        rows = [b.add(row, offset) for row in place.rows]
+        starts = [first + e for first in range(0, columns_of(shape), cls.columns) for e in range(0, cls.wide, count)]
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
+        for slot, row in enumerate(rows):
+            for c in starts:
+                yield b.add(row, const(I64, c * size)), b.and_(place.exists[slot], inside[c])
+
+
+def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows; partial ones are added up."""
+    values = unpack(b, value)
+    return [reduce_quad(b, x, b.fadd) for x in values] if isinstance(ty, PartialRows) else values
+
+
+def partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows as partial ones: the first lane of a quad has them."""
+    if isinstance(ty, PartialRows):
+        return unpack(b, value)
+    first = b.icmp_signed("==", column_of_lane(b), const(I32, 0))
+    return [b.select(first, x, const(F32, 0.0)) for x in unpack(b, value)]
+
+
+@NUMBA.lowering_registry.lower_cast(TILE.Rows, PartialRows)
+def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
+    return pack(b, partial_rows(b, source, value))

@@ -1,0 +1,386 @@
+"""Operands and stages: fetch, acquire, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils
+from numba.cuda.core.errors import TypingError
+
+from rocmkern.tile import api
+from rocmkern.tile.architectures import architecture
+from rocmkern.tile.cuda.emit import LANES, PTX_TYPE, VOID, asm, call_outlined, pack, thread, to_fragments, unpack
+from rocmkern.tile.cuda.layouts import PAGED_MEMBERS, StoredOperand, is_packed
+from rocmkern.tile.cuda.memory import (
+    REGISTERS,
+    bits_to_float32,
+    float32_to_pairs,
+    load_bits,
+    load_piece,
+    pairs_to_float32,
+)
+from rocmkern.tile.cuda.quantised import decode_unit, raw_words, unit_elements, units_per_thread
+from rocmkern.tile.cuda.softmax import SoftmaxLowering
+from rocmkern.tile.cuda.windows import (
+    LOCAL_ALIGNMENT,
+    LOCAL_MEMORY_SYMBOL,
+    Chunks,
+    FunctionState,
+    rows_per_pass,
+    states,
+    wait_for_fetches,
+    window_bytes,
+)
+from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.types import DTYPES
+
+
+class StageLowering(SoftmaxLowering):
+    """Operands and staged sources."""
+
+    def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
+        if not is_packed(sig.return_type):
+            return tile
+        return pack(b, to_fragments(b, unpack(b, tile), sig.return_type.dtype))
+
+    def load_operand(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any
+    ) -> ir.Value:
+        ty = sig.return_type
+        values = self.gather(context, b, sig, x, index, col0, valid)
+        if not is_packed(ty):
+            values = pairs_to_float32(b, values, ty.dtype)
+        if not isinstance(ty, StoredOperand):
+            return pack(b, values)
+        memory = self.local_memory(context, b, "load_operand", ty, ty.nbytes)
+        address = b.add(memory, b.shl(thread(b), const(I32, 4)))
+        for i in range(0, len(values), 4):
+            code = f"st.shared.v4.b32 [$0+{i // 4 * ty.fragment_bytes}], {{$1, $2, $3, $4}};"
+            asm(b, code, VOID, "r,r,r,r,r,~{memory}", [address, *values[i : i + 4]], effect=True)
+        return address
+
+    @staticmethod
+    def local_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
+        """Address of local memory that no other value of the kernel has (i32)."""
+        name = context.fndesc.modname, context.fndesc.qualname
+        if name in [(fn.__module__, fn.__qualname__) for fn in api.DEVICE_FUNCTIONS]:
+            # It is compiled on its own, and would give out the same local memory as its caller.
+            raise TypingError(
+                f"{operation}: {name[1]} is a device function; make the {operation} in the kernel and pass it"
+            )
+        state = states.setdefault(b.function, FunctionState())
+        first = -(-state.bytes // LOCAL_ALIGNMENT) * LOCAL_ALIGNMENT
+        state.bytes = first + nbytes
+        limit = architecture(ty.hw[0]).local_bytes
+        if state.bytes > limit:
+            raise TypingError(
+                f"{operation}: the stages of this kernel take {state.bytes} bytes of local memory (two windows each, "
+                f"and large operands); {ty.hw[0]} has {limit}: use smaller blocks"
+            )
+        symbol = f"{LOCAL_MEMORY_SYMBOL}{state.bytes}"
+        memory = b.module.globals.get(symbol)
+        if memory is None:
+            memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), symbol, addrspace=3)
+            memory.linkage, memory.align = "external", LOCAL_ALIGNMENT
+        return b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
+
+    def stage(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
+    ) -> ir.Value:
+        ty = sig.return_type
+        memory = self.local_memory(context, b, "stage", ty, 2 * window_bytes(ty))
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
+        st = cgutils.create_struct_proxy(ty)(context, b)
+        st.source = b.ptrtoint(data, I64)
+        st.rows, st.columns = shape
+        st.row_stride, st.column_stride = strides
+        for name in raw_words(ty):
+            setattr(st, name, const(I32, 0))
+        st.window = b.add(memory, const(I32, window_bytes(ty)))
+        st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
+        for name in PAGED_MEMBERS if ty.paged else ():
+            setattr(st, name, const(I64, 0))
+        return st._getvalue()
+
+    def paged(
+        self, context: Any, b: ir.IRBuilder, sig: Any, stage: Any, cache: Any, head: Any, table: Any, stop: Any
+    ) -> ir.Value:
+        ty = sig.args[0]
+        if not ty.paged:
+            return stage
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[1], cache)
+        st.source = b.add(b.ptrtoint(data, I64), b.mul(self.scalar(context, b, sig.args[2], head, "i64"), strides[1]))
+        st.pages, st.page_rows, st.columns = shape[0], shape[2], shape[3]
+        st.page_stride, st.row_stride, st.column_stride = strides[0], strides[2], strides[3]
+        entries, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
+        st.table, st.rows = b.ptrtoint(entries, I64), self.scalar(context, b, sig.args[4], stop, "i64")
+        return st._getvalue()
+
+    @staticmethod
+    def paged_row(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> tuple:
+        """Address of a row (i64) of a paged source, and whether it exists: its page must, too. No jumps."""
+        row = b.trunc(b.add(window.row0, row), I32)
+        number, line = (b.zext(f(row, b.trunc(window.page_rows, I32)), I64) for f in (b.udiv, b.urem))
+        exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
+        entry = b.add(window.table, b.mul(number, window.entry_stride))
+        page = b.sext(load_bits(b, entry, "int32", exists), I64)
+        exists = b.and_(exists, b.icmp_unsigned("<", page, window.pages))
+        offset = b.add(b.mul(page, window.page_stride), b.mul(line, window.row_stride))
+        return b.add(window.source, b.select(exists, offset, const(I64, 0))), exists
+
+    def fetch(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value, *start: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
+        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
+        self.unsettle(b)
+        if ty.format:
+            self.fetch_quantised(b, ty, st)
+            return st._getvalue()
+        if rows_per_pass(ty) and ty.source == ty.dtype:
+            self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
+        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
+        return st._getvalue()
+
+    @staticmethod
+    def units(b: ir.IRBuilder, ty: Any, st: Any) -> Iterator[tuple]:
+        """This thread's parts of the window of a quantised source that is being fetched.
+
+        Yields the address of the row, the first column, whether that exists, the row and the chunk of 16 bytes in the
+        window, and whether the window has such a part.
+        """
+        unit, threads = unit_elements(ty), LANES * ty.hw[1]
+        across, total = ty.k // unit, ty.n * ty.k // unit
+        for i in range(units_per_thread(ty)):
+            number = b.add(thread(b), const(I32, i * threads))
+            inside = b.icmp_unsigned("<", number, const(I32, total)) if (i + 1) * threads > total else const(I1, 1)
+            row, column = (
+                b.udiv(number, const(I32, across)),
+                b.mul(b.urem(number, const(I32, across)), const(I32, unit)),
+            )
+            place = row, b.udiv(column, const(I32, 16 // DTYPES[ty.dtype]))
+            row, column = b.add(st.row0, b.zext(row, I64)), b.add(st.col0, b.zext(column, I64))
+            exists = b.and_(b.icmp_signed("<", row, st.rows), b.icmp_signed("<", column, st.columns))
+            yield b.add(st.source, b.mul(row, st.row_stride)), column, b.and_(exists, inside), place, inside
+
+    def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+        """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
+        raw = []
+        for row, column, exists, _, _ in self.units(b, ty, st):
+
+            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
+                raw.append(load_bits(b, address, "float32", b.and_(exists, needed)))
+                return raw[-1]
+
+            decode_unit(b, ty.format, row, column, unit_elements(ty), load)
+        for name, word in zip(raw_words(ty), raw, strict=True):
+            setattr(st, name, word)
+
+    def acquire_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+        """Decode what was loaded and write it to the window; what does not exist was read as zeros."""
+        raw, into = iter([getattr(st, name) for name in raw_words(ty)]), b.sub(st.both, st.window)
+        for row, column, _, place, inside in self.units(b, ty, st):
+            numbers = decode_unit(b, ty.format, row, column, unit_elements(ty), lambda address, needed: next(raw))
+            words = float32_to_pairs(b, numbers, ty.dtype)
+            (window_row, chunk), flag = place, b.zext(inside, I32)
+            for i in range(0, len(words), 4):
+                address = Chunks(b, ty, into, window_row, b.add(chunk, const(I32, i // 4))).first
+                code = "{.reg .pred p; setp.ne.b32 p, $1, 0; @p st.shared.v4.b32 [$0], {$2, $3, $4, $5};}"
+                asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
+
+    @staticmethod
+    def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
+        """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
+        size = const(I64, DTYPES[ty.source])
+        source, columns = b.add(st.source, b.mul(st.col0, st.column_stride)), b.sub(st.columns, st.col0)
+        row_bytes = b.mul(columns, size)
+        strides = b.or_(st.row_stride, st.page_stride) if ty.paged else st.row_stride
+        unaligned = b.and_(b.or_(source, strides), const(I64, 15))
+        in_chunks = b.and_(b.icmp_signed("==", unaligned, const(I64, 0)), b.icmp_signed("==", st.column_stride, size))
+        whole = b.icmp_signed("==", b.and_(row_bytes, const(I64, 15)), const(I64, 0))
+        paging = {name: getattr(st, name) for name in (*PAGED_MEMBERS, "row0")} if ty.paged else {}
+        regular = rows_per_pass(ty) and ty.source == ty.dtype
+        return SimpleNamespace(
+            source=source if ty.paged else b.add(source, b.mul(st.row0, st.row_stride)),
+            rows=b.sub(st.rows, st.row0),
+            columns=columns,
+            row_stride=st.row_stride,
+            column_stride=st.column_stride,
+            into=b.sub(st.both, st.window),
+            row_bytes=row_bytes,
+            in_chunks=in_chunks,
+            whole=b.and_(in_chunks, whole),
+            regular=b.and_(in_chunks, whole) if regular else const(I1, 0),
+            **paging,
+        )
+
+    @staticmethod
+    def fetch_regular(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Start to copy a window 16 bytes at a time; what lies past the end of the source becomes 0.
+
+        There is no jump in it: a jump in a main loop would keep the compiler from mixing the copies with the products
+        around them. A window of another layout becomes 0, and `acquire` copies it.
+        """
+        rows = rows_per_pass(ty)
+        chunks = ty.k * DTYPES[ty.dtype] // 16
+        row, chunk = b.udiv(thread(b), const(I32, chunks)), b.urem(thread(b), const(I32, chunks))
+        column = b.zext(b.shl(chunk, const(I32, 4)), I64)
+        places = Chunks(b, ty, window.into, row, chunk)
+        address = b.add(window.source, b.add(b.mul(b.zext(row, I64), window.row_stride), column))
+        step = b.mul(window.row_stride, const(I64, rows))
+        some = b.and_(window.regular, b.icmp_signed("<", column, window.row_bytes))
+        many = b.icmp_signed(">", window.rows, const(I64, ty.n))
+        left = b.sub(b.trunc(b.select(many, const(I64, ty.n), window.rows), I32), row)
+        left = b.select(some, left, const(I32, 0))
+        for first in range(0, ty.n, rows):
+            into, offset = places.at(first)
+            copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
+            if ty.paged:
+                this, inside = b.zext(b.add(row, const(I32, first)), I64), b.icmp_signed(">", left, const(I32, first))
+                address, exists = StageLowering.paged_row(b, window, this, inside)
+                address, skip = b.add(address, column), b.zext(b.not_(exists), I32)
+                code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; {copy}}}"
+            else:
+                skip, code = left, f"{{.reg .pred p; setp.le.s32 p, $2, {first}; {copy}}}"
+            asm(b, code, VOID, "r,l,r,~{memory}", [into, address, skip], effect=True)
+            address = b.add(address, step)
+
+    def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window that `fetch_regular` could not."""
+        wait_for_fetches(b, ty)  # for the zeros
+        converted = ty.source != ty.dtype
+        with b.if_else(window.whole if converted else window.in_chunks) as (yes, no):
+            with yes:
+                self.fetch_outlined(b, ty, window, self.fetch_bytes if converted else self.fetch_chunks)
+            with no:
+                self.fetch_outlined(b, ty, window, self.fetch_elements)
+
+    @staticmethod
+    def fetch_outlined(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, fetch: Callable) -> None:
+        """``fetch(b, ty, window)`` in a function of its own, see `call_outlined`."""
+        fields = ["source", "rows", "columns", "row_stride", "column_stride", "into", "row_bytes"]
+        if ty.paged:
+            fields += [*PAGED_MEMBERS, "row0"]
+
+        def body(b: ir.IRBuilder, *values: ir.Value) -> None:
+            fetch(b, ty, SimpleNamespace(**dict(zip(fields, values, strict=True))))
+
+        name = f"{fetch.__name__}_{ty.n}_{ty.k}_{ty.source}_{ty.dtype}_{ty.hw[1]}_{int(ty.paged)}"
+        call_outlined(b, name, [getattr(window, field) for field in fields], body)
+
+    @staticmethod
+    def fetch_chunks(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window 16 bytes at a time, asynchronously; what lies past the end of the source becomes 0."""
+        size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
+        chunks = ty.k * size // 16
+        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        with loop as (at, _):
+            row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
+            into = Chunks(b, ty, window.into, row, chunk).first
+            wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
+            address, exists = StageLowering.row_of(b, ty, window, wide_row)
+            left = b.select(exists, b.sub(window.row_bytes, column), const(I64, 0))
+            left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
+            left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
+            code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+            args = [into, b.add(address, column), b.trunc(left, I32)]
+            asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+
+    @staticmethod
+    def row_of(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, row: ir.Value) -> tuple:
+        """Address of a row of a window (i64), and whether it exists."""
+        exists = b.icmp_signed("<", row, window.rows)
+        if ty.paged:
+            return StageLowering.paged_row(b, window, row, exists)
+        return b.add(window.source, b.mul(row, window.row_stride)), exists
+
+    @staticmethod
+    def fetch_bytes(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy and convert a window of elements of 8 bits, 16 at a time."""
+        threads, chunks, size = LANES * ty.hw[1], ty.k // 16, DTYPES[ty.dtype]
+        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        with loop as (at, _):
+            row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
+            column = b.shl(b.zext(chunk, I64), const(I64, 4))
+            address, exists = StageLowering.row_of(b, ty, window, b.zext(row, I64))
+            exists = b.and_(exists, b.icmp_signed("<", column, window.row_bytes))
+            words = load_piece(b, b.add(address, column), 16, exists)
+            values = [b.lshr(word, const(I32, shift)) for word in words for shift in (0, 8, 16, 24)]
+            floats = [from_byte(b, b.trunc(value, I8), ty.source) for value in values]
+            packed = float32_to_pairs(b, floats, ty.dtype)
+            for i in range(size):
+                place = Chunks(b, ty, window.into, row, b.add(b.mul(chunk, const(I32, size)), const(I32, i))).first
+                code, four = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", packed[4 * i : 4 * i + 4]
+                asm(b, code, VOID, "r,r,r,r,r,~{memory}", [place, *four], effect=True)
+
+    @staticmethod
+    def fetch_elements(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+        """Copy a window element by element, for sources that are not aligned to 16 bytes or not dense."""
+        size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
+        bits = 8 * size
+        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * ty.k), const(I32, threads), I32)
+        with loop as (at, _):
+            row, column = b.udiv(at, const(I32, ty.k)), b.urem(at, const(I32, ty.k))
+            wide_row, wide_column = b.zext(row, I64), b.zext(column, I64)
+            address, exists = StageLowering.row_of(b, ty, window, wide_row)
+            inside = b.and_(exists, b.icmp_signed("<", wide_column, window.columns))
+            value = load_bits(b, b.add(address, b.mul(wide_column, window.column_stride)), ty.source, inside)
+            if ty.source != ty.dtype:
+                value = bits_to_float32(b, value, ty.source)
+                if size == 2:
+                    value = asm(b, f"cvt.rn.{PTX_TYPE[ty.dtype]}.f32 $0, $1;", I16, "=h,f", [value])
+                else:
+                    value = b.bitcast(value, I32)
+            byte = b.mul(column, const(I32, size))
+            place = Chunks(b, ty, window.into, row, b.lshr(byte, const(I32, 4))).first
+            into = b.or_(place, b.and_(byte, const(I32, 15)))
+            letter = REGISTERS[f"b{bits}"][0]
+            asm(
+                b,
+                f"st.shared.b{bits} [$0], $1;",
+                VOID,
+                f"r,{letter},~{{memory}}",
+                [into, value],
+                effect=True,
+            )
+
+    def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        state = states.get(b.function)
+        if ty.format:
+            self.acquire_quantised(b, ty, st)
+            wait_for_fetches(b, ty)
+            if state is not None:
+                state.settled = b.block
+            st.window = b.sub(st.both, st.window)
+            return st._getvalue()
+        window = self.fetched_window(b, ty, st)
+        # One wait and one barrier serve all acquires that follow each other: every fetch before them has arrived, and
+        # all threads are done with the windows that the next fetches overwrite.
+        settled = state is not None and state.settled is b.block
+        with b.if_then(b.not_(window.regular), likely=False):
+            self.fetch_irregular(b, ty, window)
+            if settled:
+                wait_for_fetches(b, ty)
+        if not settled:
+            wait_for_fetches(b, ty)
+        if state is not None:
+            state.settled = b.block
+        st.window = b.sub(st.both, st.window)
+        return st._getvalue()
+
+    def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        self.unsettle(b)
+        return stage
+
+    @staticmethod
+    def unsettle(b: ir.IRBuilder) -> None:
+        """The next acquire needs a barrier of its own: something was fetched, read or released."""
+        state = states.get(b.function)
+        if state is not None:
+            state.settled = None

@@ -1,0 +1,352 @@
+"""Tiles: loads and stores, row reductions, elementwise operations, masks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from llvmlite import ir
+
+from rocmkern.tile.angles import cos_sin, rotated
+from rocmkern.tile.cuda.backend import TILE
+from rocmkern.tile.cuda.emit import (
+    ACTIVATIONS,
+    LANES,
+    call_outlined,
+    exp2,
+    fabs,
+    fmax,
+    if_else,
+    outlined,
+    pack,
+    reduce_quad,
+    stack,
+    thread,
+    transpose_quad,
+    tree,
+    unpack,
+)
+from rocmkern.tile.cuda.layouts import (
+    Lines,
+    column_of_lane,
+    columns_of,
+    complete_rows,
+    elements_of,
+    is_line,
+    m_tiles,
+    slots_of,
+    storage,
+)
+from rocmkern.tile.cuda.memory import (
+    float32_to_pairs,
+    join_pairs,
+    load_bits,
+    load_piece,
+    pairs_to_float32,
+    split_pairs,
+    store_bits,
+    store_piece,
+)
+from rocmkern.tile.cuda.quantised import decode_unit
+from rocmkern.tile.cuda.rows import RowLowering
+from rocmkern.tile.tensors import F32, I1, I32, I64, call, const
+from rocmkern.tile.types import DTYPES
+
+
+class TileLowering(RowLowering):
+    """Operations on tiles."""
+
+    def map_tile(self, b: ir.IRBuilder, value: ir.Value, emit: Callable) -> ir.Value:
+        return pack(b, [emit(v) for v in unpack(b, value)])
+
+    def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
+        return pack(b, [const(F32, 0.0)] * storage(sig.return_type).count)
+
+    def place(
+        self, context: Any, b: ir.IRBuilder, tensor: tuple, index: tuple, first: tuple, valid: Any, shape: Any
+    ) -> SimpleNamespace:
+        """Where a tile lies in a tensor; ``tensor``, ``index`` and ``first`` (column) are (type, value).
+
+        ``rows`` has the address of the first column of each of this lane's rows, ``exists`` whether there is such a
+        row, ``rest`` the number of columns from there on, ``stride`` the bytes from one to the next.
+        """
+        addresses, extents, strides = self.row_addresses(context, b, *tensor, *index, shape)
+        col0, size = self.scalar(context, b, *first, "i64"), const(I64, DTYPES[tensor[0].dtype])
+        data = b.ptrtoint(self.unpack_tensor(context, b, *tensor)[0], I64)
+        return SimpleNamespace(
+            rows=[b.add(a, b.mul(col0, strides[-1])) for a in addresses],
+            exists=unpack(b, valid),
+            rest=b.sub(extents[-1], col0),
+            stride=strides[-1],
+            dense=b.icmp_signed("==", strides[-1], size),
+            # A number of bytes divides all addresses and the columns if it divides this.
+            alignment=functools.reduce(b.or_, [data, *strides[:-1], b.mul(col0, size), b.mul(extents[-1], size)]),
+        )
+
+    def in_pieces(self, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> tuple[int, ir.Value]:
+        """Bytes that a lane moves at once, and whether this tensor allows it."""
+        size = DTYPES[dtype]
+        if is_line(shape):
+            nbytes = 16
+        else:
+            nbytes = 16 if size == 2 and columns_of(shape) % 32 == 0 else 2 * size
+        aligned = b.icmp_signed("==", b.and_(place.alignment, const(I64, nbytes - 1)), const(I64, 0))
+        if is_line(shape) and size not in (2, 4):
+            aligned = const(I1, 0)
+        return nbytes, b.and_(place.dense, aligned)
+
+    @staticmethod
+    def pieces(b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any, nbytes: int) -> Iterator[tuple]:
+        """(m-tile, half, first 8 columns' number, address, whether it exists) of each piece of a lane."""
+        size = DTYPES[dtype]
+        wide = nbytes // size  # columns of a piece; the four lanes of a quad lie side by side
+        column = b.zext(b.mul(b.and_(thread(b), const(I32, 3)), const(I32, wide)), I64)
+        rest = b.sub(place.rest, column)
+        offset = b.mul(column, const(I64, size))
+        rows = [b.add(row, offset) for row in place.rows]
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in range(0, columns_of(shape), 4 * wide)}
+        for i in range(m_tiles(shape)):
+            for c, there in inside.items():
+                for half in (0, 1):
+                    address = b.add(rows[2 * i + half], const(I64, c * size))
+                    yield i, half, c // 8, address, b.and_(place.exists[2 * i + half], there)
+
+    @staticmethod
+    def single_elements(b: ir.IRBuilder, rows: list, exists: list, rest: Any, stride: Any, shape: Any) -> Iterator:
+        """(address, whether it exists) of each element of a lane, in the order of storage."""
+        column = b.zext(column_of_lane(b, shape), I64)
+        rows = [b.add(row, b.mul(column, stride)) for row in rows]
+        rest = b.sub(rest, column)
+        columns = sorted({c for _, c in elements_of(shape)})
+        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in columns}
+        offsets = {c: b.mul(stride, const(I64, c)) for c in columns}
+        return ((b.add(rows[s], offsets[c]), b.and_(exists[s], inside[c])) for s, c in elements_of(shape))
+
+    def gather(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any) -> list:
+        """What `load_tile` and `load_operand` load: the pairs of columns of a lane, in a tile's order.
+
+        A pair is one i32 for elements of 1 and 2 bytes, else two consecutive ones.
+        """
+        (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        nbytes, regular = self.in_pieces(b, place, dtype, ty)
+        total = self.words_of_tile(ty, dtype)
+
+        def one_by_one(b: ir.IRBuilder, rest: ir.Value, stride: ir.Value, rows: list, exists: list) -> list:
+            flags = [b.trunc(x, I1) for x in exists]
+            places = self.single_elements(b, rows, flags, rest, stride, ty)
+            return join_pairs(b, [load_bits(b, a, dtype, there) for a, there in places], dtype)
+
+        def in_pieces() -> list[ir.Value]:
+            if is_line(ty):
+                places = Lines.pieces(b, place, dtype, ty) if DTYPES[dtype] in (2, 4) else ()
+                words = [word for address, there in places for word in load_piece(b, address, 16, there)]
+                return words or [const(I32, 0)] * total
+            words: list[Any] = [None] * total
+            per_pair = total // (m_tiles(ty) * columns_of(ty) // 4)
+            for i, half, j, address, there in self.pieces(b, place, dtype, ty, nbytes):
+                piece = load_piece(b, address, nbytes, there)
+                if nbytes == 16:
+                    piece = transpose_quad(b, piece)
+                for k in range(0, len(piece), per_pair):
+                    at = ((i * (columns_of(ty) // 8) + j + k // per_pair) * 2 + half) * per_pair
+                    words[at : at + per_pair] = piece[k : k + per_pair]
+            return words
+
+        name = f"load_one_by_one_{self.shape_name(ty)}_{dtype}"
+        exists = [b.zext(x, I32) for x in place.exists]
+        return if_else(
+            b,
+            regular,
+            in_pieces,
+            lambda: outlined(
+                b, name, [place.rest, place.stride], [place.rows, exists], ir.ArrayType(I32, total), one_by_one
+            ),
+        )
+
+    @staticmethod
+    def shape_name(ty: Any) -> str:
+        """Rows, columns and layout, as a part of a function's name."""
+        return "_".join(map(str, (ty.m, columns_of(ty), *ty.hw[1:])))
+
+    @staticmethod
+    def words_of_tile(ty: Any, dtype: str) -> int:
+        """32-bit words of a lane's pairs; see `gather`."""
+        return ty.m // ty.hw[1] * columns_of(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
+
+    def load_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
+    ) -> ir.Value:
+        if isinstance(sig.args[1], TILE.Quantized):
+            return self.load_quantised(context, b, sig, x, index, col0, valid)
+        words = self.gather(context, b, sig, x, index, col0, valid)
+        return pack(b, pairs_to_float32(b, words, sig.args[1].dtype))
+
+    def load_quantised(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any
+    ) -> ir.Value:
+        """A tile of a quantised source, element by element."""
+        (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b), I64))
+        valid, values = unpack(b, valid), []
+        for slot, c in elements_of(ty):
+            column = b.add(first, const(I64, c))
+            exists = b.and_(valid[slot], b.icmp_signed("<", column, extent))
+
+            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
+                return load_bits(b, address, "float32", b.and_(exists, needed))
+
+            (value,) = decode_unit(b, x_ty.format, rows[slot], column, 1, load)
+            values.append(b.select(exists, value, const(F32, 0.0)))
+        return pack(b, values)
+
+    def store_tile(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        x_ty, index_ty, col0_ty, ty = sig.args[:4]
+        dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        nbytes, regular = self.in_pieces(b, place, dtype, ty)
+        words = float32_to_pairs(b, unpack(b, tile), dtype)
+        per_pair = DTYPES[dtype] // 2
+
+        def one_by_one(b: ir.IRBuilder, rest: ir.Value, stride: ir.Value, *values: ir.Value) -> None:
+            rows, exists, words = (unpack(b, b.load(pointer)) for pointer in values)
+            places = self.single_elements(b, rows, [b.trunc(x, I1) for x in exists], rest, stride, ty)
+            for (address, there), bits in zip(places, split_pairs(b, words, dtype), strict=True):
+                store_bits(b, address, bits, there)
+
+        with b.if_else(regular) as (yes, no):
+            with yes:
+                if is_line(ty):
+                    for i, (address, there) in enumerate(Lines.pieces(b, place, dtype, ty)):
+                        store_piece(b, address, words[4 * i : 4 * i + 4], there)
+                for i, half, j, address, there in () if is_line(ty) else self.pieces(b, place, dtype, ty, nbytes):
+                    pairs = [(i * (columns_of(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
+                    piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
+                    store_piece(b, address, transpose_quad(b, piece) if nbytes == 16 else piece, there)
+            with no:
+                arrays = []
+                for values in (place.rows, [b.zext(x, I32) for x in place.exists], words):
+                    arrays.append(stack(b, ir.ArrayType(values[0].type, len(values))))
+                    b.store(pack(b, values), arrays[-1])
+                name = f"store_one_by_one_{self.shape_name(ty)}_{dtype}"
+                call_outlined(b, name, [place.rest, place.stride, *arrays], one_by_one)
+        return context.get_dummy_value()
+
+    def by_slot(self, ty: Any, values: list[ir.Value]) -> list[list[ir.Value]]:
+        """This lane's values of each of its rows."""
+        rows: list[list[ir.Value]] = [[] for _ in range(slots_of(ty))]
+        for (slot, _), v in zip(elements_of(ty), values, strict=True):
+            rows[slot].append(v)
+        return rows
+
+    def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        return self.reduce_rows(b, sig.args[0], tile, functools.partial(fmax, b))
+
+    def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
+        return self.reduce_rows(b, sig.args[0], tile, b.fadd)
+
+    def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
+        rows, lanes = self.by_slot(ty, unpack(b, tile)), LANES if is_line(ty) else 4
+        return pack(b, [reduce_quad(b, tree(b, row, combine), combine, lanes) for row in rows])
+
+    def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
+        return self.reduce_rows(b, sig.args[0], pack(b, products), b.fadd)
+
+    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        values = complete_rows(b, sig.args[0], x)
+        return pack(b, [exp2(b, v) for v in values])
+
+    def copy(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return x  # an SSA value
+
+    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
+
+    def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
+        dtype = sig.args[1].dtype
+        return pack(b, pairs_to_float32(b, float32_to_pairs(b, unpack(b, x), dtype), dtype))
+
+    def pad_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, col0: Any, stop: Any, value: Any
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
+        left = b.sub(self.scalar(context, b, sig.args[2], stop, "i32"), first)
+        filling = self.scalar(context, b, sig.args[3], value, "f32")
+        pairs = zip(elements_of(sig.args[0]), unpack(b, tile), strict=True)
+        return pack(b, [b.select(b.icmp_signed("<", const(I32, c), left), v, filling) for (_, c), v in pairs])
+
+    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
+        emit = getattr(ACTIVATIONS, name)
+        return self.map_tile(b, x, lambda v: emit(b, v))
+
+    silu = functools.partialmethod(activation, name="silu")
+
+    gelu = functools.partialmethod(activation, name="gelu")
+
+    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
+
+    relu = functools.partialmethod(activation, name="relu")
+
+    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        return self.map_tile(b, x, lambda v: fabs(b, v))
+
+    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
+        ty, bound_ty = sig.args
+        least = self.per_slot(context, b, bound_ty, bound, TILE.Rows(ty.m, "f32", ty.hw))
+        values = []
+        for (s, _), v in zip(elements_of(ty), unpack(b, tile), strict=True):
+            values.append(b.select(b.fcmp_ordered(">=", v, least[s]), const(F32, 1.0), const(F32, 0.0)))
+        return pack(b, values)
+
+    def columns_from(self, context: Any, b: ir.IRBuilder, ty: Any, col0: ir.Value, tile: Any = None) -> ir.Value:
+        """``col0`` (of numba type ``ty``) plus this lane's first column of a tile, i32."""
+        return b.add(self.scalar(context, b, ty, col0, "i32"), column_of_lane(b, tile))
+
+    def rotations(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        ty = sig.return_type[0]
+        data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(column_of_lane(b), I64))
+        start, rest = b.add(b.ptrtoint(data, I64), b.mul(first, stride)), b.sub(extent, first)
+        turns = {}
+        for c in sorted({c for _, c in elements_of(ty)}):
+            exists = b.icmp_signed(">", rest, const(I64, c))
+            turns[c] = load_bits(b, b.add(start, b.mul(stride, const(I64, c))), "int64", exists)
+        rows = unpack(b, position)
+        pairs = [cos_sin(b, rows[slot], turns[c]) for slot, c in elements_of(ty)]
+        return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*pairs, strict=True)])
+
+    def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
+        points = [rotated(b, *values) for values in zip(*(unpack(b, t) for t in (x, y, cos, sin)), strict=True)]
+        return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*points, strict=True)])
+
+    def distance(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[2], col0, sig.return_type)
+        before = [b.sub(p, first) for p in unpack(b, position)]
+        return pack(b, [b.sitofp(b.sub(before[s], const(I32, c)), F32) for s, c in elements_of(sig.return_type)])
+
+    def mask_outside(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
+    ) -> ir.Value:
+        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
+        lowest, highest = ([b.sub(x, first) for x in unpack(b, bound)] for bound in (low, high))
+        values = []
+        for (s, c), v in zip(elements_of(sig.args[0]), unpack(b, tile), strict=True):
+            column = const(I32, c)
+            inside = b.and_(b.icmp_signed("<=", lowest[s], column), b.icmp_signed("<=", column, highest[s]))
+            values.append(b.select(inside, v, const(F32, float("-inf"))))
+        return pack(b, values)
+
+    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, visible: ir.Value) -> ir.Value:
+        def emit(v: ir.Value, seen: ir.Value) -> ir.Value:
+            return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
+
+        return pack(b, [emit(*pair) for pair in zip(unpack(b, tile), unpack(b, visible), strict=True)])

@@ -1,0 +1,130 @@
+"""Shared memory: windows of stages, their pitch and swizzle, what a function has given out of it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from llvmlite import ir
+
+from rocmkern.tile.architectures import architecture
+from rocmkern.tile.cuda.emit import LANES, VOID, asm, asm_many, barrier
+from rocmkern.tile.cuda.layouts import is_packed
+from rocmkern.tile.tensors import F32, I32, const
+from rocmkern.tile.types import DTYPES
+
+#: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
+LOCAL_MEMORY_SYMBOL = "rocmkern_local_"
+#: What is given out of local memory starts at a multiple of this: the pattern of wgmma's swizzle.
+LOCAL_ALIGNMENT = 1024
+
+
+def wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:
+    """Until the copies of all threads have arrived in local memory, where the products with a stage can read them."""
+    asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
+    if is_swizzled(ty):
+        # wgmma reads local memory past the order that ordinary accesses have among themselves.
+        asm(b, "fence.proxy.async.shared::cta;", VOID, "~{memory}", [], effect=True)
+    barrier(b)
+
+
+#: Bytes of a row in a slab of a swizzled window, of 8 chunks; 8 rows are what the swizzle repeats after.
+SLAB_ROW = 128
+
+
+def is_swizzled(ty: Any) -> bool:
+    """Whether a window lies as wgmma reads it, which takes whole groups of four warps."""
+    return (
+        architecture(ty.hw[0]).matrix == "wgmma"
+        and is_packed(ty)
+        and ty.hw[1] % 4 == 0
+        and ty.k * DTYPES[ty.dtype] % SLAB_ROW == 0
+    )
+
+
+def pitch(ty: Any) -> int:
+    """Bytes from row to row of a window, or of a slab of it.
+
+    A swizzled window is cut into slabs of 8 chunks of 16 bytes, one after the other; in row r of a slab, chunk c lies
+    at place ``c ^ (r % 8)``. In others a row is an odd number of chunks. Either way 8 consecutive rows lie in different
+    banks, whichever chunk is read.
+    """
+    if is_swizzled(ty):
+        return SLAB_ROW
+    chunks = ty.k * DTYPES[ty.dtype] // 16
+    return 16 * (chunks | 1)
+
+
+class Chunks:
+    """Addresses of 16-byte chunks of a window: of row ``row`` and chunk ``chunk``, and of others relative to it."""
+
+    def __init__(self, b: ir.IRBuilder, ty: Any, window: ir.Value, row: ir.Value, chunk: ir.Value):
+        self.b, self.ty = b, ty
+        if is_swizzled(ty):
+            seven = const(I32, 7)
+            slab = b.mul(b.lshr(chunk, const(I32, 3)), const(I32, ty.n * SLAB_ROW))
+            place = b.shl(b.and_(b.xor(chunk, row), seven), const(I32, 4))
+            self.first = b.add(b.add(window, slab), b.add(b.mul(row, const(I32, SLAB_ROW)), place))
+        else:
+            self.first = b.add(window, b.add(b.mul(row, const(I32, pitch(ty))), b.shl(chunk, const(I32, 4))))
+        self.bases = {0: self.first}
+
+    def at(self, rows: int, chunks: int = 0) -> tuple[ir.Value, int]:
+        """Address and constant offset of the chunk so many rows and chunks on.
+
+        The bits that are set in ``chunks`` must not be set in ``chunk``, and those of ``rows`` below 8 not in ``row``.
+        """
+        if not is_swizzled(self.ty):
+            return self.first, rows * pitch(self.ty) + 16 * chunks
+        turn = 16 * ((chunks ^ rows) % 8)
+        if turn not in self.bases:
+            self.bases[turn] = self.b.xor(self.first, const(I32, turn))
+        return self.bases[turn], rows * SLAB_ROW + chunks // 8 * self.ty.n * SLAB_ROW
+
+
+def rows_per_pass(ty: Any) -> int:
+    """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
+    threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
+    rows, rest = divmod(threads, chunks)
+    return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
+
+
+def window_bytes(ty: Any) -> int:
+    slabs = ty.k * DTYPES[ty.dtype] // SLAB_ROW if is_swizzled(ty) else 1
+    return ty.n * pitch(ty) * slabs
+
+
+def load_shared(b: ir.IRBuilder, address: ir.Value, offset: int, count: int = 1, ty: ir.Type = F32) -> list[ir.Value]:
+    """``count`` (1, 2, 4) consecutive words."""
+    letter = "f" if ty == F32 else "r"
+    if count == 1:
+        return [asm(b, f"ld.shared.b32 $0, [$1+{offset}];", ty, f"={letter},r", [address], effect=True)]
+    results = ", ".join(f"${i}" for i in range(count))
+    code = f"ld.shared.v{count}.b32 {{{results}}}, [${count}+{offset}];"
+    return asm_many(b, code, [ty] * count, ",".join([f"={letter}"] * count) + ",r", [address], effect=True)
+
+
+def ldmatrix(b: ir.IRBuilder, address: ir.Value, offset: int, transposed: bool) -> list[ir.Value]:
+    """Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row ``l % 8`` of matrix ``l / 8``."""
+    trans = ".trans" if transposed else ""
+    code = f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{$0, $1, $2, $3}}, [$4+{offset}];"
+    return asm_many(b, code, [I32] * 4, "=r,=r,=r,=r,r", [address], effect=True)
+
+
+class FunctionState:
+    """What the stages of one function share while it is lowered.
+
+    Attributes
+    ----------
+    bytes : int
+        Local memory that has been given out.
+    settled : Block or None
+        Block in which the last thing that happened to stages is an acquire.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.settled: ir.Block | None = None
+
+
+states: weakref.WeakKeyDictionary[ir.Function, FunctionState] = weakref.WeakKeyDictionary()

@@ -1,0 +1,378 @@
+"""How values lie in the lanes of a block and in local memory: layouts, windows, copies, data models."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.errors import TypingError
+from numba.hip.typing_lowering.models import register_model
+
+from rocmkern.tile import api
+from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
+from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, from_lane, over_groups, wave_index
+from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from
+from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, register_tensor_model
+from rocmkern.tile.types import DTYPES
+
+#: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
+ROW_PADDING = 16
+#: Operands this long wait in local memory; in a block of one wave, those of more registers than the second number.
+PARKED_LENGTH, PARKED_REGISTERS = 256, 32
+#: The value of a stage: its first member that belongs to a copy, and what the members of a copy are.
+COPY_MEMBERS = 5
+LANE_LOCAL, LANE_SOURCE, ACCESS, CHUNKS = 1, 2, 3, 4
+#: How a source can be read; see `StageLowering.access`.
+ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
+
+
+def is_line(ty: Any) -> bool:
+    """Whether rows lie along lanes."""
+    return ty.hw[2] == "line"
+
+
+class Layout:
+    """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers.
+
+    Attributes
+    ----------
+    row_blocks : int
+        Rows that a lane has a part of.
+    registers : int
+        Columns in a vector of a tile.
+    """
+
+    def __new__(cls, ty: Any) -> Layout:
+        return super().__new__(LineLayout if is_line(ty) else Layout)
+
+    def __init__(self, ty: Any):
+        self.arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(self.arch, wave_rows)
+        self.m = ty.m
+        self.row_blocks = ty.m // (wave_rows * self.waves)
+        self.registers = self.atom.registers
+
+    def vectors(self, columns: int) -> int:
+        """Vectors of a row in a lane."""
+        return columns // 16
+
+    def tile(self, columns: int) -> ir.ArrayType:
+        """LLVM type of a float32 tile."""
+        return ir.ArrayType(ir.VectorType(F32, self.registers), self.row_blocks * self.vectors(columns))
+
+    def row_numbers(self, b: ir.IRBuilder) -> list:
+        """The tile rows of this lane, i32."""
+        rows = self.atom.rows
+        first = b.mul(wave_index(b, self.atom), const(I32, rows * self.row_blocks))
+        first = b.add(first, Lane(b, self.atom).row)
+        return [b.add(first, const(I32, rows * i)) for i in range(self.row_blocks)]
+
+    def columns_of(self, c: int) -> ir.Constant:
+        """Columns of vector ``c`` of a row in the first lane; this one's are `first_column` further."""
+        atom = self.atom
+        return ir.Constant(
+            ir.VectorType(I32, atom.registers), [16 * c + atom.register_step * i for i in range(atom.registers)]
+        )
+
+    def first_column(self, b: ir.IRBuilder) -> ir.Value:
+        """See `columns_of`; i32."""
+        return b.mul(Lane(b, self.atom).group, const(I32, self.atom.group_step))
+
+    def is_first(self, b: ir.IRBuilder) -> ir.Value:
+        """Whether this lane is the first of those that share its rows."""
+        return b.icmp_unsigned("==", Lane(b, self.atom).group, const(I32, 0))
+
+    def over_lanes(self, b: ir.IRBuilder, join: Callable, value: ir.Value) -> ir.Value:
+        """Join a value over the lanes that share rows."""
+        return over_groups(b, self.atom, join, value)
+
+
+class LineLayout(Layout):
+    """Rows along lanes, for kernels without products: consecutive rows belong to a wave, each to all of its lanes.
+
+    Lane ``l`` has 8 columns from ``8 * l`` on of every ``8 * wave``: 16 bytes of a half type.
+    """
+
+    def __init__(self, ty: Any):
+        self.arch, self.waves, _ = ty.hw
+        self.atom = atom_of(self.arch)
+        self.m = ty.m
+        self.row_blocks = ty.m // self.waves
+        self.registers = api.LINE_COLUMNS
+        self.width = self.registers * self.atom.wave
+
+    def vectors(self, columns: int) -> int:
+        return columns // self.width
+
+    def row_numbers(self, b: ir.IRBuilder) -> list:
+        first = b.mul(wave_index(b, self.atom), const(I32, self.row_blocks))
+        return [b.add(first, const(I32, i)) for i in range(self.row_blocks)]
+
+    def columns_of(self, c: int) -> ir.Constant:
+        return ir.Constant(ir.VectorType(I32, self.registers), [self.width * c + i for i in range(self.registers)])
+
+    def first_column(self, b: ir.IRBuilder) -> ir.Value:
+        return b.mul(Lane(b, self.atom).index, const(I32, self.registers))
+
+    def is_first(self, b: ir.IRBuilder) -> ir.Value:
+        return b.icmp_unsigned("==", Lane(b, self.atom).index, const(I32, 0))
+
+    def over_lanes(self, b: ir.IRBuilder, join: Callable, value: ir.Value) -> ir.Value:
+        distance = 1
+        while distance < self.atom.wave:
+            value = join(value, from_lane(b, self.atom, value, distance))
+            distance *= 2
+        return value
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a stage's window in local memory, and how the lanes of the block bring it there.
+
+    A lane moves blocks of ``block_rows`` x ``block_columns`` elements.
+
+    Attributes
+    ----------
+    transposed : bool
+        Whether local memory holds the window column by column.
+    ld : int
+        Elements between rows (columns, if transposed) in local memory.
+    local_bytes : int
+        Bytes of an element there: 4 if it holds float32, whatever the dtype of the source.
+    per_lane : int
+        Blocks of a lane; the last ones may not exist.
+    rows_apart : int or None
+        If the blocks of a lane lie below each other and all exist, their distance.
+    """
+
+    transposed: bool
+    lines: int
+    ld: int
+    local_bytes: int
+    block_rows: int
+    block_columns: int
+    blocks: int
+    per_lane: int
+    chunk: ir.VectorType
+    rows_apart: int | None
+
+    @property
+    def bytes(self) -> int:
+        return self.lines * self.ld * self.local_bytes
+
+
+class Window:
+    """Geometry of a stage: `n` rows of `k` elements.
+
+    Attributes
+    ----------
+    matrix : bool
+        Whether products with this stage use a matrix instruction; then local memory holds the elements as they are.
+        Otherwise it holds float32.
+    source : str
+        Element type of the source; elements of 8 bits are converted to ``dtype`` when they are fetched.
+    paged : bool
+        Whether a page table says where rows lie; the value of the stage then ends with what `Page` reads.
+    copies : list of Copy
+        By rows; for matrix instructions also by columns.
+    """
+
+    def __init__(self, ty: Any):
+        self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
+        self.source, self.paged = ty.source, ty.paged
+        arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(arch, wave_rows)
+        self.matrix = ty.dtype in self.atom.intrinsics
+        self.item_bytes, self.source_bytes = DTYPES[ty.dtype], DTYPES[ty.source]
+        self.threads = self.waves * self.atom.wave
+        self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
+        if self.matrix:
+            # As many rows at a time as fill 16 bytes of a column; as wide as leaves work for every lane.
+            rows = CHUNK_BYTES // self.item_bytes
+            widths = [w for w in (8, 4) if w <= rows and self.n * self.k // (rows * w) >= self.threads]
+            self.copies.append(self.copy(rows, max(widths, default=2)))
+
+    def copy(self, rows: int, columns: int) -> Copy:
+        transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
+        lines, length = (self.k, self.n) if transposed else (self.n, self.k)
+        blocks, across = self.n * self.k // (rows * columns), self.k // columns
+        return Copy(
+            transposed=transposed,
+            lines=lines,
+            ld=length + ROW_PADDING // local_bytes,
+            local_bytes=local_bytes,
+            block_rows=rows,
+            block_columns=columns,
+            blocks=blocks,
+            per_lane=-(-blocks // self.threads),
+            rows_apart=self.threads // across * rows if self.threads % across == 0 == blocks % self.threads else None,
+            chunk=ir.VectorType(I32, columns * self.item_bytes // 4),
+        )
+
+    def value_type(self) -> ir.Type:
+        """Source pointer, rows, columns, both strides; then for each copy (from `COPY_MEMBERS` on) where it lies,
+        the lane's offset in it and in a window of the source, how the source can be read, and the chunks in flight.
+        """
+        members = [POINTER, I64, I64, I64, I64]
+        for copy in self.copies:
+            members += [POINTER, I32, I32, I32, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
+        if self.paged:
+            members += [POINTER, I32, I64, I32, I64, I64]
+        return ir.LiteralStructType(members)
+
+
+class Pages:
+    """The page table of a stage: where it lies, its entries and stride; rows, stride and number of the pages."""
+
+    MEMBERS = 6
+
+    def __init__(self, b: ir.IRBuilder, st: ir.Value):
+        first = len(st.type.elements) - self.MEMBERS
+        self.table, self.entries, self.entry_stride, self.page_rows, self.page_stride, self.pages = (
+            b.extract_value(st, first + i) for i in range(self.MEMBERS)
+        )
+
+    def line(self, b: ir.IRBuilder, row: ir.Value, ok: ir.Value, row_stride: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Byte offset of a row (i64) from the first page, and whether it exists; where it does not, of the first."""
+        short = b.trunc(b.select(ok, row, const(I64, 0)), I32)
+        number, line = b.udiv(short, self.page_rows), b.urem(short, self.page_rows)
+        ok = b.and_(ok, b.icmp_unsigned("<", number, self.entries))
+        entry = b.mul(b.zext(number, I64), self.entry_stride)
+
+        def look() -> list:
+            return [b.sext(load_from(b, in_space(b, self.table, GLOBAL), entry, I32, 4), I64)]
+
+        (page,) = branch(b, ok, look, lambda: [const(I64, -1)])
+        ok = b.icmp_unsigned("<", page, self.pages)
+        offset = b.add(b.mul(page, self.page_stride), b.mul(b.zext(line, I64), row_stride))
+        return b.select(ok, offset, const(I64, 0)), ok
+
+
+class Parked:
+    """Geometry of an operand that waits in local memory, because a lane cannot hold it besides the tiles around it.
+
+    Every lane reads what it wrote itself, or what a lane with the same row wrote that holds the same: no barrier is
+    needed.
+
+    Attributes
+    ----------
+    slot : int
+        Bytes of one fragment: of all lanes of a wave, for one row block and 16 elements of the reduced axis.
+    bytes : int
+        Bytes of the operand, for a block.
+    """
+
+    def __init__(self, ty: Any):
+        layout = Layout(ty)
+        self.atom, self.row_blocks, self.steps = layout.atom, layout.row_blocks, ty.k // 16
+        self.run = ir.VectorType(operand_element(ty.dtype), self.atom.run)
+        self.run_bytes = self.atom.run * DTYPES[ty.dtype]
+        self.slot = 16 * (16 // self.atom.run) * self.run_bytes
+        self.wave_bytes = self.row_blocks * self.steps * self.slot
+        self.bytes = layout.waves * self.wave_bytes
+
+    @staticmethod
+    def suits(ty: Any) -> bool:
+        """Whether an operand is parked. A block of one wave holds all of the next windows in its registers as well."""
+        layout = Layout(ty)
+        atom = layout.atom
+        if ty.dtype not in atom.intrinsics or atom.wave == 64:  # waves of 64 have 512 registers
+            return False
+        registers = layout.row_blocks * ty.k // 16 * atom.run * DTYPES[ty.dtype] // 4
+        return ty.k >= PARKED_LENGTH or (layout.waves == 1 and registers > PARKED_REGISTERS)
+
+
+def operand_element(dtype: str) -> ir.Type:
+    """Element of an operand of a matrix instruction."""
+    return {"float32": F32, "float16": F16, "bfloat16": I16}[dtype]
+
+
+def _check(ty: Any) -> None:
+    """Raise where a type cannot be laid out on its architecture."""
+    if isinstance(ty, types.BaseTuple):
+        for t in ty:
+            _check(t)
+        return
+    if isinstance(ty, TILE.Rows | TILE.Tile) and is_line(ty):
+        width = Layout(ty).width
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % width:
+            raise TypingError(
+                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
+                f"of {width}; got {ty}"
+            )
+        return
+    if isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
+    if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
+        arch, waves, wave_rows = ty.hw
+        atom_of(arch, wave_rows)
+        if ty.m % (wave_rows * waves):
+            raise TypingError(
+                f"{waves} waves take tile rows in multiples of {wave_rows} a wave, {wave_rows * waves} a block; "
+                f"got {ty.m}"
+            )
+    if isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype not in ("float32", "float16", "bfloat16"):
+        raise TypingError(f"products take float32, float16 and bfloat16, got {ty.dtype}")
+    for axis in ("n", "k"):
+        if isinstance(ty, TILE.Tile | TILE.Operand | TILE.Stage) and getattr(ty, axis, 16) % 16:
+            raise TypingError(f"tiles on {ty.hw[0]} have a multiple of 16 columns, got {getattr(ty, axis)}")
+
+
+def checked(rule: Callable) -> Callable:
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        result = rule(*args)
+        _check(result)
+        return result
+
+    return typed
+
+
+@register_model(TILE.Config)
+class _ConfigModel(models.PrimitiveModel):
+    """Nothing: all of a configuration is in its type."""
+
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, I8)
+
+
+@register_model(TILE.Rows)
+class _RowsModel(models.PrimitiveModel):
+    """Booleans are bytes: LLVM does not take arrays of bits out of memory."""
+
+    def __init__(self, manager: Any, ty: Any):
+        element = {"f32": F32, "i32": I32, "i1": I8}[ty.kind]
+        super().__init__(manager, ty, ir.ArrayType(element, Layout(ty).row_blocks))
+
+
+@register_model(TILE.Tile)
+class _TileModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, Layout(ty).tile(ty.n))
+
+
+@register_model(TILE.Operand)
+class _OperandModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        layout = Layout(ty)
+        if Parked.suits(ty):
+            super().__init__(manager, ty, POINTER)  # where this lane's part lies
+        elif ty.dtype in layout.atom.intrinsics:
+            run = ir.VectorType(operand_element(ty.dtype), layout.atom.run)
+            super().__init__(manager, ty, ir.ArrayType(run, layout.row_blocks * ty.k // 16))
+        else:
+            super().__init__(manager, ty, layout.tile(ty.k))
+
+
+@register_model(TILE.Stage)
+class _StageModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, ty: Any):
+        super().__init__(manager, ty, Window(ty).value_type())
+
+
+register_tensor_model(NUMBA, TILE)

@@ -1,0 +1,129 @@
+"""Global and local memory: addresses, loads and stores, conversion of elements."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core.errors import TypingError
+
+from rocmkern.tile.formats import Format
+from rocmkern.tile.hip.emit import LOCAL, elements_of, flat, math, opaque
+from rocmkern.tile.lanes import LaneReader
+from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.types import DTYPES, QUANTIZED
+
+CHUNK_BYTES = 16
+
+
+def remaining(b: ir.IRBuilder, first: ir.Value, columns: ir.Value, most: int) -> tuple:
+    """How many of the ``most`` columns from ``first`` exist (i32), twice.
+
+    The copies look different to LLVM: one for addresses, one for the values that were loaded. Otherwise the outcome of
+    every comparison would wait in a register from before the load until after it.
+    """
+    left = math(b, "smax", math(b, "smin", b.sub(columns, first), const(I64, most)), const(I64, 0))
+    left = b.trunc(left, I32)
+    return opaque(b, left, "v"), opaque(b, left, "v")
+
+
+def is_below(b: ir.IRBuilder, column: int, left: ir.Value) -> ir.Value:
+    return b.icmp_unsigned(">", left, const(I32, column))
+
+
+def in_space(b: ir.IRBuilder, pointer: ir.Value, space: int) -> ir.Value:
+    return b.addrspacecast(pointer, ir.PointerType(I8, space))
+
+
+def local_room(b: ir.IRBuilder, name: str, size: int) -> ir.Value:
+    """Pointer to bytes of local memory: one variable for each call, which is made where an operation is expanded."""
+    room = ir.GlobalVariable(b.module, ir.ArrayType(I8, size), b.module.get_unique_name(name), LOCAL)
+    room.linkage, room.align = "internal", CHUNK_BYTES
+    room.initializer = ir.Constant(room.value_type, ir.Undefined)
+    return b.bitcast(room, ir.PointerType(I8, LOCAL))
+
+
+def load_from(b: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type, align: int) -> ir.Value:
+    """Load a ``ty`` at a byte offset."""
+    address = b.gep(base, [offset], source_etype=I8)
+    return b.load(b.bitcast(address, ir.PointerType(ty, base.type.addrspace)), align=align)
+
+
+def store_to(b: ir.IRBuilder, value: ir.Value, base: ir.Value, offset: ir.Value, align: int) -> None:
+    address = b.gep(base, [offset], source_etype=I8)
+    b.store(value, b.bitcast(address, ir.PointerType(value.type, base.type.addrspace)), align=align)
+
+
+def bfloat16_bits(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Round float32 (scalar or vector) to bfloat16, to nearest even; NaN stays NaN."""
+    ty = I32 if x.type == F32 else ir.VectorType(I32, x.type.count)
+    short = I16 if x.type == F32 else ir.VectorType(I16, x.type.count)
+    bits = b.bitcast(x, ty)
+    odd = b.and_(b.lshr(bits, const(ty, 16)), const(ty, 1))
+    rounded = b.add(b.add(bits, odd), const(ty, 0x7FFF))
+    quiet = b.or_(bits, const(ty, 0x400000))
+    chosen = b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
+    return b.trunc(b.lshr(chosen, const(ty, 16)), short)
+
+
+def widen(b: ir.IRBuilder, bits: ir.Value, dtype: str) -> ir.Value:
+    """Elements as they lie in memory (integers; scalar or vector) as float32."""
+
+    def like(element: ir.Type) -> ir.Type:
+        return ir.VectorType(element, bits.type.count) if isinstance(bits.type, ir.VectorType) else element
+
+    if dtype == "float32":
+        return b.bitcast(bits, like(F32))
+    if dtype == "float16":
+        return b.fpext(b.bitcast(bits, like(F16)), like(F32))
+    if dtype == "bfloat16":
+        return b.bitcast(b.shl(b.zext(bits, like(I32)), const(like(I32), 16)), like(F32))
+    if dtype == "bool":
+        return b.uitofp(b.icmp_unsigned("!=", bits, const(bits.type, 0)), like(F32))
+    if dtype in QUANTIZED:
+        return from_byte(b, bits, dtype)
+    return (b.uitofp if dtype == "uint8" else b.sitofp)(bits, like(F32))
+
+
+def narrowed(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    """A float32 (scalar or vector) as it lies in memory."""
+    if dtype == "float16":
+        return b.fptrunc(x, ir.VectorType(F16, x.type.count) if isinstance(x.type, ir.VectorType) else F16)
+    if dtype == "bfloat16":
+        return bfloat16_bits(b, x)
+    if dtype == "float32":
+        return x
+    raise TypingError(f"float32 values can be stored as float32, float16 and bfloat16, not as {dtype}")
+
+
+def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list:
+    """Elements ``column`` (i64) to ``column + count`` of a row of blocks in global memory, as float32.
+
+    They belong to one block, and ``count`` divides ``column``. ROCm allows unaligned loads of 4 bytes and more; what is
+    shorter is taken out of aligned words, none of which lies beyond the bytes that are asked for.
+    """
+    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    start = b.gep(row, [block], source_etype=I8)
+
+    def words(offset: ir.Value, nbytes: int) -> list:
+        whole, rest = divmod(nbytes, 4)
+        found, place = [], b.zext(offset, I64)
+        if whole:
+            found = elements_of(b, load_from(b, start, place, ir.VectorType(I32, whole), 1))
+        place = b.add(place, const(I64, 4 * whole))
+        if rest == 1:
+            found.append(b.zext(load_from(b, start, place, I8, 1), I32))
+        elif rest:
+            shift = b.and_(b.add(b.ptrtoint(start, I64), place), const(I64, 3))
+            low = load_from(b, start, b.sub(place, shift), I32, 4)
+            end = b.add(place, const(I64, rest - 1))
+            high = load_from(b, start, b.sub(end, b.and_(b.add(shift, const(I64, rest - 1)), const(I64, 3))), I32, 4)
+            found.append(math(b, "fshr", high, low, b.shl(b.trunc(shift, I32), const(I32, 3))))
+        return found
+
+    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    reader, step = LaneReader(b, words), count if count >= 4 else 1
+    runs = [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
+    return flat(runs)
+
+
+def memory_int(dtype: str) -> ir.IntType:
+    return ir.IntType(8 * DTYPES[dtype])
