@@ -289,6 +289,8 @@ class StageLowering(SoftmaxLowering):
             code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
             args = [into, b.add(address, column), b.trunc(left, I32)]
             asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+        # A wait is for groups: copies that belong to none may still be on their way behind it.
+        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
 
     @staticmethod
     def row_of(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, row: ir.Value) -> tuple:
