@@ -1,6 +1,7 @@
 """The first gate on an NVIDIA card: the attention kernel, unchanged, against float64; every operation against NumPy."""
 
 import functools
+import re
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
+from rocmkern.kernels import matmul
 from rocmkern.kernels.flash_attention import Config, flash_attention
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
@@ -492,6 +494,14 @@ def test_compiles_for_an_architecture_without_a_device():
     kernel = compile_kernel(copy, Shape(arch="sm_80", waves=2), ("float16", "bfloat16"))
     assert ".target sm_80" in kernel.ptx
     assert (kernel.threads, kernel.local_bytes, kernel.words) == (64, 0, 12)
+
+
+def test_every_asynchronous_copy_belongs_to_a_group_that_can_be_waited_for():
+    cfg = matmul.Config(arch="sm_90", waves=1, block_n=32, block_k=32)
+    ptx = compile_kernel(matmul.matmul, cfg, ("float32",) * 4).ptx
+    copying = [body for body in re.findall(r"^\{$(.*?)^\}$", ptx, re.MULTILINE | re.DOTALL) if "cp.async.cg" in body]
+    assert len(copying) == 3  # the kernel, and what copies each side's windows that end within 16 bytes
+    assert all(body.rindex("cp.async.commit_group") > body.rindex("cp.async.cg") for body in copying)
 
 
 ATTENTION_DTYPES = (
