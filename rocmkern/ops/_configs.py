@@ -205,8 +205,9 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
-#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves.
-Sizes = dict[int, tuple[int, int, int]]
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, its waves, and how
+#: many steps ahead are on their way.
+Sizes = dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -215,9 +216,9 @@ class ProductBlocks:
 
     Attributes
     ----------
-    half, single : dict of int to (int, int, int)
+    half, single : dict of int to tuple of int
         For 2-byte elements and for float32: see `Sizes`.
-    gated_half, gated_single : dict of int to (int, int, int)
+    gated_half, gated_single : dict of int to tuple of int
         The same where a block computes two products at once; the columns are those of each.
     """
 
@@ -227,10 +228,11 @@ class ProductBlocks:
     gated_single: Sizes
 
 
-def _choose(sizes: Sizes, rows: int) -> tuple[int, int, int, int]:
-    """Rows, columns, step and waves of a block for so many rows."""
+def _choose(sizes: Sizes, rows: int) -> dict[str, int]:
+    """What a configuration says of a block, for so many rows."""
     size = next((size for size in sizes if size >= rows), max(sizes))
-    return size, *sizes[size]
+    block_n, block_k, waves, *depth = sizes[size]
+    return {"block_m": size, "block_n": block_n, "block_k": block_k, "waves": waves, "depth": depth[0] if depth else 1}
 
 
 _INTERPRETER = {16: (16, 16, 1)}
@@ -254,9 +256,9 @@ _PRODUCT_TABLE = {
     ),
     # 16 rows a warp and two groups of four warps: both sides of a product stay in local memory for wgmma.
     "sm_90": ProductBlocks(
-        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)},
+        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
-        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 128, 8)},
+        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
     ),
 }
@@ -275,16 +277,15 @@ def product_rows(arch: str, itemsize: int) -> list[int]:
 def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
     """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
     sizes = _product_blocks(arch)
-    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    return matmul.Config(
-        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
-    )
+    block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    return matmul.Config(arch=arch, **block, transposed=transposed)
 
 
 #: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.
 _QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTISED_TABLE = {
     **_PRODUCT_TABLE,
+    "sm_90": replace(_PRODUCT_TABLE["sm_90"], half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)}),
     "cpu-": ProductBlocks(_QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU),
 }
 
@@ -292,17 +293,15 @@ _QUANTISED_TABLE = {
 def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
     """Variant of ``matmul`` for so many rows of a and quantised weights."""
     sizes = _product_blocks(arch, _QUANTISED_TABLE)
-    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    return matmul.Config(
-        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True, format=format
-    )
+    block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    return matmul.Config(arch=arch, **block, transposed=True, format=format)
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     """Variant of ``gated_mlp`` for so many rows of x."""
     sizes = _product_blocks(arch)
-    block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
-    return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
+    block = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
+    return gated_mlp.Config(arch=arch, **block)
 
 
 def rotary(config: type, arch: str) -> Any:

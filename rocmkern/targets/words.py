@@ -37,6 +37,15 @@ def tensors(kernel: Callable, args: Sequence[Any]) -> Iterator[tuple[int, Any, b
         at += entry.words_of(parameter)
 
 
+#: What follows the words starts at a multiple of this many bytes.
+TAIL_ALIGNMENT = 64
+
+
+def tail_of(count: int) -> int:
+    """Where that is after so many words, in bytes."""
+    return -(-8 * count // TAIL_ALIGNMENT) * TAIL_ALIGNMENT
+
+
 class ParameterBuffer:
     """Launch words as the drivers of CUDA and HIP read them during a launch.
 
@@ -48,17 +57,20 @@ class ParameterBuffer:
         Number of words.
     end : int
         What ends the list of parameters: ``CU_LAUNCH_PARAM_END`` is 0, ``HIP_LAUNCH_PARAM_END`` 3.
+    tail : int
+        Bytes of what follows the words, at the next multiple of `TAIL_ALIGNMENT` bytes.
 
     Attributes
     ----------
     words : ctypes array
-        The words; they may be changed between launches.
+        The words; they may be changed between launches. What follows them lies in the same array.
     address : int
         What the driver is given as ``extra``.
     """
 
-    def __init__(self, count: int, end: int):
-        self.words = (ctypes.c_int64 * count)()
+    def __init__(self, count: int, end: int, tail: int = 0):
+        nbytes = tail_of(count) + tail if tail else 8 * count
+        self.words = (ctypes.c_int64 * (nbytes // 8))()
         self._size = ctypes.c_size_t(ctypes.sizeof(self.words))
         pointer, size = ctypes.addressof(self.words), ctypes.addressof(self._size)
         self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, end)
@@ -69,5 +81,5 @@ class ParameterBuffer:
 class ThreadParameters(threading.local):
     """A `ParameterBuffer` for each thread, for launches whose words are all new."""
 
-    def __init__(self, count: int, end: int):
-        self.buffer = ParameterBuffer(count, end)
+    def __init__(self, count: int, end: int, tail: int = 0):
+        self.buffer = ParameterBuffer(count, end, tail)

@@ -445,7 +445,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.stage)
     def _(cfg, source, n, k, like=None, paged=None):
-        want(Config, cfg, "stage: cfg")
+        if want(Config, cfg, "stage: cfg").cfg.depth != 1 and prefix != "cuda":
+            fail(f"stage: depth={cfg.cfg.depth}; on {cfg.cfg.arch} one window may be on its way, depth=1")
         quantised = isinstance(source, Quantized)
         if not quantised and want(Tensor, source, "stage: the source").ndim != 2:
             fail(f"stage: the source must have 2 axes, got {show(source)}")
@@ -466,6 +467,11 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     for op in (api.acquire, api.release):
         rule(op)(lambda st, name=op.__name__: want(Stage, st, f"{name}: the argument"))
+
+    @rule(api.finish)
+    def _(st):
+        want(Stage, st, "finish: the argument")
+        return types.none
 
     @rule(api.paged)
     def _(st, cache, head, table, stop):

@@ -94,13 +94,15 @@ def storage(ty: Any) -> ir.ArrayType:
     return ir.ArrayType(I32, per_lane // 2) if is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
-class _ArrayModel(models.PrimitiveModel):
+class ArrayModel(models.PrimitiveModel):
+    """An array of scalars, as `storage` says."""
+
     def __init__(self, manager: Any, ty: Any):
         super().__init__(manager, ty, storage(ty))
 
 
 for _type in (TILE.Rows, TILE.Tile, TILE.Operand):
-    register_model(_type)(_ArrayModel)
+    register_model(_type)(ArrayModel)
 register_model(TILE.Config)(models.OpaqueModel)
 
 
@@ -116,7 +118,7 @@ class PartialRows(TILE.Rows):
         return self if isinstance(other, TILE.Rows) and other.kind == "f32" and other.m == self.m else None
 
 
-register_model(PartialRows)(_ArrayModel)
+register_model(PartialRows)(ArrayModel)
 
 
 class StoredOperand(TILE.Operand):

@@ -28,13 +28,14 @@ def wgmma(
     steps: range,
     acc: list[ir.Value] | None,
     by_rows: bool,
+    wait: bool = True,
 ) -> list[ir.Value]:
     """acc + left @ window.T (``by_rows``) or left @ window, for the 64 rows of four warps.
 
     ``left`` has one A fragment for each step of 16 along the reduced axis, or it is the type and the window of a stage
     whose rows 64 g .. 64 g + 64 are those of the g-th four warps. A lane holds of the result what it holds of
     mma.sync's. The window is told by a descriptor (PTX ISA, "matrix descriptor"): address, distance of its slabs,
-    distance of 8 rows, and the swizzle of 128 bytes.
+    distance of 8 rows, and the swizzle of 128 bytes. Without ``wait`` the product is only started, as a group.
     """
     columns, slab = (ty.n if by_rows else ty.k), ty.n * SLAB_ROW
     count, t = columns // 2, PTX_TYPE[ty.dtype]
@@ -46,7 +47,7 @@ def wgmma(
     else:
         # The same in all lanes, which the compiler cannot know.
         group = b.lshr(thread(b), const(I32, 7))
-        group = asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group], effect=True)
+        group = asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group])
         rows = b.add(left[1], b.mul(group, const(I32, 64 * SLAB_ROW)))
         layout_of_left = 1 << 62 | (8 * SLAB_ROW >> 4) << 32
         registers = [b.or_(b.zext(b.lshr(rows, const(I32, 4)), I64), const(I64, layout_of_left))]
@@ -71,7 +72,7 @@ def wgmma(
         )
     if acc is not None:
         lines[0] = lines[0].replace("setp.ne", "setp.eq")
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;}"]
+    lines += ["wgmma.commit_group.sync.aligned;", *(["wgmma.wait_group.sync.aligned 0;"] if wait else []), "}"]
     tied = [] if acc is None else [str(i) for i in range(count)]
     constraints = ["=f"] * count + tied + [letter] * len(registers) + ["l", "~{memory}"]
     args = [*(acc or []), *registers, descriptor]

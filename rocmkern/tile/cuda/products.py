@@ -37,6 +37,7 @@ from rocmkern.tile.cuda.layouts import (
     storage,
 )
 from rocmkern.tile.cuda.matrix import Halves, mma, wgmma
+from rocmkern.tile.cuda.rings import MappedTensor, PendingTile, RingStage, complete, index_mapped, note_started
 from rocmkern.tile.cuda.stages import StageLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
 from rocmkern.tile.tensors import F32, I32, const
@@ -46,13 +47,26 @@ from rocmkern.tile.types import DTYPES
 class CudaLowering(StageLowering):
     """Products, and with them all operations; one method each: see `binding.bind`."""
 
+    def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
+        part = super().operator_getitem(context, b, sig, x, index)
+        (ty, index_ty), part_ty = sig.args, sig.return_type
+        if not isinstance(part_ty, MappedTensor):
+            return part
+        numbers = [self.scalar(context, b, t, v, "i64") for t, v in self.index_entries(context, b, index_ty, index)]
+        return index_mapped(b, context, ty, x, part_ty, part, numbers)
+
+    def mapped(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, number: Any) -> ir.Value:
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[0], x)
+        return self.pack_tensor(context, b, sig.return_type, data, shape, strides)
+
     def window(self, context: Any, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
         self.unsettle(b)
         return cgutils.create_struct_proxy(ty)(context, b, stage).window
 
     def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
         if acc:
-            return unpack(b, acc[0])
+            pending = isinstance(sig.args[-1], PendingTile) and not isinstance(sig.return_type, PendingTile)
+            return unpack(b, complete(b, acc[0]) if pending else acc[0])
         return [const(F32, 0.0)] * storage(sig.return_type).count
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
@@ -117,13 +131,13 @@ class CudaLowering(StageLowering):
         """`left` of a stage: the rows of this warp."""
         lane = lane_index(b)
         row = b.add(first_row(b, rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-        chunks = Chunks(b, ty, self.left_window(b, stage), row, b.lshr(lane, const(I32, 4)))
+        chunks = Chunks(b, ty, self.left_window(b, ty, stage), row, b.lshr(lane, const(I32, 4)))
         return lambda i, k: ldmatrix(b, *chunks.at(16 * i, 2 * k), transposed=False)
 
-    def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
+    def left_window(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
         """Address of the window in use of a stage on the left."""
         self.unsettle(b)
-        return b.extract_value(stage, StageModel.MEMBERS.index("window"))
+        return b.extract_value(stage, 0 if isinstance(ty, RingStage) else StageModel.MEMBERS.index("window"))
 
     @staticmethod
     def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
@@ -162,8 +176,10 @@ class CudaLowering(StageLowering):
         """acc + left @ window.T (``by_rows``) or left @ window."""
         if isinstance(a_ty, TILE.Stage) and is_swizzled(a_ty) and is_swizzled(b_ty) and m_tiles(ty) == 1:
             into = None if all(isinstance(x, ir.Constant) for x in acc) else acc
-            both = a_ty, self.left_window(b, left)
-            return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows)
+            both, started = (a_ty, self.left_window(b, a_ty, left)), isinstance(ty, PendingTile)
+            if started:
+                note_started(b)
+            return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows, wait=not started)
         fragment = self.left(b, a_ty, left)
         if is_swizzled(b_ty):
             return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
@@ -309,7 +325,7 @@ class CudaLowering(StageLowering):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]
         rows = rows_of_stage(ty)
         row = b.add(first_row(b, rows), row_of_lane(b))
-        address = b.add(self.left_window(b, value), b.mul(row, const(I32, pitch(ty))))
+        address = b.add(self.left_window(b, ty, value), b.mul(row, const(I32, pitch(ty))))
         loaded = [load_shared(b, address, 8 * slot * pitch(ty) + 4 * k, 4) for slot in range(2 * m_tiles(rows))]
         return [[words[i] for words in loaded] for i in range(4)]
 

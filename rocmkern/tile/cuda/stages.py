@@ -23,6 +23,7 @@ from rocmkern.tile.cuda.memory import (
     pairs_to_float32,
 )
 from rocmkern.tile.cuda.quantised import decode_unit, raw_words, unit_elements, units_per_thread
+from rocmkern.tile.cuda.rings import RingStage, acquire_ring, fetch_ring, finish_ring, new_ring, release_ring
 from rocmkern.tile.cuda.softmax import SoftmaxLowering
 from rocmkern.tile.cuda.windows import (
     LOCAL_ALIGNMENT,
@@ -91,6 +92,9 @@ class StageLowering(SoftmaxLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
     ) -> ir.Value:
         ty = sig.return_type
+        if isinstance(ty, RingStage):
+            memory = self.local_memory(context, b, "stage", ty, ty.nbytes)
+            return new_ring(context, b, ty, sig.args[1], source, memory)
         memory = self.local_memory(context, b, "stage", ty, 2 * window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
@@ -136,8 +140,12 @@ class StageLowering(SoftmaxLowering):
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
         starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
-        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
+        row0, col0 = (*starts, const(I64, 0))[:2]
         self.unsettle(b)
+        if isinstance(ty, RingStage):
+            fetch_ring(b, ty, st, row0, col0)
+            return st._getvalue()
+        st.row0, st.col0 = row0, col0
         if ty.format:
             self.fetch_quantised(b, ty, st)
             return st._getvalue()
@@ -353,12 +361,15 @@ class StageLowering(SoftmaxLowering):
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        if isinstance(ty, RingStage):
+            acquire_ring(b, ty, st)
+            return st._getvalue()
         state = states.get(b.function)
         if ty.format:
             self.acquire_quantised(b, ty, st)
             wait_for_fetches(b, ty)
             if state is not None:
-                state.settled = b.block
+                state.settled = state.met = b.block
             st.window = b.sub(st.both, st.window)
             return st._getvalue()
         window = self.fetched_window(b, ty, st)
@@ -372,17 +383,25 @@ class StageLowering(SoftmaxLowering):
         if not settled:
             wait_for_fetches(b, ty)
         if state is not None:
-            state.settled = b.block
+            state.settled = state.met = b.block
         st.window = b.sub(st.both, st.window)
         return st._getvalue()
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         self.unsettle(b)
+        if isinstance(sig.args[0], RingStage):
+            release_ring(b)
         return stage
+
+    def finish(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        if isinstance(ty, RingStage):
+            finish_ring(b, ty, cgutils.create_struct_proxy(ty)(context, b, stage))
+        return context.get_dummy_value()
 
     @staticmethod
     def unsettle(b: ir.IRBuilder) -> None:
         """The next acquire needs a barrier of its own: something was fetched, read or released."""
         state = states.get(b.function)
         if state is not None:
-            state.settled = None
+            state.settled = state.met = None
