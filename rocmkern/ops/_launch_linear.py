@@ -20,6 +20,7 @@ _ACTIVATIONS = {
 }
 #: Steps along K that a block of a split product should have at least.
 _STEPS_PER_SPLIT = 4
+_MANY_WAVES = 8
 
 
 def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
@@ -41,7 +42,9 @@ def launch_product(
     blocks = ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n)
     splits = 1
     if depth:
-        wanted = ceil_div(2 * target.parallelism, max(blocks * inner * outer, 1))
+        few = max(blocks * inner * outer, 1)
+        # A block of many waves has a multiprocessor to itself, where two small ones would be.
+        wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)
         splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
 
     no_bias = absent(0, 2, out.dtype)

@@ -18,7 +18,7 @@ from rocmkern.targets import source
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
-from rocmkern.targets.words import ParameterBuffer, tail_of
+from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.check import check_consumed
@@ -152,7 +152,7 @@ class LoadedKernel(LoadedVariant):
     def __init__(self, kernel: CompiledKernel):
         from cuda.bindings import driver
 
-        super().__init__(kernel.name, kernel.words, PARAMETERS_END, MAP_BYTES * len(kernel.maps))
+        super().__init__(kernel.name, kernel.words, PARAMETERS_END, len(kernel.maps), MAP_BYTES)
         self.kernel, self._driver = kernel, driver
         self._module = _check(driver, driver.cuModuleLoadData(kernel.ptx.encode() + b"\0"))
         self._function = _check(driver, driver.cuModuleGetFunction(self._module, kernel.name.encode()))
@@ -169,9 +169,10 @@ class LoadedKernel(LoadedVariant):
         if handle is None:
             handle = self._streams[stream] = self._driver.CUstream(stream)
         kernel = self.kernel
+        lists = (parameters.pointers, 0) if kernel.maps else (0, parameters.address)
         start = functools.partial(
             self._driver.cuLaunchKernel,
-            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, 0, parameters.address,
+            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
         )  # fmt: skip
         return functools.partial(self._with_maps, start, parameters.words, []) if kernel.maps else start
 
@@ -179,7 +180,7 @@ class LoadedKernel(LoadedVariant):
         """Launch with the tensor maps of the words; ``known`` holds the words that those at hand were made of."""
         tensors = [each.words(words) for each in self.kernel.maps]
         if tensors != known:
-            at = tail_of(self.kernel.words)
+            at = 8 * self.kernel.words
             for each, tensor in zip(self.kernel.maps, tensors, strict=True):
                 encoded = each.encode(tensor)
                 if encoded is None:

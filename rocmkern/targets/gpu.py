@@ -51,13 +51,13 @@ class LoadedVariant(ABC):
         The kernel's name, for people.
     count : int
         Number of launch words.
-    end, tail : int
-        What ends the driver's list of parameters, and bytes that follow the words, see `ParameterBuffer`.
+    end, more, nbytes : int
+        See `ParameterBuffer`.
     """
 
-    def __init__(self, title: str, count: int, end: int, tail: int = 0):
-        self._title, self._count, self._end, self._tail = title, count, end, tail
-        self._parameters = ThreadParameters(count, end, tail)
+    def __init__(self, title: str, count: int, end: int, more: int = 0, nbytes: int = 0):
+        self._title, self._count, self._layout = title, count, (count, end, more, nbytes)
+        self._parameters = ThreadParameters(*self._layout)
 
     def takes(self, words: Sequence[int]) -> bool:
         """Whether the variant can be launched with these words. One with ``cfg.depth`` 1 can be with any."""
@@ -69,7 +69,7 @@ class LoadedVariant(ABC):
 
     def prepare(self, grid: Sequence[int], words: Sequence[int], stream: int) -> PreparedLaunch:
         """The same launch, to be made later and more than once."""
-        return self._prepared(ParameterBuffer(self._count, self._end, self._tail), grid, words, stream)
+        return self._prepared(ParameterBuffer(*self._layout), grid, words, stream)
 
     def _prepared(
         self, parameters: ParameterBuffer, grid: Sequence[int], words: Sequence[int], stream: int

@@ -11,10 +11,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rocmkern.targets.words import TAIL_ALIGNMENT
-
-#: Bytes of a map.
-MAP_BYTES = 128
+#: Bytes of a map, and a divisor of its address.
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
 #: Bytes of a row of a window, which is also what the swizzle repeats after.
 ROW_BYTES = 128
 _ITEMSIZE = 2
@@ -59,7 +57,7 @@ def with_maps(ptx: str, prefix: str) -> tuple[str, tuple[TensorMap, ...]]:
     for name in names:
         at, ndim, rows, dtype = name.removeprefix(prefix).split("_")
         maps.append(TensorMap(name, int(at), int(ndim), int(rows), dtype))
-    parameters = "".join(f",\n\t.param .align {TAIL_ALIGNMENT} .b8 {name}[{MAP_BYTES}]" for name in names)
+    parameters = "".join(f",\n\t.param .align {MAP_ALIGNMENT} .b8 {name}[{MAP_BYTES}]" for name in names)
     return re.sub(r"(\.entry\s+[\w$]+\s*\([^)]*?)(\s*\))", rf"\1{parameters}\2", ptx, count=1), tuple(maps)
 
 
