@@ -9,7 +9,7 @@ import numpy as np
 from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
-from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, target_for
+from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, stream_of, target_for
 
 _ACTIVATIONS = {
     None: 0,
@@ -54,6 +54,7 @@ def launch_product(
     if splits == 1:
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
+    stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
         launch(target, matmul.matmul, cfg, grid, [a, b, no_bias, parts, 0, splits], stream)
         cfg = _configs.line(sum_splits.Config, target.arch)
@@ -77,6 +78,7 @@ def launch_mlp(
     target = target_for(x)
     outer, inner, rows, _ = x.shape
     hidden_size = w_up.shape[0]
+    stream = stream_of(x, stream)
 
     def weights(w: Any) -> Any:
         """A weight as the right side of every product."""

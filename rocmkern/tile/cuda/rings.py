@@ -342,8 +342,12 @@ def release_ring(b: ir.IRBuilder) -> None:
 
 
 def finish_ring(b: ir.IRBuilder, ty: RingStage, st: Any) -> None:
-    """Wait for everything: a block must not end while windows are on their way."""
+    """Wait for everything: a block must not end while windows are on their way.
+
+    The barrier is for blocks that acquired nothing, and so have not met since the mbarriers were made.
+    """
     asm(b, "wgmma.wait_group.sync.aligned 0;", VOID, "~{memory}", [], effect=True)
+    barrier(b)
     for i in range(ty.depth):
         number = b.add(st.acquired, const(I32, i))
         _wait(b, ty, st, number, b.icmp_signed("<", number, st.fetched))
