@@ -2,7 +2,8 @@
 
 Shapes (any strides)::
 
-    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]
+    a [A, B, M, K], or [A, B, K, M] if cfg.left_transposed   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
+    bias [1, N] or [0, 0]
     out [splits, A, B, M, N]
 
 With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
@@ -31,8 +32,8 @@ class Config(T.Config):
     ----------
     block_m, block_n, block_k : int
         Rows and columns of a block's part of the product, and what it takes of K in a step.
-    transposed : bool
-        Whether b is stored as [N, K].
+    transposed, left_transposed : bool
+        Whether b is stored as [N, K], and a as [K, M].
     format : str
         Quantised format of b; ``""`` is none.
     """
@@ -41,6 +42,7 @@ class Config(T.Config):
     block_n: int = 16
     block_k: int = 16
     transposed: bool = True
+    left_transposed: bool = False
     format: str = ""
 
     @property
@@ -77,18 +79,19 @@ def matmul(
     # Which part of which product.
     outer, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
     inner = T.block_id(cfg, 1)
-    row_blocks = (a.shape[2] + cfg.block_m - 1) // cfg.block_m
+    source = T.transposed(a[outer, inner], cfg.left_transposed)
+    row_blocks = (source.shape[0] + cfg.block_m - 1) // cfg.block_m
     column_blocks = (out.shape[4] + cfg.block_n - 1) // cfg.block_n
     row_block, column_block = product_block(T.block_id(cfg, 0), row_blocks, column_blocks)
     row0, col0 = row_block * cfg.block_m, column_block * cfg.block_n
     row = T.row_index(cfg, cfg.block_m) + row0
-    valid = row < a.shape[2]
-    steps = (a.shape[3] + cfg.block_k - 1) // cfg.block_k
+    valid = row < source.shape[0]
+    steps = (source.shape[1] + cfg.block_k - 1) // cfg.block_k
     share = (steps + splits - 1) // splits * cfg.block_k
     begin = split * share
-    end = min(begin + share, a.shape[3])
+    end = min(begin + share, source.shape[1])
 
-    left = T.stage(cfg, a[outer, inner], cfg.block_m, cfg.block_k)
+    left = T.stage(cfg, source, cfg.block_m, cfg.block_k)
     right = T.stage(cfg, T.quantized(b[outer, inner], cfg.format, a), cfg.window_rows, cfg.window_columns)
     for ahead in range(0, cfg.depth * cfg.block_k, cfg.block_k):
         left = T.fetch(left, row0, begin + ahead)

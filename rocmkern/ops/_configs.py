@@ -274,11 +274,16 @@ def product_rows(arch: str, itemsize: int) -> list[int]:
     return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
 
 
-def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
-    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
+def product(arch: str, rows: int, itemsize: int, transposed: bool, left_transposed: bool = False) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K], ``left_transposed``: a is [K, M].
+
+    The latter makes a difference only where several windows are on their way, and is left alone elsewhere.
+    """
     sizes = _product_blocks(arch)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    return matmul.Config(arch=arch, **block, transposed=transposed)
+    return matmul.Config(
+        arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["depth"] > 1
+    )
 
 
 #: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.

@@ -29,7 +29,8 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
-    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed)
+    across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
+    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed, across)
     launch_product(target, cfg, a, b.swapaxes(2, 3) if transposed else b, bias, out, activation, stream)
 
 
@@ -47,6 +48,8 @@ def launch_product(
         wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)
         splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
 
+    if cfg.left_transposed:
+        a = a.swapaxes(2, 3)
     no_bias = absent(0, 2, out.dtype)
     bias = no_bias if bias is None else bias
     grid = (blocks, inner, outer * splits)

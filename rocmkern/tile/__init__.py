@@ -66,6 +66,7 @@ from rocmkern.tile.api import (
     store_tile,
     tanh,
     total,
+    transposed,
     where,
     zeros,
 )
@@ -136,6 +137,7 @@ __all__ = [
     "store_tile",
     "tanh",
     "total",
+    "transposed",
     "where",
     "zeros",
 ]

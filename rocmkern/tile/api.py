@@ -768,6 +768,13 @@ def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, va
     return Operand(_gather(x, index, col0, k, valid))
 
 
+def transposed(x: np.ndarray, swap: bool) -> np.ndarray:
+    """A tensor with 2 axes, the axes swapped if ``swap``, which is known when the kernel is compiled."""
+    if x.ndim != 2:
+        raise TileError(f"transposed: the tensor must have 2 axes, got {_show(x)}")
+    return x.T if swap else x
+
+
 def operand(tile: Tile, like: Stage) -> Operand:
     """Make a tile (consumed) the left operand of a product with ``like``; a target may round it to ``like``'s dtype."""
     _want(Stage, like, "operand: like")
@@ -952,8 +959,8 @@ OPERATIONS: dict[str, Callable] = {
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn,
-        dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
+        square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish,
+        dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 

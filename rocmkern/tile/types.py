@@ -225,6 +225,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"quantized: elements can be {', '.join(STORABLE)}, not {like.dtype}")
         return Quantized(name, like.dtype)
 
+    @rule(api.transposed)
+    def _(x, swap):
+        if not isinstance(x, Tensor) or x.ndim != 2:
+            fail(f"transposed: the tensor must have 2 axes, got {show(x)}")
+        if not isinstance(swap, types.BooleanLiteral):
+            fail(f"transposed: swap must be known when the kernel is compiled, got {show(swap)}")
+        return x
+
     def whole_runs(op: str, source: Any, columns: int) -> None:
         if isinstance(source, Quantized) and columns % RUN:
             fail(f"{op}: {show(source)} is read {RUN} columns at a time, got {columns}")

@@ -48,7 +48,8 @@ def wgmma(
         # The same in all lanes, which the compiler cannot know.
         group = b.lshr(thread(b), const(I32, 7))
         group = asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group])
-        rows = b.add(left[1], b.mul(group, const(I32, 64 * SLAB_ROW)))
+        across = getattr(stage, "swapped", False)  # 64 rows are the columns of one slab then
+        rows = b.add(left[1], b.mul(group, const(I32, (stage.k if across else 64) * SLAB_ROW)))
         layout_of_left = 1 << 62 | (8 * SLAB_ROW >> 4) << 32
         registers = [b.or_(b.zext(b.lshr(rows, const(I32, 4)), I64), const(I64, layout_of_left))]
         letter = "l"
@@ -60,7 +61,8 @@ def wgmma(
         offset = chunks // 8 * slab + chunks % 8 * 16 if by_rows else 16 * step * SLAB_ROW
         fragment = f"{{{', '.join(f'${first + 4 * i + e}' for e in range(4))}}}"
         if stage is not None:
-            offset_of_left = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
+            along = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
+            offset_of_left = 16 * step * SLAB_ROW if across else along
             lines.append(f"add.s64 c, ${first}, {offset_of_left >> 4};")
             fragment = "c"
         if i == 1:
@@ -68,7 +70,7 @@ def wgmma(
         lines.append(f"add.s64 d, ${first + len(registers)}, {offset >> 4};")
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{results}}}, {fragment}, d, "
-            f"p, 1, 1, {'' if stage is None else '0, '}{0 if by_rows else 1};"
+            f"p, 1, 1, {'' if stage is None else f'{int(across)}, '}{0 if by_rows else 1};"
         )
     if acc is not None:
         lines[0] = lines[0].replace("setp.ne", "setp.eq")

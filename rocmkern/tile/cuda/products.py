@@ -37,7 +37,15 @@ from rocmkern.tile.cuda.layouts import (
     storage,
 )
 from rocmkern.tile.cuda.matrix import Halves, mma, wgmma
-from rocmkern.tile.cuda.rings import MappedTensor, PendingTile, RingStage, complete, index_mapped, note_started
+from rocmkern.tile.cuda.rings import (
+    MappedTensor,
+    PendingTile,
+    RingStage,
+    complete,
+    index_mapped,
+    note_started,
+    swap_mapped,
+)
 from rocmkern.tile.cuda.stages import StageLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
 from rocmkern.tile.tensors import F32, I32, const
@@ -54,6 +62,11 @@ class CudaLowering(StageLowering):
             return part
         numbers = [self.scalar(context, b, t, v, "i64") for t, v in self.index_entries(context, b, index_ty, index)]
         return index_mapped(b, context, ty, x, part_ty, part, numbers)
+
+    def transposed(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, swap: Any) -> ir.Value:
+        new = super().transposed(context, b, sig, x, swap)
+        ty, new_ty = sig.args[0], sig.return_type
+        return swap_mapped(b, context, ty, x, new_ty, new) if isinstance(new_ty, MappedTensor) else new
 
     def mapped(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, number: Any) -> ir.Value:
         data, shape, strides = self.unpack_tensor(context, b, sig.args[0], x)

@@ -40,13 +40,14 @@ BOX_ROWS = 256
 class MappedTensor(TILE.Tensor):
     """A tensor for which there is a tensor map: an argument of the kernel, or a part of it by leading indices.
 
-    ``number`` is that of the argument's first launch word, ``indexed`` says how many indices were taken.
+    ``number`` is that of the argument's first launch word, ``indexed`` says how many indices were taken, ``swapped``
+    whether the last two axes are those of the argument the other way round.
     """
 
-    def __init__(self, dtype: str, ndim: int, number: int, indexed: int = 0):
+    def __init__(self, dtype: str, ndim: int, number: int, indexed: int = 0, swapped: bool = False):
         super().__init__(dtype, ndim)
-        self.number, self.indexed = number, indexed
-        self.name = f"cuda.MappedTensor({dtype},{ndim},{number},{indexed})"
+        self.number, self.indexed, self.swapped = number, indexed, swapped
+        self.name = f"cuda.MappedTensor({dtype},{ndim},{number},{indexed},{swapped})"
 
 
 @register_model(MappedTensor)
@@ -60,12 +61,17 @@ class _MappedTensorModel(models.StructModel):
 
 
 class RingStage(TILE.Stage):
-    """[n, k] windows in local memory, ``depth`` of them on their way."""
+    """[n, k] windows in local memory, ``depth`` of them on their way; ``swapped``: they lie there as [k, n]."""
 
     def __init__(self, st: Any, source: MappedTensor, depth: int):
         super().__init__(st.n, st.k, st.dtype, st.hw, st.source, False)
-        self.number, self.indexed, self.depth = source.number, source.indexed, depth
-        self.name = f"cuda.RingStage({st.n},{st.k},{st.dtype},{st.hw},{source.number},{source.indexed},{depth})"
+        self.number, self.indexed, self.swapped, self.depth = source.number, source.indexed, source.swapped, depth
+        self.name = f"cuda.RingStage({st.n},{st.k},{st.dtype},{st.hw},{source.name},{depth})"
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Rows and columns as they lie in memory."""
+        return (self.k, self.n) if self.swapped else (self.n, self.k)
 
     @property
     def windows(self) -> int:
@@ -80,7 +86,7 @@ class RingStage(TILE.Stage):
     @property
     def box_rows(self) -> int:
         """Rows that are copied at a time."""
-        return min(self.n, BOX_ROWS)
+        return min(self.stored[0], BOX_ROWS)
 
     @property
     def symbol(self) -> str:
@@ -161,6 +167,19 @@ def rule_of_rows(rule: Callable) -> Callable:
     return typed
 
 
+def rule_of_transposed(rule: Callable) -> Callable:
+    """The typing rule of `transposed`: the map remains that of the argument."""
+
+    @functools.wraps(rule)
+    def typed(x: Any, swap: Any) -> Any:
+        whole = rule(x, swap)
+        if isinstance(whole, MappedTensor) and swap.literal_value:
+            return MappedTensor(x.dtype, x.ndim, x.number, x.indexed, not x.swapped)
+        return whole
+
+    return typed
+
+
 def rule_of_stage(rule: Callable) -> Callable:
     """The typing rule of `stage`: a ring where several windows may be on their way."""
 
@@ -170,13 +189,15 @@ def rule_of_stage(rule: Callable) -> Callable:
         depth = cfg.cfg.depth
         if depth == 1:
             return st
-        whole_boxes = st.n <= BOX_ROWS or st.n % BOX_ROWS == 0
-        if not (isinstance(source, MappedTensor) and st.dtype == source.dtype and is_swizzled(st) and whole_boxes):
-            raise TypingError(
-                f"stage: depth={depth} is for tensors of 16 bits as they are given, in windows of whole 128-byte rows, "
-                f"on architectures with wgmma and in blocks of whole groups of four waves; got {st} of {source}"
-            )
-        return RingStage(st, source, depth)
+        if isinstance(source, MappedTensor) and st.dtype == source.dtype and is_swizzled(st):
+            ring = RingStage(st, source, depth)
+            rows, columns = ring.stored
+            if rows % ring.box_rows == 0 and columns * DTYPES[ring.dtype] % SLAB_ROW == 0:
+                return ring
+        raise TypingError(
+            f"stage: depth={depth} is for tensors of 16 bits as they are given, in windows of whole 128-byte rows, on "
+            f"architectures with wgmma and in blocks of whole groups of four waves; got {st} of {source}"
+        )
 
     return typed
 
@@ -188,6 +209,8 @@ def rule_of_product(rule: Callable) -> Callable:
     def typed(a: Any, b: Any, *args: Any) -> Any:
         tile = rule(a, b, *map(complete_type, args))
         started = isinstance(a, RingStage) and isinstance(b, RingStage) and tile.m == 16 * tile.hw[1]
+        if getattr(b, "swapped", False) or (getattr(a, "swapped", False) and not started):
+            raise TypingError(f"{rule.__name__}: only the left side may be transposed, 16 rows a wave, got {a} and {b}")
         return PendingTile(tile.m, tile.n, tile.hw) if started else tile
 
     return typed
@@ -198,6 +221,7 @@ def install_rules(rules: dict[Callable, Callable], getitem: Callable) -> None:
     rules[entry.mapped] = rule_of_mapped
     rules[getitem] = rule_of_getitem(rules[getitem])
     rules[api.rows] = rule_of_rows(rules[api.rows])
+    rules[api.transposed] = rule_of_transposed(rules[api.transposed])
     rules[api.stage] = rule_of_stage(rules[api.stage])
     for op in PRODUCTS:
         rules[op] = rule_of_product(rules[op])
@@ -278,6 +302,8 @@ def fetch_ring(b: ir.IRBuilder, ty: RingStage, st: Any, row0: ir.Value, col0: ir
     slot, _ = _slot(b, ty, st.fetched)
     into = b.add(st.memory, b.mul(slot, const(I32, window_bytes(ty))))
     outer = [getattr(st, f"outer{i}") for i in reversed(range(ty.indexed))]
+    if ty.swapped:
+        row0, col0 = col0, row0
     args = [into, _barrier_of(b, ty, st, slot), thread(b), b.trunc(col0, I32), b.trunc(row0, I32), *outer]
     lines = [
         "{.reg .pred p; .reg .b64 m; .reg .b32 d, c, r; setp.eq.u32 p, $2, 0;",
@@ -285,11 +311,12 @@ def fetch_ring(b: ir.IRBuilder, ty: RingStage, st: Any, row0: ir.Value, col0: ir
         f"@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], {window_bytes(ty)};",
     ]
     columns = SLAB_ROW // DTYPES[ty.dtype]
+    rows, width = ty.stored
     others = "".join(f", ${5 + i}" for i in range(ty.indexed))
-    for slab in range(ty.k // columns):
-        for first in range(0, ty.n, ty.box_rows):
+    for slab in range(width // columns):
+        for first in range(0, rows, ty.box_rows):
             lines.append(
-                f"add.s32 d, $0, {(slab * ty.n + first) * SLAB_ROW}; add.s32 c, $3, {slab * columns}; "
+                f"add.s32 d, $0, {(slab * rows + first) * SLAB_ROW}; add.s32 c, $3, {slab * columns}; "
                 f"add.s32 r, $4, {first}; @p cp.async.bulk.tensor.{2 + ty.indexed}d.shared::cluster.global"
                 f".mbarrier::complete_tx::bytes [d], [m, {{c, r{others}}}], [$1];"
             )
@@ -351,6 +378,15 @@ def finish_ring(b: ir.IRBuilder, ty: RingStage, st: Any) -> None:
     for i in range(ty.depth):
         number = b.add(st.acquired, const(I32, i))
         _wait(b, ty, st, number, b.icmp_signed("<", number, st.fetched))
+
+
+def swap_mapped(b: ir.IRBuilder, context: Any, ty: MappedTensor, x: Any, new_ty: Any, new: Any) -> Any:
+    """Keep the indices of a mapped tensor whose axes are swapped."""
+    before = cgutils.create_struct_proxy(ty)(context, b, x)
+    after = cgutils.create_struct_proxy(new_ty)(context, b, new)
+    for i in range(ty.indexed):
+        setattr(after, f"outer{i}", getattr(before, f"outer{i}"))
+    return after._getvalue()
 
 
 def index_mapped(b: ir.IRBuilder, context: Any, ty: MappedTensor, x: Any, part_ty: Any, part: Any, index: list) -> Any:
