@@ -23,11 +23,15 @@ from rocmkern.kernels.product_block import product_block
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows and ``block_n`` columns of a block, ``block_k`` of K in a step."""
+    """Compile-time configuration: ``block_m`` rows and ``block_n`` columns of a block, ``block_k`` of K in a step.
+
+    ``group``: see `product_block`.
+    """
 
     block_m: int = 16
     block_n: int = 16
     block_k: int = 16
+    group: int = 0
 
 
 @T.kernel
@@ -45,7 +49,7 @@ def gated_mlp(
     inner = T.block_id(cfg, 1)
     row_blocks = (x.shape[2] + cfg.block_m - 1) // cfg.block_m
     column_blocks = (out.shape[3] + cfg.block_n - 1) // cfg.block_n
-    row_block, column_block = product_block(T.block_id(cfg, 0), row_blocks, column_blocks)
+    row_block, column_block = product_block(cfg, T.block_id(cfg, 0), row_blocks, column_blocks)
     row0, col0 = row_block * cfg.block_m, column_block * cfg.block_n
     row = T.row_index(cfg, cfg.block_m) + row0
     valid = row < x.shape[2]

@@ -34,6 +34,8 @@ class Config(T.Config):
         Rows and columns of a block's part of the product, and what it takes of K in a step.
     transposed, left_transposed : bool
         Whether b is stored as [N, K], and a as [K, M].
+    group : int
+        See `product_block`.
     format : str
         Quantised format of b; ``""`` is none.
     """
@@ -43,6 +45,7 @@ class Config(T.Config):
     block_k: int = 16
     transposed: bool = True
     left_transposed: bool = False
+    group: int = 0
     format: str = ""
 
     @property
@@ -82,7 +85,7 @@ def matmul(
     source = T.transposed(a[outer, inner], cfg.left_transposed)
     row_blocks = (source.shape[0] + cfg.block_m - 1) // cfg.block_m
     column_blocks = (out.shape[4] + cfg.block_n - 1) // cfg.block_n
-    row_block, column_block = product_block(T.block_id(cfg, 0), row_blocks, column_blocks)
+    row_block, column_block = product_block(cfg, T.block_id(cfg, 0), row_blocks, column_blocks)
     row0, col0 = row_block * cfg.block_m, column_block * cfg.block_n
     row = T.row_index(cfg, cfg.block_m) + row0
     valid = row < source.shape[0]

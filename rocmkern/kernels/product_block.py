@@ -2,18 +2,18 @@
 
 from rocmkern import tile as T
 
-#: Row blocks of a group.
-GROUP = 16
-
 
 @T.device
-def product_block(index, row_blocks, column_blocks):
+def product_block(cfg, index, row_blocks, column_blocks):
     """Row block and column block of the block of an index.
 
-    Blocks side by side share what they read: `GROUP` row blocks with all their columns come one after another, and
-    within them the rows of a column, which share columns of the right side, the weights of a model.
+    Rows come first, so that blocks side by side share the columns of the right side, which is the weights of a model.
+    With ``cfg.group`` only so many row blocks come one after another, then the same ones with the next columns: then
+    the blocks that run at the same time share what they read of both sides.
     """
-    first = index // (GROUP * column_blocks) * GROUP
-    rows = min(row_blocks - first, GROUP)
-    inside = index % (GROUP * column_blocks)
+    if cfg.group == 0:
+        return index % row_blocks, index // row_blocks
+    first = index // (cfg.group * column_blocks) * cfg.group
+    rows = min(row_blocks - first, cfg.group)
+    inside = index % (cfg.group * column_blocks)
     return first + inside % rows, inside // rows

@@ -205,8 +205,8 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
-#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, its waves, and how
-#: many steps ahead are on their way.
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves; then,
+#: if they are not 1 and 0, how many steps ahead are on their way, and the group of `product_block`.
 Sizes = dict[int, tuple[int, ...]]
 
 
@@ -231,8 +231,8 @@ class ProductBlocks:
 def _choose(sizes: Sizes, rows: int) -> dict[str, int]:
     """What a configuration says of a block, for so many rows."""
     size = next((size for size in sizes if size >= rows), max(sizes))
-    block_n, block_k, waves, *depth = sizes[size]
-    return {"block_m": size, "block_n": block_n, "block_k": block_k, "waves": waves, "depth": depth[0] if depth else 1}
+    names = ("block_n", "block_k", "waves", "depth", "group")
+    return {"block_m": size, "depth": 1, **dict(zip(names, sizes[size], strict=False))}
 
 
 _INTERPRETER = {16: (16, 16, 1)}
@@ -256,9 +256,9 @@ _PRODUCT_TABLE = {
     ),
     # 16 rows a warp and two groups of four warps: both sides of a product stay in local memory for wgmma.
     "sm_90": ProductBlocks(
-        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2)},
+        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2, 16)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
-        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2)},
+        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2, 16)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
     ),
 }
