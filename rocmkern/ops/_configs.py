@@ -205,8 +205,8 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
-#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves; then,
-#: if they are not 1 and 0, how many steps ahead are on their way, and the group of `product_block`.
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves;
+#: then, if they are not 1 and 0, how many steps ahead are on their way, and the group of `product_block`.
 Sizes = dict[int, tuple[int, ...]]
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -452,7 +452,57 @@ def test_products_equal_numpy(dtype, waves):
     np.testing.assert_array_equal(ours, numpys)
 
 
+def ring(**settings) -> matmul.Config:
+    """A configuration of products whose windows the copy engine brings in."""
+    return matmul.Config(arch="sm_90", waves=8, block_m=128, block_n=128, block_k=64, depth=2, **settings)
+
+
+@needs_device
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("left_transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_windows_from_the_copy_engine_are_exact(dtype, left_transposed, transposed):
+    if device_arch() != "sm_90":
+        pytest.skip(f"{device_arch()} is not the architecture with wgmma")
+    rng, (outer, inner, rows, columns, depth) = np.random.default_rng(4), (2, 3, 200, 264, 328)
+    # Small whole numbers: every sum is exact.
+    a = rng.integers(-3, 4, (outer, inner, *((depth, rows) if left_transposed else (rows, depth)))).astype(
+        DTYPES[dtype]
+    )
+    b = rng.integers(-3, 4, (inner, *((columns, depth) if transposed else (depth, columns)))).astype(DTYPES[dtype])
+    left, right = (x.astype(np.float64) for x in (a, b))
+    exact = (left.swapaxes(2, 3) if left_transposed else left) @ (right.swapaxes(1, 2) if transposed else right)
+    bias, broadcast = np.zeros((0, 0), DTYPES[dtype]), np.broadcast_to(b, (outer, *b.shape))
+    for splits in (1, 2):
+        out = fenced((splits, outer, inner, rows, columns), np.float32)
+        cfg = ring(transposed=transposed, left_transposed=left_transposed, group=splits)
+        run(matmul.matmul, cfg, (2 * 3, inner, outer * splits), [a, broadcast, bias, out, 0, splits])
+        np.testing.assert_array_equal(out.sum(axis=0), exact)
+        assert_fence(out)
+
+
+def test_a_ring_of_windows_takes_tensor_maps_and_its_products_are_only_started():
+    kernel = compile_kernel(matmul.matmul, ring(), ("float16",) * 4)
+    assert [(each.at, each.ndim, each.rows, each.dtype) for each in kernel.maps] == [
+        (0, 4, 128, "float16"),
+        (9, 4, 128, "float16"),
+    ]
+    assert all(f".param .align 64 .b8 {each.symbol}[128]" in kernel.ptx for each in kernel.maps)
+    assert "wgmma.wait_group.sync.aligned 1;" in kernel.ptx
+    assert kernel.local_bytes >= 4 * 2 * (128 * 64 * 2)
+
+
 # --------------------------------------------------------------------------------- mistakes, found without any device
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [({}, "float32"), ({"arch": "sm_80"}, "float16"), ({"waves": 2}, "float16"), ({"block_k": 32}, "float16")],
+)
+def test_several_windows_on_their_way_are_refused_where_there_is_no_ring(changes, dtype):
+    cfg = replace(ring(), **changes)
+    with pytest.raises(TileError, match="stage: depth=2 is for tensors of 16 bits as they are given"):
+        compile_kernel(matmul.matmul, cfg, (dtype,) * 4)
 
 
 def test_windows_beyond_local_memory_are_refused():
