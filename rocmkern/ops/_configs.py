@@ -6,6 +6,7 @@ bucket of the head dimension, whether scores are modified, and the element type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -207,7 +208,7 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
 
 #: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves;
 #: then, if they are not 1 and 0, how many steps ahead are on their way, and the group of `product_block`.
-Sizes = dict[int, tuple[int, ...]]
+Sizes = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class ProductBlocks:
     gated_single: Sizes
 
 
-def _choose(sizes: Sizes, rows: int) -> dict[str, int]:
+def _choose(sizes: Sizes, rows: int) -> dict[str, Any]:
     """What a configuration says of a block, for so many rows."""
     size = next((size for size in sizes if size >= rows), max(sizes))
     names = ("block_n", "block_k", "waves", "depth", "group")
