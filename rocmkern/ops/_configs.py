@@ -130,8 +130,8 @@ _NVIDIA = Blocks(
     lines=(512, 1024, 2048),
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
-# causal: (4, 32, 2048, 128) 474 and 398, with two blocks at once 414 and 343, with 128 rows and 8 warps 343 and 295;
-# (8, 16, 2048, 64) 385 and 302, with 64 keys and four blocks 360 and 296.
+# causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
+# (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
 _HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: (3, 128), 128: (3, 64)})
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
