@@ -40,9 +40,9 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    resident : dict of int to int
-        Blocks of several waves that a multiprocessor should hold at once in 2-byte attention without score
-        modifications, by bucket; where there is none the compiler chooses.
+    resident : dict of int to (int, int)
+        For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
+        multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
     lines : tuple of int
@@ -63,7 +63,7 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
-    resident: dict[int, int] = field(default_factory=dict)
+    resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
@@ -130,9 +130,10 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines=(512, 1024, 2048),
 )
-# Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H100, TFLOP/s, full and
-# causal: (4, 32, 4096, 128) 462 and 423, with 128 rows and 8 warps 386 and 357; (8, 16, 2048, 64) 329 and 273.
-_HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: 4})
+# Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
+# causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
+# (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
+_HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: (3, 128), 128: (3, 64)})
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1), sampling=(8, 16, 1)),
@@ -160,12 +161,13 @@ def attention(
     tall_rows, tall_waves, widest = sizes.tall
     if 0 < 4 * tall_rows <= rows and dim <= widest and itemsize == 2 and not score_mods:
         block |= {"block_m": tall_rows, "waves": tall_waves}
+    keys = sizes.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and itemsize == 2 and not score_mods:
-        block["resident"] = sizes.resident.get(dim, 0)
+        block["resident"], keys = sizes.resident.get(dim, (0, keys))
     return flash_attention.Config(
         arch=arch,
         **block,
-        block_n=sizes.block_keys(block["block_m"], dim, itemsize),
+        block_n=keys,
         head_dim=dim,
         value_dim=dim,
         score_mods=score_mods,

@@ -692,8 +692,8 @@ def softmax_step(
         l'   = l * 2 ** ((m - base) * scale) + rowsum(p)
         acc' = acc * 2 ** ((m - base) * scale)
 
-    A target may keep an older, smaller maximum while no exponent exceeds 8 (in base 2): the quotient
-    ``acc / l`` and ``m * scale + log2(l)`` do not depend on it.
+    A target may take another base, and return it as m', as long as no exponent exceeds 8 (in base 2): an older, smaller
+    maximum, or that of these scores alone. The quotient ``acc / l`` and ``m * scale + log2(l)`` do not depend on it.
 
     Parameters
     ----------

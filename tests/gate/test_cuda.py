@@ -308,6 +308,34 @@ def test_attention_repeats_bitwise(dtype):
     assert first[1].tobytes() == second[1].tobytes()
 
 
+def with_running_maximum(q, k, v, keys: int = 64) -> np.ndarray:
+    """Attention in float64 but for what 16 bits round: the weights, relative to the maximum so far, and the result."""
+    groups = q.shape[1] // k.shape[1]
+    wide = [x.astype(np.float64) for x in (q, np.repeat(k, groups, 1), np.repeat(v, groups, 1))]
+    scores = np.einsum("bhid,bhjd->bhij", *wide[:2]) * q.shape[-1] ** -0.5
+    highest = np.full((*scores.shape[:-1], 1), -np.inf)
+    total, out = 0.0, 0.0
+    for first in range(0, scores.shape[-1], keys):
+        part, values = scores[..., first : first + keys], wide[2][:, :, first : first + keys]
+        before, highest = highest, np.maximum(highest, part.max(-1, keepdims=True))
+        weights, shrink = np.exp(part - highest), np.exp(before - highest)
+        total = total * shrink + weights.sum(-1, keepdims=True)
+        out = out * shrink + weights.astype(q.dtype).astype(np.float64) @ values
+    return (out / total).astype(q.dtype)
+
+
+@needs_device
+def test_weights_are_rounded_no_worse_than_with_a_running_maximum():
+    case, seed = Case(64, 2048), 3
+    out, _, expected, _ = attention(case, "float16", seed)
+    rng = np.random.default_rng(seed)
+    shapes = (2, 6, case.sq, 64), (2, 2, case.sk, 64), (2, 2, case.sk, 64)
+    model = with_running_maximum(*(rng.standard_normal(shape).astype(np.float16) for shape in shapes))
+    errors = [np.sqrt(np.mean((x.astype(np.float64) - expected) ** 2)) for x in (out, model)]
+    assert np.abs(model.astype(np.float64) - expected).max() < 1e-3, "they are of the same inputs"
+    assert errors[0] < errors[1]
+
+
 # ------------------------------------------------------------------------------------ every operation, against NumPy
 
 
