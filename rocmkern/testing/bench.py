@@ -11,8 +11,8 @@ import numpy as np
 from rocmkern.matrix import Case, CaseFailure, PeerUnavailable, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import Call, resolve
+from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.clocks import DeviceClock, HostClock
-from rocmkern.testing.devices import GPU_TARGETS
 from rocmkern.testing.roofs import roof
 
 Clock = HostClock | DeviceClock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocmkern.matrix import expand, load
+from rocmkern.matrix import load_cases
 from rocmkern.matrix.results import Result, Run, environment_of, labels_of, result_of, write
 from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
@@ -19,7 +19,7 @@ _OUTCOMES = {"passed": "passed", "skipped": "skipped", "xfailed": "failed", "fai
 
 def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
     """Write the file of ``--rocmkern-json`` from the reports of a run; returns a line that says so."""
-    cases = {case.id: case for path in matrix_files(config) for case in expand(load(path))}
+    cases = {case.id: case for path in matrix_files(config) for case in load_cases(path)[1]}
     results: dict[tuple[str, str], Result] = {}
     for kind, outcome in _OUTCOMES.items():
         for report in stats.get(kind, ()):

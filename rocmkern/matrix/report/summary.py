@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.matrix.results import Result, Run
+from rocmkern.targets import GPU_TARGETS
 
 DTYPES = ("f32", "f16", "bf16")
-GPU_TARGETS = ("hip", "cuda")
 
 
 @dataclass(frozen=True)
