@@ -6,6 +6,7 @@
     rocmkern matrix run PATTERN ...         run cases and print what was measured
     rocmkern matrix validate                read the file; a mistake is an error with its position
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
 A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
@@ -22,6 +23,11 @@ from pathlib import Path
 from typing import Any
 
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
+COMPARED = (
+    "A benchmark row is slower or faster, and not just noisy, when a two-sided Mann-Whitney rank test of the samples of "
+    "both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
+    "compared by their ratios to peers only. The exit status is 1 where a row became slower."
+)
 CATEGORIES = ("quick", "full", "benchmark")
 
 
@@ -60,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
     mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
+    compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
+    compare.add_argument("results", type=Path, metavar="RUN", help="file of a later run")
+    compare.add_argument("--effect", type=float, metavar="SHARE", help="smallest difference of medians (default: 0.05)")
+    compare.set_defaults(action=_compare)
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
@@ -178,6 +189,16 @@ def _mutate(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(records)} faults, {missed} not caught")
     return 1 if missed else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.regression import compare_runs
+    from rocmkern.matrix.results import read
+
+    runs = read(arguments.baseline), read(arguments.results)
+    comparison = compare_runs(*runs) if arguments.effect is None else compare_runs(*runs, arguments.effect)
+    print("\n".join(comparison.lines()))
+    return 1 if comparison.regressions else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
