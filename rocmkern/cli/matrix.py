@@ -24,7 +24,7 @@ from typing import Any
 
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
 COMPARED = (
-    "A benchmark row is slower or faster, and not just noisy, when a two-sided Mann-Whitney rank test of the samples of "
+    "A benchmark row became slower or faster, and is no noise, when a two-sided Mann-Whitney rank test of the samples of "
     "both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
     "compared by their ratios to peers only. The exit status is 1 where a row became slower."
 )

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from rocmkern.matrix.registry import Registry
 from rocmkern.matrix.schema import Matrix
-from rocmkern.matrix.yaml_source import DataPath, Position, YamlSource, format_path, matrix_error, parse_yaml, read_yaml
+from rocmkern.matrix.yaml_source import DataPath, YamlSource, format_path, matrix_error, parse_yaml, read_yaml
 from rocmkern.runtime.errors import MatrixError
 
 # How many mistakes one message lists.

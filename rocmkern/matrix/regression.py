@@ -147,7 +147,9 @@ def _notes(baseline: Run, run: Run) -> list[str]:
         if target in baseline.environment.devices and (difference := _differing(baseline, run, target))
     ]
     old, new = baseline.environment.versions, run.environment.versions
-    changed = [f"{name} {old.get(name)} -> {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed = [
+        f"{name} {old.get(name)} -> {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)
+    ]
     return notes + ([f"versions: {', '.join(changed)}"] if changed else [])
 
 

@@ -44,8 +44,9 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
     -------
     dict
         ``wall_s`` (median; on a GPU the time between device events), on a CPU ``cpu_s``, ``spread`` (quartile distance
-        over median), ``rounds``, ``counts`` (which of the two counts) and its ``samples``, ``flop_per_s`` and ``byte_per_s``, ``roof`` (see `rocmkern.testing.roofs.roof`), and
-        ``peers``: for each its medians and ``ratio``, peer / kernel (above 1: the kernel is faster), or
+        over median), ``rounds``, ``counts`` (which of the two counts) and its ``samples``, ``flop_per_s`` and
+        ``byte_per_s``, ``roof`` (see `rocmkern.testing.roofs.roof`), and ``peers``: for each its medians and
+        ``samples`` and ``ratio``, peer / kernel (above 1: the kernel is faster), or
         ``unavailable`` with the reason.
     """
     import rocmkern

@@ -72,8 +72,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rocmkern-compare",
         default=None,
         metavar="FILE",
-        help="compare benchmark rows with an earlier --rocmkern-json file: a row regressed if a two-sided Mann-Whitney rank "
-        "test of the samples has p < 0.01 and the medians differ by --rocmkern-effect; then the run fails. "
+        help="compare benchmark rows with an earlier --rocmkern-json file: a row regressed if a two-sided Mann-Whitney "
+        "rank test of the samples has p < 0.01 and the medians differ by --rocmkern-effect; then the run fails. "
         "Other devices are compared by ratios to peers only",
     )
     group.addoption(

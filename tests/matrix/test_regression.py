@@ -24,8 +24,8 @@ def speed(samples, peers=None):
 
 def run(rows, device=CPU, **versions):
     """A run of ``{case: speed}``."""
-    results = [Result(case, "double", "a", "benchmark", "f32", "why", {}, {}, "contiguous", "cpu", "passed", speed=timed)
-               for case, timed in rows.items()]  # fmt: skip
+    facts = ("double", "a", "benchmark", "f32", "why", {}, {}, "contiguous", "cpu", "passed")
+    results = [Result(case, *facts, speed=timed) for case, timed in rows.items()]
     place = Environment("a run", "2026-01-01T00:00:00+00:00", "Linux", "3.12", versions, {"cpu": device})
     return Run(place, results, {})
 
@@ -112,13 +112,15 @@ def test_other_devices_are_compared_by_ratios_to_peers_only():
     after = run({"row": speed(noisy(1.2, seed=2), {"torch": noisy(1.0, seed=3)}), "alone": speed(noisy(1.0))}, OTHER)
     comparison = compare_runs(before, after)
     row, alone = comparison.changes
-    assert row.verdict == "regression" and row.by == "ratio to torch" and row.speedup == pytest.approx(1 / 1.2, rel=0.05)
+    assert (
+        row.verdict == "regression" and row.by == "ratio to torch" and row.speedup == pytest.approx(1 / 1.2, rel=0.05)
+    )
     assert alone.verdict == "not compared" and "no peer in common" in alone.reason
     assert "cpu was A processor, 2 cores (cpu-avx2) and is Another processor, 8 cores (cpu-avx2)" in comparison.notes[0]
 
 
 def test_other_devices_without_a_common_peer_are_refused_by_name():
-    with pytest.raises(MatrixError, match="no row can be compared: cpu was A processor.* and is Another processor"):
+    with pytest.raises(MatrixError, match=r"no row can be compared: cpu was A processor.* and is Another processor"):
         compare_runs(run({"row": speed(noisy(3.0))}), run({"row": speed(noisy(1.0))}, OTHER))
 
 
