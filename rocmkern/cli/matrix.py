@@ -24,8 +24,8 @@ from typing import Any
 
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
 COMPARED = (
-    "A benchmark row became slower or faster, and is no noise, when a two-sided Mann-Whitney rank test of the samples of "
-    "both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
+    "A benchmark row became slower or faster, and is no noise, when a two-sided Mann-Whitney rank test of the samples "
+    "of both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
     "compared by their ratios to peers only. The exit status is 1 where a row became slower."
 )
 CATEGORIES = ("quick", "full", "benchmark")

@@ -1,7 +1,7 @@
 """YAML text to a graph of nodes, by libyaml's parser where PyYAML has it, which is some ten times faster.
 
-Nodes are made here from the parser's events, for both parsers alike, so that depth and number are bounded while they are
-made: a file of opening brackets ends at the limit and neither at the end of the stack nor after minutes.
+Nodes are made here from the parser's events, for both parsers alike, so that depth and number are bounded while they
+are made: a file of opening brackets ends at the limit and neither at the end of the stack nor after minutes.
 """
 
 from __future__ import annotations
