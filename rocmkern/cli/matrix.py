@@ -4,7 +4,8 @@
     rocmkern matrix show ID ...             what a case is: its row, its arrays
     rocmkern matrix explain ID ...          why its bound is what it is, and five lines that reproduce it
     rocmkern matrix run PATTERN ...         run cases and print what was measured
-    rocmkern matrix validate                read the file; a mistake is an error with its position
+    rocmkern matrix validate                read the file; a mistake is an error with its position; with
+                                            --results FILE ..., a bound far above what was measured is one
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
     rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
@@ -61,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?")
         if name != "show":
             action.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
-    add("validate", _validate, "read the file and expand it")
+    validate = add("validate", _validate, "read the file and expand it; with results, look for loose bounds")
+    validate.add_argument(
+        "--results", nargs="+", type=Path, metavar="RESULTS", default=[],
+        help="files of pytest --rocmkern-json: a bound ten times above all that was measured is a mistake",
+    )  # fmt: skip
     mutate = add("mutate", _mutate, "put seeded faults in and say which quick rows catch them")
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
     mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
@@ -159,10 +164,21 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    cases = _cases(arguments)
+    from rocmkern.matrix import load_cases
+    from rocmkern.matrix.bounds import judge_bounds, mistakes
+    from rocmkern.matrix.results import read
+
+    document, cases = load_cases(arguments.matrix)
     counts = ", ".join(f"{sum(case.category == name for case in cases)} {name}" for name in CATEGORIES)
     print(f"{arguments.matrix}: {len(cases)} cases ({counts})")
-    return 0
+    if not arguments.results:
+        return 0
+    bounds = judge_bounds(document, cases, [read(path) for path in arguments.results])
+    wrong = mistakes(document, bounds)
+    print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    unknown = sum(not bound.outputs for bound in bounds)
+    print(f"{len(bounds)} tolerances: {len(wrong)} refused, {unknown} without results")
+    return 1 if wrong else 0
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
