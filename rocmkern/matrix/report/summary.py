@@ -164,6 +164,16 @@ def ratios(speed: dict[str, Any]) -> dict[str, float]:
     return {name: peer["ratio"] for name, peer in speed.get("peers", {}).items() if "unavailable" not in peer}
 
 
+def si(value: float | None, unit: str) -> str:
+    """A number with a prefix: ``187 TFLOP/s``; empty for None."""
+    if value is None:
+        return ""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}" if value < 1000 * size else f"{value / size:.0f} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
 def roof_share(speed: dict[str, Any]) -> float | None:
     """Share of the measured roof (the nearer of matrix peak and copy bandwidth); None where none was measured."""
     roof = speed.get("roof")
