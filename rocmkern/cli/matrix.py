@@ -10,7 +10,8 @@
     rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
-A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
+A PATTERN is an id, an id with * and ?, or a part of one: "phi2", "*d80*bf16*". The exit status is 1 if a case fails, or
+a fault is not caught. Without --matrix it is the matrix.yaml of this directory, else the one of this library.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--matrix",
             type=Path,
-            default=Path("matrix.yaml"),
+            default=_default_matrix(),
             metavar="FILE",
             help="matrix file (default: %(default)s)",
         )
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return action
 
     listing = add("list", _list, "name the cases")
-    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ?")
+    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ?, or parts of ids")
     listing.add_argument("--operation", action="append", metavar="NAME", help="cases of one operation (repeatable)")
     listing.add_argument("--category", action="append", choices=CATEGORIES, help="cases of a category (repeatable)")
     listing.add_argument("--json", action="store_true", help="as JSON, with dimensions and features")
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("run", _run, "run cases and print what was measured"),
     ):
         action = add(name, run, text)
-        action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?")
+        action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?, or parts of ids")
         if name != "show":
             action.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
     validate = add("validate", _validate, "read the file and expand it; with results, look for loose bounds")
@@ -81,6 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown (default: print it)")
     report.set_defaults(action=_report)
+
+
+def _default_matrix() -> Path:
+    """``matrix.yaml`` here, else that of the library: in the package where it is installed, else in its checkout."""
+    here, package = Path("matrix.yaml"), Path(__file__).parents[1]
+    installed = package / "matrix" / "matrix.yaml"
+    return here if here.exists() else installed if installed.exists() else package.parent / "matrix.yaml"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -142,25 +150,28 @@ def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[st
 def _run(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix import CaseFailure, run_case
 
-    target, failed = _target(arguments), 0
+    target, counts = _target(arguments), {"passed": 0, "failed": 0, "skipped": 0}
     for case in _matching(_cases(arguments), arguments.patterns):
         reason = case.skip_reason(target)
         if reason:
             print(f"skipped  {case.id}: {reason}")
+            counts["skipped"] += 1
             continue
         try:
             result = run_case(case, target)
         except CaseFailure as failure:
-            failed += 1
+            counts["failed"] += 1
             print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
             continue
+        counts["passed"] += 1
         print(f"passed   {case.id}")
         for comparison in result.comparisons:
             print(
                 f"         {comparison.output}: error {comparison.error:.3g}, bound {comparison.bound:.3g} "
                 f"({comparison.parts}), {comparison.share:.0%} of it"
             )
-    return 1 if failed else 0
+    print(f"on {target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
+    return 1 if counts["failed"] else 0
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -244,7 +255,7 @@ def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:
 
     ids, wanted = [case.id for case in cases], set()
     for pattern in patterns:
-        found = fnmatch.filter(ids, pattern)
+        found = fnmatch.filter(ids, pattern) or fnmatch.filter(ids, f"*{pattern}*")
         if not found:
             raise ArgumentError(
                 "PATTERN", pattern, f"what fits one of {len(ids)} ids;{nearest(pattern, ids)}".rstrip(";")
