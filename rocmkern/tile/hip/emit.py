@@ -293,9 +293,9 @@ def keep_order(b: ir.IRBuilder) -> None:
 
 
 def uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """An i64 or i32 that is the same in all lanes, in scalar registers: LLVM may have put it elsewhere."""
-    if value.type == I32:
-        return math(b, "amdgcn.readfirstlane", value)
+    """An i64, i32 or float32 that is the same in all lanes, in scalar registers: LLVM may have put it elsewhere."""
+    if value.type in (I32, F32):
+        return b.bitcast(math(b, "amdgcn.readfirstlane", b.bitcast(value, I32)), value.type)
     parts = each_element(b, b.bitcast(value, ir.VectorType(I32, 2)), lambda x: math(b, "amdgcn.readfirstlane", x))
     return b.bitcast(parts, I64)
 

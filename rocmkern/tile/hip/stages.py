@@ -25,6 +25,7 @@ from rocmkern.tile.hip.emit import (
     keep_order,
     local_barrier,
     opaque,
+    pinned,
     schedule_no_further,
     shared_code,
     shuffle,
@@ -292,7 +293,9 @@ class StageLowering(SoftmaxLowering):
                     items.append(b.select(is_below(b, e, left_again), value, const(item, 0)))
                     place = b.add(place, column_stride)
                 chunk = vector_of(b, items)
-                out.append(b.bitcast(chunk, copy.chunk) if window.source == window.dtype else converted(chunk))
+                # Converted at once: left alone, LLVM loads all chunks first, and keeps a lane mask for each element.
+                same = window.source == window.dtype
+                out.append(b.bitcast(chunk, copy.chunk) if same else pinned(b, converted(chunk)))
                 schedule_no_further(b)
             return out
 
