@@ -161,12 +161,12 @@ class StageLowering(SoftmaxLowering):
         if col0:
             # The source from that column on: a narrower one, which may have to be read in another way.
             source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)
-            source[2] = b.sub(source[2], col0[0])
+            source[2] = uniform(b, b.sub(source[2], col0[0]))
         for number, copy in enumerate(window.copies):
             lane = b.extract_value(st, self.member(number, LANE_SOURCE))
             access = b.extract_value(st, self.member(number, ACCESS))
             if col0:
-                access = self.access_from(b, window, copy, access, col0[0], source[2])
+                access = uniform(b, self.access_from(b, window, copy, access, col0[0], source[2]))
             pages = Pages(b, st) if window.paged else None
             chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages)
             st = b.insert_value(st, array_of(b, chunks), self.member(number, CHUNKS))

@@ -34,6 +34,7 @@ from rocmkern.tile.hip.emit import (
     shuffle,
     splat,
     tree,
+    uniform,
     vector_of,
 )
 from rocmkern.tile.hip.layouts import Layout, LineLayout
@@ -112,7 +113,7 @@ class TileLowering(RowLowering):
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         base = in_space(b, data, GLOBAL)
         # What is computed from them is not kept in scalar registers around a loop.
-        stride, columns = opaque(b, strides[-1], "s"), opaque(b, shape[-1], "s")
+        stride, columns = (opaque(b, uniform(b, x), "s") for x in (strides[-1], shape[-1]))
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
