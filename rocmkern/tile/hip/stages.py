@@ -29,6 +29,7 @@ from rocmkern.tile.hip.emit import (
     schedule_no_further,
     shared_code,
     shuffle,
+    splat,
     thread_index,
     uniform,
     vector_of,
@@ -280,7 +281,12 @@ class StageLowering(SoftmaxLowering):
             for offset, column, ok in places(opaque(b, thread_index(b), "v"), opaque(b, row_stride, "s")):
                 ok = b.and_(ok, b.icmp_signed("<", column, columns))
                 address = b.select(ok, b.add(offset, b.mul(column, const(I64, size))), offset)
-                out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
+                if window.atom.wave == 32:
+                    out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
+                else:
+                    # A lane mask would take two scalar registers from before the load until after it.
+                    bits = opaque(b, b.sext(ok, I32), "v")
+                    out.append(b.and_(load(base, address), splat(b, bits, copy.chunk.count)))
             return out
 
         def singles() -> list:
