@@ -21,6 +21,7 @@ from rocmkern.tile.hip.emit import (
     local_barrier,
     math,
     splat,
+    uniform,
     wave_index,
 )
 from rocmkern.tile.hip.layouts import Layout, is_line
@@ -48,6 +49,11 @@ class RowLowering(TensorLowering):
         for i in (1, 2):
             chosen = b.select(b.icmp_signed("==", axis, const(I64, i)), ids[i], chosen)
         return b.zext(chosen, I64)
+
+    def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
+        item = super().operator_getitem(context, b, sig, x, index)
+        # A number is loaded into vector registers, where everything computed from it would stay as well.
+        return item if isinstance(sig.return_type, TILE.Tensor) else uniform(b, item)
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         return array_of(b, Layout(sig.return_type).row_numbers(b))
