@@ -8,10 +8,11 @@ A part that saw no key has lse_s = -inf and no weight; if none saw any, out = 0 
 
 Shapes::
 
-    parts [splits, B, H, S, D] float32   part_lse [splits, B, H, S] float32   out [B, H, S, D]   lse [B, H, S]
+    parts [B, H, S, D, splits] float32   part_lse [B, H, S, splits] float32   out [B, H, S, D]   lse [B, H, S]
 
-Mapping: a block takes ``block_m`` rows of one (batch, head) and walks over the splits twice: first for the maximum and
-the sum, then for the output, ``block_n`` columns at a time. Grid: (row block, head, batch). No local memory.
+Mapping: a tile row is a column of the output, and a tile column a split, so that the parts are read many at a time. A
+block takes ``block_m`` columns of one (batch, head, row) and ``block_n`` splits per step, with a running maximum as in
+`flash_attention`. Grid: (row x block of columns, head, batch). No local memory.
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,10 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns."""
+    """Compile-time configuration: ``block_m`` columns of the output by ``block_n`` splits."""
 
     block_m: int = 16
-    block_n: int = 64
+    block_n: int = 16
 
 
 @T.kernel
@@ -38,29 +39,29 @@ def combine_splits(
     out: T.Out[4],
     lse: T.Out[3],
 ):
-    splits = parts.shape[0]
+    splits = parts.shape[4]
     batch = T.block_id(cfg, 2)
     head = T.block_id(cfg, 1)
-    row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
-    valid = row < out.shape[2]
+    blocks = (out.shape[3] + cfg.block_m - 1) // cfg.block_m
+    row = T.block_id(cfg, 0) // blocks
+    first = T.block_id(cfg, 0) % blocks * cfg.block_m
+    column = T.row_index(cfg, cfg.block_m) + first
+    valid = column < out.shape[3]
 
     m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)
     l = T.full_rows(cfg, cfg.block_m, 0.0)
-    for split in range(splits):
-        x = T.load_rows(part_lse[split, batch, head], (row,), valid) * LOG2_E
-        new = T.maximum(m, x)
+    acc = T.full_rows(cfg, cfg.block_m, 0.0)
+    for s0 in range(0, splits, cfg.block_n):
+        part = T.load_tile(cfg, parts[batch, head, row], (column,), s0, cfg.block_n, valid)
+        x = T.load_tile(cfg, part_lse[batch, head], (row,), s0, cfg.block_n, valid) * LOG2_E
+        x = T.pad_columns(x, s0, splits, T.NEG_INF)
+        new = T.maximum(m, T.rowmax(x))
         base = T.where(new == T.NEG_INF, 0.0, new)
-        l = l * T.exp2(m - base) + T.exp2(x - base)
+        weight = T.exp2(x - base)
+        shrink = T.exp2(m - base)
+        l = l * shrink + T.rowsum(weight)
+        acc = acc * shrink + T.rowdot(weight, part)
         m = new
-    base = T.where(m == T.NEG_INF, 0.0, m)
-    inverse = T.reciprocal_or_zero(l)
-
-    for n0 in range(0, out.shape[3], cfg.block_n):
-        acc = T.zeros(cfg, cfg.block_m, cfg.block_n)
-        for split in range(splits):
-            x = T.load_rows(part_lse[split, batch, head], (row,), valid) * LOG2_E
-            weight = T.exp2(x - base) * inverse
-            acc = acc + T.load_tile(cfg, parts[split, batch, head], (row,), n0, cfg.block_n, valid) * weight
-        T.store_tile(out[batch, head], (row,), n0, acc, valid)
+    T.store_rows(out[batch, head, row], (column,), acc * T.reciprocal_or_zero(l), valid)
     if lse.shape[0] > 0:
-        T.store_rows(lse[batch, head], (row,), (m + T.log2(l)) * LN_2, valid)
+        T.store_rows(lse[batch, head], (row,), (m + T.log2(l)) * LN_2, column == 0)

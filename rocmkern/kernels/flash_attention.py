@@ -80,10 +80,13 @@ def modify_scores(cfg, s, scale, softcap, slopes, bias, mask, head, query, diago
 
 
 @T.device
-def check_pages(cfg, table, n_keys, page_rows, pages, error):
-    """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache."""
+def check_pages(cfg, table, n_keys, page_rows, pages, part, parts, error):
+    """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache.
+
+    This block does part number ``part`` of ``parts``.
+    """
     needed = (n_keys + page_rows - 1) // page_rows
-    for first in range(0, needed, cfg.block_m):
+    for first in range(part * cfg.block_m, needed, parts * cfg.block_m):
         entry = T.row_index(cfg, cfg.block_m) + first
         used = entry < needed
         listed = entry < table.shape[0]
@@ -134,8 +137,9 @@ def flash_attention(
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
-        if T.block_id(cfg, 0) == 0 and T.block_id(cfg, 1) == 0 and split == 0:
-            check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], error)
+        if T.block_id(cfg, 0) == 0:
+            part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+            check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = first_head // (q.shape[1] // k.shape[1])
     if key_scale.shape[0] > 0:
@@ -207,6 +211,7 @@ def flash_attention(
             acc = T.dot_nn(weights, values, acc)
         values = T.release(values)
 
+    m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
     acc = acc * T.reciprocal_or_zero(l)
     if value_scale.shape[0] > 0:
         acc = acc * value_scale[kv_head]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, sample, weighted_values
+from rocmkern.kernels import combine_splits, flash_attention, gated_mlp, matmul, qk_scores, sample, weighted_values
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
+    shared : dict of int to (int, int)
+        Keys per step and waves of a block of 16 rows of 2-byte attention, by bucket, where all its waves have all of
+        the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
+    alone : dict of int to (int, int)
+        The same for a block that has a multiprocessor to itself.
     resident : dict of int to (int, int)
         For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
         multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
@@ -50,6 +55,11 @@ class Blocks:
         the last; for float32 not the last one if there are several. A wave has one row then.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
+    held : float
+        Blocks of split attention that the device holds at once, relative to those that are enough to keep its memory
+        busy (the target's ``parallelism``).
+    combine : tuple of (int, int, int)
+        Columns of the output, splits per step and waves of a block that joins the parts of a split attention.
     sampling : tuple of (int, int, int)
         Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
@@ -63,10 +73,14 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
+    shared: dict[int, tuple[int, int]] = field(default_factory=dict)
+    alone: dict[int, tuple[int, int]] = field(default_factory=dict)
     resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     lines: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
+    held: float = 1.0
+    combine: tuple[int, int, int] = (64, 32, 4)
     sampling: tuple[int, int, int] = (8, 512, 8)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
@@ -98,6 +112,7 @@ _CPU = Blocks(
     few_rows_keys=32,
     line=(4, 256, 1),
     rotary=(8, 64, 1),
+    combine=(64, 16, 1),
     sampling=(4, 256, 1),
 )
 # A wave has 16 rows; local memory and registers bound the keys.
@@ -133,10 +148,28 @@ _NVIDIA = Blocks(
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
 # causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
 # (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
-_HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: (3, 128), 128: (3, 64)})
+# Decoding: two blocks of two warps on a multiprocessor keep the memory busy, and it has local memory for three. Where
+# keys need not be split, one larger block is better. An H200, 8 heads of keys of 128: batch 16, 8192 keys, 136 us
+# instead of 148; batch 1, 32768 keys, 48 instead of 46.
+_HOPPER = replace(
+    _NVIDIA,
+    tall=(0, 0, 0),
+    shared={64: (128, 2), 128: (64, 2)},
+    alone={64: (256, 4), 128: (128, 4)},
+    resident={64: (3, 128), 128: (3, 64)},
+    held=1.5,
+    combine=(32, 64, 2),
+)
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1), sampling=(8, 16, 1)),
+    "python": Blocks(
+        rows={16: 1},
+        keys={64: 16, 256: 16},
+        line=(16, 64, 1),
+        rotary=(16, 64, 1),
+        combine=(16, 4, 1),
+        sampling=(8, 16, 1),
+    ),
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
@@ -152,9 +185,20 @@ def blocks(arch: str) -> Blocks:
 
 
 def attention(
-    arch: str, rows: int, head_dim: int, value_dim: int, itemsize: int, score_mods: bool, paged: bool = False
+    arch: str,
+    rows: int,
+    head_dim: int,
+    value_dim: int,
+    itemsize: int,
+    score_mods: bool,
+    paged: bool = False,
+    sinks: bool = False,
+    alone: bool = False,
 ) -> flash_attention.Config:
-    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
+    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions.
+
+    ``alone``: the keys are not split, and blocks of 16 rows fill the device, see `fill_device`.
+    """
     sizes = blocks(arch)
     dim = sizes.bucket(max(head_dim, value_dim))
     block = sizes.block(rows, dim, itemsize)
@@ -164,6 +208,10 @@ def attention(
     keys = sizes.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and itemsize == 2 and not score_mods:
         block["resident"], keys = sizes.resident.get(dim, (0, keys))
+    shared = sizes.alone if alone else sizes.shared
+    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in shared:
+        keys, block["waves"] = shared[dim]
+        block["shared"] = True
     return flash_attention.Config(
         arch=arch,
         **block,
@@ -333,6 +381,46 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     sizes = _product_blocks(arch)
     block = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
     return gated_mlp.Config(arch=arch, **block)
+
+
+def fill_device(target: Any, count: int) -> bool:
+    """Whether so many blocks, one on a multiprocessor at a time, keep nearly all of them busy to the end."""
+    multiprocessors = max(1, target.parallelism // 2)
+    return count >= 0.9 * multiprocessors * -(-count // multiprocessors) > 0
+
+
+#: Steps of keys that a block of split attention should have at least.
+_STEPS_PER_SPLIT = 4
+#: What joining the parts costs in steps: the second launch, and so much for each part.
+_JOINING, _JOINING_PART = 3.0, 0.06
+#: The same for what each block reads and writes besides keys and values, and for what it does before its first step.
+_PART_OF_STEP, _START = 1 / 8, 1.0
+
+
+def splits(target: Any, count: int, steps: int) -> int:
+    """Number of parts of the keys of an attention of ``count`` blocks with ``steps`` steps each.
+
+    A model of the time, in steps of as many blocks as keep the memory busy: blocks that run together take turns beyond
+    that number, and a wave of few blocks takes as long as one of that number. On an H200 with 8 heads of keys, batch 1
+    and 16, 8192 and 32768 keys, its choice takes at most 3 % longer than the best of those that were measured.
+    """
+    enough = max(1, target.parallelism)
+    room = max(1, int(enough * blocks(target.arch).held))
+
+    def time(parts: int) -> float:
+        waves, rest = divmod(count * parts, room)
+        turns = (waves * room + (max(rest, enough) if rest else 0)) / enough
+        joining = 0.0 if parts == 1 else _JOINING + parts * (_JOINING_PART + _PART_OF_STEP * count / enough)
+        return turns * (-(-steps // parts) + _START) + joining
+
+    most = min(steps // _STEPS_PER_SPLIT, -(-2 * room // max(count, 1)))
+    return min(range(1, max(most, 1) + 1), key=time)
+
+
+def combine(arch: str) -> combine_splits.Config:
+    """Variant of ``combine_splits``."""
+    block_m, block_n, waves = blocks(arch).combine
+    return combine_splits.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
 
 
 def rotary(config: type, arch: str) -> Any:

@@ -14,8 +14,6 @@ from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, inner_r
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
-#: Keys that a block of a split attention should have at least.
-_KEYS_PER_SPLIT = 512
 _SMALL_SCALE = 2.0**-100
 _NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
 
@@ -90,14 +88,25 @@ def launch_attention(
         or any(x is not None for x in (alibi_slopes, bias, mask))
     )
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
+    groups = heads // pack * sequences
+    alone = num_splits in (None, 1) and not packed
+    alone = alone and _configs.fill_device(target, ceil_div(longest * pack, 16) * groups)
     cfg = _configs.attention(
-        target.arch, longest * pack, head_dim, value_dim, q.dtype.itemsize, score_mods, pages is not None
+        target.arch,
+        longest * pack,
+        head_dim,
+        value_dim,
+        q.dtype.itemsize,
+        score_mods,
+        paged=pages is not None,
+        sinks=sinks is not None,
+        alone=alone,
     )
     row_blocks = ceil_div(longest * pack, cfg.block_m)
-    blocks = row_blocks * (heads // pack) * sequences
+    blocks = row_blocks * groups
     if num_splits is None:
-        wanted = ceil_div(2 * target.parallelism, max(blocks, 1)) if not packed else 1
-        num_splits = max(1, min(wanted, k_len // _KEYS_PER_SPLIT))
+        seen = min(k_len, left + right + longest)  # keys within the window of some row
+        num_splits = 1 if packed or alone else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
 
     none = np.zeros(0, np.int32)
     args = [
@@ -123,10 +132,12 @@ def launch_attention(
     ):
         parts = [part, part_lse]
         launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
-        cfg = _configs.line(combine_splits.Config, target.arch)
+        joining = _configs.combine(target.arch)
+        # The splits are the last axis there.
+        parts = [part.transpose(1, 2, 3, 4, 0), part_lse.transpose(1, 2, 3, 0)]
         args = [*parts, out, absent(0, 3) if lse is None else lse]
-        grid = (ceil_div(q_len, cfg.block_m), heads, batch)
-        launch(target, combine_splits.combine_splits, cfg, grid, args, stream)
+        grid = (q_len * ceil_div(value_dim, joining.block_m), heads, batch)
+        launch(target, combine_splits.combine_splits, joining, grid, args, stream)
 
 
 def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:

@@ -118,6 +118,10 @@ class Plan:
                 self._scratch.append((number, self._scratch_bytes))
                 nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
                 self._scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+        if self._scratch_bytes:
+            # So that there is room in the pool from now on, and later calls allocate nothing.
+            with self._manager.scratch(self._scratch_bytes, self._stream):
+                pass
         self._lock = threading.Lock()
         self._addresses: list[int] = []  # whose are in the launch words
 

@@ -5,8 +5,8 @@ Importing this module needs the ``cuda`` extra and the driver's library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ _SUCCESS = driver.CUresult.CUDA_SUCCESS
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 _OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 _NOT_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+_RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class _Current:
@@ -147,9 +148,23 @@ class CudaDevice(GpuDevice):
             flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
             return int(self.check("cuStreamCreate", driver.cuStreamCreate(flag)))
 
+    def capture(self, stream: Stream) -> int | None:
+        with self.current():
+            status, number, *_ = self.check("cuStreamGetCaptureInfo", driver.cuStreamGetCaptureInfo(stream))
+        return None if status == _NOT_CAPTURING else int(number)
+
     def is_capturing(self, stream: Stream) -> bool:
         with self.current():
             return self.check("cuStreamIsCapturing", driver.cuStreamIsCapturing(stream)) != _NOT_CAPTURING
+
+    @contextmanager
+    def beside_capture(self) -> Iterator[None]:
+        name, exchange = "cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode
+        before = self.check(name, exchange(_RELAXED))
+        try:
+            yield
+        finally:
+            self.check(name, exchange(before))
 
     def _create_event(self) -> Any:
         flag = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,9 +154,20 @@ class Device(ABC):
     def release_event(self, event: Any) -> None:
         """Give an event back; it is not used again."""
 
+    def capture(self, stream: Stream) -> int | None:
+        """Return the number of the graph that `stream` records, unique in this process; None if it records none.
+
+        The events of such a stream cannot be queried, and nothing may wait for it.
+        """
+        return None
+
     def is_capturing(self, stream: Stream) -> bool:
-        """Return whether `stream` records a graph: then its events cannot be queried, and nothing may wait for it."""
-        return False
+        """Return whether `stream` records a graph."""
+        return self.capture(stream) is not None
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        """Let this thread allocate, and query events of other streams, while a stream records a graph."""
+        return nullcontext()
 
     @abstractmethod
     def stream_wait(self, stream: Stream, event: Any) -> None:

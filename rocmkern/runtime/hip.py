@@ -141,16 +141,17 @@ class HipDevice(GpuDevice):
             created = hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking)
             return int(self.check("hipStreamCreateWithFlags", created))
 
-    def is_capturing(self, stream: Stream) -> bool:
+    def capture(self, stream: Stream) -> int | None:
         try:
             with self.current():
-                found = self.check("hipStreamIsCapturing", hip.hipStreamIsCapturing(_handle(stream)))
+                info = self.check("hipStreamGetCaptureInfo", hip.hipStreamGetCaptureInfo(_handle(stream)))
         except RuntimeError as error:
             if isinstance(error, DriverError):
                 raise
             # The binding found no such function: a runtime without graphs.
-            return False
-        return found != hip.hipStreamCaptureStatus.hipStreamCaptureStatusNone
+            return None
+        status, number = info
+        return None if status == hip.hipStreamCaptureStatus.hipStreamCaptureStatusNone else int(number)
 
     def _create_event(self) -> int:
         created = hip.hipEventCreateWithFlags(hip.hipEventDisableTiming)

@@ -285,8 +285,8 @@ class ResourceManager:
         self._check_open()
         settings = self.settings
         plain = settings.pool and not settings.poison and not settings.guard
-        # What a graph uses may not be idle afterwards, and its events cannot be asked.
-        if plain and (stream == self.stream or not self.device.is_capturing(stream)):
+        # What a graph uses may not be idle afterwards.
+        if plain and self._memory.recording(stream) is None:
             with self._memory.idle(nbytes, stream) as address:
                 if address:
                     yield address
@@ -523,6 +523,7 @@ class ResourceManager:
         self._memory.managers.discard(self)
         if not self._memory.managers:
             self._memory.trim(self._poll)
+            self._memory.end_graphs()
 
 
 _defaults: dict[Device, ResourceManager] = {}

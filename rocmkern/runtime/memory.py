@@ -22,6 +22,7 @@ from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.error_word import ErrorWords
 from rocmkern.runtime.errors import DeviceMemoryError, DeviceUnavailableError
+from rocmkern.runtime.graph_memory import GraphMemory, Recording
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
 from rocmkern.runtime.pinned import PinnedBuffers
 from rocmkern.runtime.pool import Block, Pool, size_class
@@ -66,6 +67,7 @@ class Ticket:
     pooled: bool
     poison: bool
     other_streams: set[Stream]
+    recording: Recording | None
 
 
 class _IdleInUseError(MemoryError):
@@ -127,6 +129,7 @@ class DeviceMemory:
         self.stream = device.create_stream()
         self.ledger = Ledger()
         self.pool = Pool(device, self.stream)
+        self.graphs = GraphMemory()
         self.pinned = PinnedBuffers(device)
         self.error_words = ErrorWords(device)
         self.managers: weakref.WeakSet[object] = weakref.WeakSet()
@@ -134,6 +137,7 @@ class DeviceMemory:
         self.baseline = device.memory_info().free.value
         self._lock = threading.Lock()
         self._returned: deque[Ticket] = deque()
+        self._postponed: list[Ticket] = []
 
     @classmethod
     def of(cls, device: Device) -> DeviceMemory:
@@ -178,15 +182,26 @@ class DeviceMemory:
         self._drain()
 
     def _take_back(self) -> None:
+        postponed, self._postponed = self._postponed, []
+        for ticket in postponed:
+            self._put(ticket)
         while self._returned:
             ticket = self._returned.popleft()
             self.ledger.remove(ticket.number)
-            block = ticket.block
-            if block is None:
-                continue
-            if not ticket.pooled:
-                self._free(block)
-                continue
+            self._put(ticket)
+
+    def _put(self, ticket: Ticket) -> None:
+        """Keep or free the block of a dead buffer."""
+        block = ticket.block
+        if block is None:
+            return
+        if ticket.recording is not None:
+            self.graphs.put(block, ticket.recording)
+        elif not ticket.pooled:
+            self._free(block)
+        elif any(self.recording(stream) for stream in (block.stream, *ticket.other_streams)):
+            self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
+        else:
             if ticket.poison and not ticket.other_streams:
                 self.device.fill(block.address, block.capacity, POISON_BYTE, block.stream)
             self.pool.put(block, frozenset(ticket.other_streams))
@@ -203,6 +218,17 @@ class DeviceMemory:
         kept = self.reserved - idle
         allowed = allowed_bytes(both - kept, kept, both, cap)
         return Budget(info.free, info.total, self.reserved, idle, allowed, max(0, allowed - idle))
+
+    def recording(self, stream: Stream) -> Recording | None:
+        """The graph that a stream records, if it does: our own stream and the default stream never do."""
+        number = None if stream in (0, self.stream) else self.device.capture(stream)
+        return None if number is None else (number, stream)
+
+    def end_graphs(self) -> None:
+        """Return the memory of graphs to the driver: no graph is started any more."""
+        with self._locked():
+            for block in self.graphs.clear():
+                self._free(block)
 
     def settle(self) -> None:
         """Take in what was given back so far, waiting for the lock if need be."""
@@ -278,11 +304,12 @@ class DeviceMemory:
         """
         needed = entry.nbytes + 2 * guard_bytes
         failure: MemoryError | None = None
+        recording = self.recording(stream)
         while True:
-            with self._locked():
-                block = self._reserve(needed, stream, cap, pooled, failure) if needed else None
+            with contextlib.nullcontext() if recording is None else self.device.beside_capture(), self._locked():
+                block = self._reserve(needed, stream, cap, pooled, failure, recording) if needed else None
                 if not isinstance(block, MemoryError):
-                    ticket = Ticket(self.ledger.add(entry), block, pooled, poison, set())
+                    ticket = Ticket(self.ledger.add(entry), block, pooled, poison, set(), recording)
                     address = block.address + guard_bytes if block is not None else 0
                     return Buffer(self, address, entry.nbytes, ticket)
                 if not isinstance(block, _IdleInUseError):
@@ -292,11 +319,21 @@ class DeviceMemory:
             wait(done, "work on idle memory that is needed")
 
     def _reserve(
-        self, nbytes: int, stream: Stream, cap: float, pooled: bool, failure: MemoryError | None
+        self,
+        nbytes: int,
+        stream: Stream,
+        cap: float,
+        pooled: bool,
+        failure: MemoryError | None,
+        recording: Recording | None,
     ) -> Block | MemoryError:
         """Return a block, or the reason to wait for idle memory and try once more."""
+        block = None if recording is None else self.graphs.take(nbytes, recording)
+        if block is not None:
+            return block
         if pooled:
-            block = self.pool.take(nbytes, stream)
+            # A graph may be started on any stream: what it gets is idle on all.
+            block = self.pool.take(nbytes, stream, everywhere=recording is not None)
             if block is not None:
                 return block
         budget = self._budget(cap)

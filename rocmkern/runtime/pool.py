@@ -82,9 +82,9 @@ class Pool:
         self.idle_bytes += block.capacity
         block.idle = True
 
-    def take(self, nbytes: int, stream: Stream) -> Block | None:
-        """Hand out the smallest fitting idle block that `stream` may write now, or None."""
-        found = self._find(nbytes, stream)
+    def take(self, nbytes: int, stream: Stream, everywhere: bool = False) -> Block | None:
+        """Hand out the smallest fitting idle block that `stream`, or every stream, may write now, or None."""
+        found = self._find(nbytes, None if everywhere else stream)
         if found is None:
             return None
         idle, position = found
@@ -110,7 +110,7 @@ class Pool:
         """Return whether `take` would find a block."""
         return self._find(nbytes, stream) is not None
 
-    def _find(self, nbytes: int, stream: Stream) -> tuple[list[tuple[int, int, Block]], int] | None:
+    def _find(self, nbytes: int, stream: Stream | None) -> tuple[list[tuple[int, int, Block]], int] | None:
         most = largest_reused(nbytes)
         for home in sorted(self._idle, key=lambda home: home != stream):
             idle = self._idle[home]

@@ -197,9 +197,6 @@ class LoadedKernel(LoadedVariant):
 class CudaTarget(GpuTarget):
     """Runs kernels on one NVIDIA GPU."""
 
-    #: Blocks of one warp that share a multiprocessor: local memory for a few windows each.
-    BLOCKS_PER_MULTIPROCESSOR = 2
-
     @functools.cached_property
     def parallelism(self) -> int:  # type: ignore[override]
         """Small blocks that run at the same time."""

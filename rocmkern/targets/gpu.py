@@ -118,6 +118,9 @@ class GpuTarget(ABC):
         The GPU; its architecture is what kernels are compiled for.
     """
 
+    #: Blocks of one wave that share a multiprocessor: local memory for a few windows each.
+    BLOCKS_PER_MULTIPROCESSOR = 2
+
     #: Small blocks that run at the same time; a target that can ask its device says more.
     parallelism: int = 1
 

@@ -163,6 +163,13 @@ class LoadedKernel(LoadedVariant):
 class HipTarget(GpuTarget):
     """Runs kernels on one AMD GPU."""
 
+    @functools.cached_property
+    def parallelism(self) -> int:  # type: ignore[override]
+        """Small blocks that run at the same time."""
+        attribute = hip.hipDeviceAttribute_t.hipDeviceAttributeMultiprocessorCount
+        result = hip.hipDeviceGetAttribute(attribute, self.device.info.index)
+        return self.BLOCKS_PER_MULTIPROCESSOR * _check("hipDeviceGetAttribute", result)
+
     def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> Executable:
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_kernel(kernel, cfg, dtypes).executable

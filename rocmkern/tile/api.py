@@ -67,6 +67,9 @@ class Config:
         For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
         in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
         `LINE_COLUMNS` columns a lane then.
+    shared : bool
+        On an NVIDIA GPU, for few rows in an online softmax over many keys: all waves of a block have all of its rows,
+        and each computes with keys of its own until `softmax_end`.
     wave_rows : int
         Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     resident : int
@@ -79,6 +82,7 @@ class Config:
     arch: str = "python"
     waves: int = 1
     line: bool = False
+    shared: bool = False
     wave_rows: int = 16
     resident: int = 0
     depth: int = 1
@@ -722,6 +726,25 @@ def softmax_step(
     return Tile(p), new, l * shrink + p.sum(1, dtype=np.float32), Tile(acc.consume("softmax_step") * shrink[:, None])
 
 
+def softmax_end(scale: float, m: np.ndarray, l: np.ndarray, acc: Tile) -> tuple[np.ndarray, np.ndarray, Tile]:
+    """The end of the online softmax: m, l and acc of all columns (consumes acc).
+
+    They are what the last `softmax_step` gave, and are used after this operation only: before, a target may have them
+    in parts, each for some of the columns.
+
+    Parameters
+    ----------
+    scale, m, l, acc
+        As in `softmax_step`.
+
+    Returns
+    -------
+    m, l, acc
+    """
+    _match("softmax_end", _want(Tile, acc, "softmax_end: acc"), m, l)
+    return m, l, Tile(acc.consume("softmax_end"))
+
+
 def square_step(tile: Tile, m: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One step of a sum of squares that neither overflows nor vanishes: take in some more columns. Does not consume.
 
@@ -959,8 +982,9 @@ OPERATIONS: dict[str, Callable] = {
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish,
-        dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
+        softmax_end, square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release,
+        finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float,
+        at_least,
     )
 }  # fmt: skip
 
@@ -978,6 +1002,7 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "mask_outside": ("tile",),
     "mask_where": ("tile", "visible"),
     "softmax_step": ("s", "acc"),
+    "softmax_end": ("acc",),
     "operand": ("tile",),
     "fetch": ("st",),
     "acquire": ("st",),

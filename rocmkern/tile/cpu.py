@@ -945,6 +945,12 @@ class CpuLowering(TensorLowering):
         result = context.make_tuple(b, sig.return_type, (s, new, b.fadd(b.load(denominator), total), acc))
         return impl_ret_borrowed(context, b, sig.return_type, result)
 
+    def softmax_end(
+        self, context: Any, b: ir.IRBuilder, sig: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
+    ) -> ir.Value:
+        result = context.make_tuple(b, sig.return_type, (m, l, acc))
+        return impl_ret_borrowed(context, b, sig.return_type, result)
+
     def square_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, m: ir.Value, total: ir.Value
     ) -> ir.Value:

@@ -64,8 +64,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
         @property
         def hw(self) -> tuple[str, int, int | str]:
-            """What values are laid out for: architecture, waves, rows of a wave or "line" for rows along lanes."""
-            return self.cfg.arch, self.cfg.waves, "line" if self.cfg.line else self.cfg.wave_rows
+            """What values are laid out for: architecture, waves, and rows of a wave, or else a name.
+
+            "line" is for rows along lanes, "shared" for rows that all waves have.
+            """
+            names = {"line": self.cfg.line, "shared": self.cfg.shared}
+            return self.cfg.arch, self.cfg.waves, next((n for n, is_so in names.items() if is_so), self.cfg.wave_rows)
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""
@@ -430,6 +434,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if acc.m != s.m:
             fail(f"softmax_step: {show(s)} and {show(acc)} do not match")
         return types.Tuple((s, m, l, acc))
+
+    @rule(api.softmax_end)
+    def _(scale, m, l, acc):
+        want(Tile, acc, "softmax_end: acc")
+        for r in (m, l):
+            if float_rows("softmax_end", r).m != acc.m:
+                fail(f"softmax_end: {show(acc)} and {show(r)} do not match")
+        return types.Tuple((Rows(acc.m, "f32", acc.hw), Rows(acc.m, "f32", acc.hw), acc))
 
     @rule(api.square_step)
     def _(t, m, total):

@@ -520,7 +520,7 @@ def on_device(manager, call, seed):
 
 
 @pytest.mark.parametrize("operation", sorted({case.operation.name for case in CASES} - set(UNPLANNED)))
-def test_every_operation_gives_the_same_bits_by_a_plan(operation, manager, planned):
+def test_every_operation_gives_the_same_bits_by_a_plan(operation, device, manager, planned):
     for case, call in calls_of(operation):
         function = resolve(case.operation.function)
         for seed in range(3):
@@ -530,7 +530,9 @@ def test_every_operation_gives_the_same_bits_by_a_plan(operation, manager, plann
                 for _ in range(2)
             ]
             by_plan, ordinary = (x if len(x) > 1 else x[0] for x in given)
+            allocations = device.allocations
             hit = planned(function, **arguments, out=by_plan)
+            assert not hit or device.allocations == allocations, "a later call with out= allocates memory"
             function.__wrapped__(**arguments, out=ordinary)
             for a, b in zip(*given, strict=True):
                 np.testing.assert_array_equal(a.to_numpy().view(np.uint8), b.to_numpy().view(np.uint8))

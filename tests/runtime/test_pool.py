@@ -222,6 +222,6 @@ def test_under_test_scratch_is_a_buffer(fake):
 
 def test_scratch_is_not_idle_memory_while_a_graph_is_recorded(fake, fake_manager):
     fake_manager.empty(250, stream=OTHER).close()
-    fake.is_capturing = lambda stream: stream == OTHER
+    fake.capture = lambda stream: 7 if stream == OTHER else None
     with fake_manager.scratch(1000, OTHER):
         assert len(fake_manager.live_buffers()) == 1

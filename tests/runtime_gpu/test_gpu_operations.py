@@ -383,3 +383,55 @@ def test_a_graph_captures_a_call_with_out(device):
     q.zero_()
     graph.replay()
     assert (out - v.mean(2, keepdim=True)).abs().max().item() < 1e-2
+
+
+def calls_with_inner_results(torch):
+    """Name, call with ``out=``, its result and an input."""
+
+    def half(*shape):
+        return torch.randn(*shape, device="cuda", dtype=torch.float16)
+
+    q, k, v, sinks = half(1, 8, 1, 64), half(1, 2, 700, 64), half(1, 2, 700, 64), half(8)
+    out = torch.empty_like(q)
+    yield "split keys", lambda: rocmkern.decode_attention(q, k, v, num_splits=5, sinks=sinks, out=out), out, v
+    x, gate, up, down = half(3, 64), half(96, 64), half(96, 64), half(64, 96)
+    hidden = torch.empty_like(x)
+    yield "mlp", lambda: rocmkern.mlp(x, gate, up, down, out=hidden), hidden, x
+    row, weight = half(1, 4096), half(48, 4096)
+    product = torch.empty(1, 48, device="cuda", dtype=torch.float16)
+    yield "split product", lambda: rocmkern.linear(row, weight, out=product), product, row
+
+
+def test_graphs_capture_calls_that_have_inner_results(device, monkeypatch):
+    torch = torch_with_a_gpu()
+    torch.manual_seed(0)
+    manager, allocations, allocate = default_manager(device), [], device.allocate
+    monkeypatch.setattr(device, "allocate", lambda nbytes: allocations.append(nbytes) or allocate(nbytes))
+    for name, call, out, source in calls_with_inner_results(torch):
+        exact = call().clone()
+        manager.wait()
+        torch.cuda.synchronize()
+        graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+        before = len(allocations)
+        with torch.cuda.graph(graphs[0]):
+            for _ in range(3):  # the later ones by a plan
+                call()
+        assert allocations[before:] == [], name
+        with torch.cuda.graph(graphs[1]):
+            call()
+        call()  # what the graphs work with is not what others get
+        torch.cuda.synchronize()
+        streams = [torch.cuda.Stream() for _ in graphs]
+        for _ in range(3):
+            out.zero_()
+            torch.cuda.synchronize()
+            for graph, stream in zip(graphs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, exact), name
+        source.zero_()
+        graphs[0].replay()
+        torch.cuda.synchronize()
+        assert not out.any(), name
+    manager.assert_no_leak()

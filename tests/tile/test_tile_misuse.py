@@ -58,6 +58,13 @@ def softmax_into_another_accumulator(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def end_of_another_softmax(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """softmax_end: a tile [4, 8] and 8 rows of f32 do not match"""
+    m = T.full_rows(cfg, 8, 0.0)
+    T.softmax_end(1.0, m, m, T.zeros(cfg, 4, 8))
+
+
+@T.kernel
 def inner_dimensions(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """dot_nt: the inner dimensions 8 and 16 do not match"""
     row = T.row_index(cfg, 4)
@@ -207,7 +214,7 @@ def shape_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def configuration_without_the_attribute(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """cfg has no attribute 'block'; it has: arch, waves, line, wave_rows, resident, depth, m, n, k"""
+    """cfg has no attribute 'block'; it has: arch, waves, line, shared, wave_rows, resident, depth, m, n, k"""
     T.rowmax(T.zeros(cfg, cfg.block, 8))
 
 

@@ -217,6 +217,7 @@ def online_softmax(
         values = T.acquire(T.fetch(values, n0))
         acc = T.dot_nn_where(T.operand(p, values), values, acc)
         values = T.release(values)
+    m, l, acc = T.softmax_end(scale, m, l, acc)
     T.store_tile(acc_out, (row,), 0, acc, valid)
     T.store_rows(stats[0], (row,), m, valid)
     T.store_rows(stats[1], (row,), l, valid)

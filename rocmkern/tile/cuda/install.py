@@ -10,7 +10,13 @@ from numba.cuda.descriptor import cuda_target
 from rocmkern.tile import api
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.cuda.backend import NUMBA, TILE
-from rocmkern.tile.cuda.layouts import checked, rule_of_load_operand, rule_of_softmax_step
+from rocmkern.tile.cuda.layouts import (
+    checked,
+    rule_of_load_operand,
+    rule_of_scores,
+    rule_of_softmax_step,
+    rule_of_weighted,
+)
 from rocmkern.tile.cuda.products import CudaLowering
 from rocmkern.tile.cuda.rings import PRODUCTS, CompletingLowering, install_rules, of_complete
 
@@ -22,6 +28,10 @@ def _install_operations() -> None:
         op: checked(rule) if op in PRODUCTS else checked(of_complete(rule)) for op, rule in TILE.rules.items()
     }
     TILE.rules[api.softmax_step] = rule_of_softmax_step(TILE.rules[api.softmax_step])
+    for scores in (api.dot_nt, api.load_tile, api.distance):
+        TILE.rules[scores] = rule_of_scores(TILE.rules[scores])
+    for product in (api.dot_nn, api.dot_nn_where):
+        TILE.rules[product] = rule_of_weighted(TILE.rules[product])
     TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
     bind(NUMBA, TILE, CompletingLowering(CudaLowering(NUMBA, TILE)))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.

@@ -36,10 +36,10 @@ def _check_layout(ty: Any) -> None:
     elif isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
         raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
-        step = 16 * ty.hw[1]
+        step = 16 * warps_of_rows(ty)
         if ty.m % step:
             raise TypingError(
-                f"{ty.hw[0]} with {ty.hw[1]} waves a block: rows come in multiples of 16 a wave, "
+                f"{ty.hw[0]} with rows spread over {warps_of_rows(ty)} waves: rows come in multiples of 16 a wave, "
                 f"{step} a block; got {ty.m}"
             )
     widths = {TILE.Tile: ("n",), TILE.Operand: ("k",), TILE.Stage: ("n", "k")}.get(type(ty), ())
@@ -67,6 +67,16 @@ def is_line(ty: Any) -> bool:
     return ty.hw[2] == "line"
 
 
+def is_shared(ty: Any) -> bool:
+    """Whether every warp has all rows, and keys of its own."""
+    return ty.hw[2] == "shared"
+
+
+def warps_of_rows(ty: Any) -> int:
+    """Warps that rows are spread over."""
+    return 1 if is_shared(ty) else ty.hw[1]
+
+
 def slots_of(ty: Any) -> int:
     """Rows that a lane has a part of."""
     return ty.m // ty.hw[1] if is_line(ty) else 2 * m_tiles(ty)
@@ -74,7 +84,7 @@ def slots_of(ty: Any) -> int:
 
 def m_tiles(ty: Any) -> int:
     """m-tiles (16 rows) of one warp."""
-    return ty.m // (16 * ty.hw[1])
+    return ty.m // (16 * warps_of_rows(ty))
 
 
 def columns_of(ty: Any) -> int:
@@ -91,7 +101,7 @@ def storage(ty: Any) -> ir.ArrayType:
     if isinstance(ty, TILE.Rows):
         width = ty.width if isinstance(ty, HeldRows) else 1
         return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], width * slots_of(ty))
-    per_lane = ty.m // ty.hw[1] * columns_of(ty) // LANES
+    per_lane = ty.m // warps_of_rows(ty) * columns_of(ty) // LANES
     return ir.ArrayType(I32, per_lane // 2) if is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
@@ -149,7 +159,7 @@ class StoredOperand(TILE.Operand):
     @property
     def nbytes(self) -> int:
         """Local memory that it takes."""
-        return self.m * self.k * DTYPES[self.dtype]
+        return self.m * self.k * DTYPES[self.dtype] * self.hw[1] // warps_of_rows(self)
 
     @property
     def fragment_bytes(self) -> int:
@@ -181,6 +191,33 @@ def rule_of_softmax_step(rule: Callable) -> Callable:
     return typed
 
 
+def rule_of_scores(rule: Callable) -> Callable:
+    """The typing rule of tiles with a column for each key: a warp that has all rows has a part of the columns."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        ty = rule(*args)
+        if not isinstance(ty, TILE.Tile) or not is_shared(ty):
+            return ty
+        if ty.n % (16 * ty.hw[1]) or any(isinstance(x, TILE.Operand) and not is_packed(x) for x in args):
+            raise TypingError(f"{ty.hw[0]} with shared=True: 16 keys a wave, of 2 bytes each; got {ty}")
+        return TILE.Tile(ty.m, ty.n // ty.hw[1], ty.hw)
+
+    return typed
+
+
+def rule_of_weighted(rule: Callable) -> Callable:
+    """The typing rule of `dot_nn` and `dot_nn_where`, for the weights of `rule_of_scores`."""
+
+    @functools.wraps(rule)
+    def typed(a: Any, b: Any, *acc: Any) -> Any:
+        if isinstance(a, TILE.Operand) and is_shared(a):
+            a = TILE.Operand(a.m, a.k * a.hw[1], a.dtype, a.hw)
+        return rule(a, b, *acc)
+
+    return typed
+
+
 def rule_of_load_operand(rule: Callable) -> Callable:
     """The typing rule of `load_operand`, with the choice of where the operand is kept."""
 
@@ -194,13 +231,33 @@ def rule_of_load_operand(rule: Callable) -> Callable:
     return typed
 
 
+def rows_per_pass(ty: Any) -> int:
+    """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
+    threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
+    rows, rest = divmod(threads, chunks)
+    return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
+
+
+def looked_up_entries(ty: Any) -> list[str]:
+    """Members of a stage of a paged source for the rows that each lane looks up for its warp.
+
+    There are none where every thread looks up what it copies.
+    """
+    chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
+    if not per_pass or (LANES % chunks and chunks % LANES):
+        return []
+    rows = ty.n // per_pass * max(1, LANES // chunks)
+    return [f"entry{i}" for i in range(-(-rows // LANES))]
+
+
 @register_model(TILE.Stage)
 class StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
-    A paged one also has the table, its entries and stride, and rows, stride and number of the pages.
+    A paged one also has the table, its entries and stride, and rows, stride and number of the pages; and the entries
+    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")
@@ -210,7 +267,8 @@ class StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         members = [(name, types.int64) for name in self.WIDE] + [(name, types.int32) for name in self.NARROW]
         if ty.paged:
-            members += [(name, types.int64) for name in PAGED_MEMBERS]
+            members += [(name, types.int64) for name in (*PAGED_MEMBERS, "next_row")]
+            members += [(name, types.int32) for name in looked_up_entries(ty)]
         # The bytes of this thread's part of the next window of a quantised source, on their way.
         members += [(name, types.int32) for name in raw_words(ty)]
         super().__init__(manager, ty, members)
@@ -221,7 +279,25 @@ register_tensor_model(NUMBA, TILE)
 
 def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
     """First tile row of this thread's warp."""
-    return b.mul(b.lshr(thread(b), const(I32, 5)), const(I32, ty.m // ty.hw[1]))
+    return const(I32, 0) if is_shared(ty) else b.mul(warp_index(b), const(I32, ty.m // ty.hw[1]))
+
+
+def warp_index(b: ir.IRBuilder) -> ir.Value:
+    """Number of this thread's warp in the block."""
+    return b.lshr(thread(b), const(I32, 5))
+
+
+def keys_of_warp(b: ir.IRBuilder, ty: Any, keys: int) -> ir.Value:
+    """First key, of those of a window, that this warp computes with where it has ``keys`` of its own."""
+    return b.mul(warp_index(b), const(I32, keys)) if is_shared(ty) else const(I32, 0)
+
+
+def is_writer(b: ir.IRBuilder, ty: Any, exists: list[ir.Value]) -> list[ir.Value]:
+    """Which rows of this lane are for it to write: of rows that all warps have, the first one writes."""
+    if not is_shared(ty):
+        return exists
+    first = b.icmp_signed("==", warp_index(b), const(I32, 0))
+    return [b.and_(x, first) for x in exists]
 
 
 def rows_of_stage(ty: Any) -> Any:

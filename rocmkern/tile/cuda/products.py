@@ -34,6 +34,7 @@ from rocmkern.tile.cuda.layouts import (
     elements_of,
     first_row,
     is_packed,
+    keys_of_warp,
     m_tiles,
     row_of_lane,
     rows_of_stage,
@@ -49,13 +50,13 @@ from rocmkern.tile.cuda.rings import (
     note_started,
     swap_mapped,
 )
-from rocmkern.tile.cuda.stages import StageLowering
+from rocmkern.tile.cuda.shared import SharedLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
 from rocmkern.tile.tensors import F32, I32, const
 from rocmkern.tile.types import DTYPES
 
 
-class CudaLowering(StageLowering):
+class CudaLowering(SharedLowering):
     """Products, and with them all operations; one method each: see `binding.bind`."""
 
     def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
@@ -79,6 +80,11 @@ class CudaLowering(StageLowering):
         self.unsettle(b)
         return cgutils.create_struct_proxy(ty)(context, b, stage).window
 
+    @staticmethod
+    def own_rows(b: ir.IRBuilder, ty: Any, window: ir.Value) -> ir.Value:
+        """The part of a window whose rows are this warp's keys: all of it, unless every warp has all rows."""
+        return b.add(window, b.mul(keys_of_warp(b, ty, ty.n // ty.hw[1]), const(I32, pitch(ty))))
+
     def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
         if acc:
             pending = isinstance(sig.args[-1], PendingTile) and not isinstance(sig.return_type, PendingTile)
@@ -90,6 +96,7 @@ class CudaLowering(StageLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if is_packed(a_ty):
+            window = self.own_rows(b, b_ty, window)
             return pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=True))
         address = b.add(window, b.mul(column_of_lane(b), const(I32, pitch(b_ty))))
         for k in range(0, a_ty.k, 4):
@@ -107,6 +114,7 @@ class CudaLowering(StageLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if is_packed(a_ty):
+            window = self.own_rows(b, b_ty, window)
             return pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=False))
         for k in range(0, a_ty.k, 4):
             for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
@@ -253,7 +261,9 @@ class CudaLowering(StageLowering):
             return pack(b, into)
 
         def whole() -> list[ir.Value]:
-            return self.product(b, ty, a_ty, left, b_ty, window, into, by_rows=False)
+            return self.product(b, ty, a_ty, left, b_ty, own, into, by_rows=False)
+
+        own = self.own_rows(b, b_ty, window)
 
         def visible() -> list[ir.Value]:
             arrays = self.registers(b, a_ty, left), into
@@ -261,7 +271,7 @@ class CudaLowering(StageLowering):
             for values, place in zip(arrays, places, strict=True):
                 b.store(pack(b, values), place)
             name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
-            call_outlined(b, name, [window, *places], functools.partial(self.multiply_visible, ty, a_ty, b_ty))
+            call_outlined(b, name, [own, *places], functools.partial(self.multiply_visible, ty, a_ty, b_ty))
             return unpack(b, b.load(places[1]))
 
         # The same in all threads, which the compiler sees of a vote only.

@@ -28,6 +28,7 @@ from rocmkern.tile.cuda.layouts import (
     elements_of,
     first_row,
     is_line,
+    is_writer,
     m_tiles,
     row_of_lane,
     slots_of,
@@ -133,7 +134,7 @@ class RowLowering(TensorLowering):
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
         one_of_quad = b.icmp_signed("==", column_of_lane(b, sig.args[2]), const(I32, 0))
         rows = complete_rows(b, sig.args[2], values)
-        for a, value, v in zip(addresses, rows, unpack(b, valid), strict=True):
+        for a, value, v in zip(addresses, rows, is_writer(b, sig.args[2], unpack(b, valid)), strict=True):
             if ty.dtype == "int32":
                 store_bits(b, a, value, b.and_(v, one_of_quad))
             else:

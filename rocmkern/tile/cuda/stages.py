@@ -24,7 +24,7 @@ from rocmkern.tile.cuda.emit import (
     to_fragments,
     unpack,
 )
-from rocmkern.tile.cuda.layouts import PAGED_MEMBERS, StoredOperand, is_packed
+from rocmkern.tile.cuda.layouts import PAGED_MEMBERS, StoredOperand, is_packed, looked_up_entries, rows_per_pass
 from rocmkern.tile.cuda.memory import (
     REGISTERS,
     bits_to_float32,
@@ -41,7 +41,6 @@ from rocmkern.tile.cuda.windows import (
     LOCAL_MEMORY_SYMBOL,
     Chunks,
     FunctionState,
-    rows_per_pass,
     states,
     wait_for_fetches,
     window_bytes,
@@ -92,12 +91,17 @@ class StageLowering(SoftmaxLowering):
                 f"{operation}: the stages of this kernel take {state.bytes} bytes of local memory (two windows each, "
                 f"and large operands); {ty.hw[0]} has {limit}: use smaller blocks"
             )
-        symbol = f"{LOCAL_MEMORY_SYMBOL}{state.bytes}"
+        return b.add(StageLowering.local_symbol(b, state.bytes), const(I32, first))
+
+    @staticmethod
+    def local_symbol(b: ir.IRBuilder, end: int) -> ir.Value:
+        """Where the local memory of a block begins (i32), for use up to byte ``end``."""
+        symbol = f"{LOCAL_MEMORY_SYMBOL}{end}"
         memory = b.module.globals.get(symbol)
         if memory is None:
             memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), symbol, addrspace=3)
             memory.linkage, memory.align = "external", LOCAL_ALIGNMENT
-        return b.add(b.trunc(b.ptrtoint(memory, I64), I32), const(I32, first))
+        return b.trunc(b.ptrtoint(memory, I64), I32)
 
     def stage(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
@@ -116,8 +120,10 @@ class StageLowering(SoftmaxLowering):
             setattr(st, name, const(I32, 0))
         st.window = b.add(memory, const(I32, window_bytes(ty)))
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
-        for name in PAGED_MEMBERS if ty.paged else ():
-            setattr(st, name, const(I64, 0))
+        for name in (*PAGED_MEMBERS, "next_row") if ty.paged else ():
+            setattr(st, name, const(I64, -1 if name == "next_row" else 0))
+        for name in looked_up_entries(ty) if ty.paged else ():
+            setattr(st, name, const(I32, 0))
         st.irregular = self.irregularity(b, ty, st)
         return st._getvalue()
 
@@ -140,11 +146,30 @@ class StageLowering(SoftmaxLowering):
     @staticmethod
     def paged_row(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> tuple:
         """Address of a row (i64) of a paged source, and whether it exists: its page must, too. No jumps."""
-        row = b.trunc(b.add(window.row0, row), I32)
-        number, line = (b.zext(f(row, b.trunc(window.page_rows, I32)), I64) for f in (b.udiv, b.urem))
+        entry = StageLowering.load_entry(b, window, row, exists)
+        return StageLowering.row_of_page(b, window, row, entry, exists)
+
+    @staticmethod
+    def number_and_line(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value) -> list[ir.Value]:
+        """Number of the entry of a row of a window, and the row's place in the page."""
+        row, page_rows = b.trunc(b.add(window.row0, row), I32), b.trunc(window.page_rows, I32)
+        return [b.zext(f(row, page_rows), I64) for f in (b.udiv, b.urem)]
+
+    @staticmethod
+    def load_entry(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> ir.Value:
+        """The entry of the table for a row (i32); any number where it does not exist."""
+        number, _ = StageLowering.number_and_line(b, window, row)
         exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
-        entry = b.add(window.table, b.mul(number, window.entry_stride))
-        page = b.sext(load_bits(b, entry, "int32", exists), I64)
+        return load_bits(b, b.add(window.table, b.mul(number, window.entry_stride)), "int32", exists)
+
+    @staticmethod
+    def row_of_page(
+        b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, entry: ir.Value, exists: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """`paged_row` of a row whose entry is at hand."""
+        number, line = StageLowering.number_and_line(b, window, row)
+        page = b.sext(entry, I64)
+        exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
         exists = b.and_(exists, b.icmp_unsigned("<", page, window.pages))
         offset = b.add(b.mul(page, window.page_stride), b.mul(line, window.row_stride))
         return b.add(window.source, b.select(exists, offset, const(I64, 0))), exists
@@ -279,18 +304,64 @@ class StageLowering(SoftmaxLowering):
             b.add(st.source, b.add(b.mul(b.zext(row, I64), st.row_stride), column)), b.mul(st.row0, st.row_stride)
         )
         step = b.mul(st.row_stride, const(I64, rows))
+        looked_up = StageLowering.looked_up_rows(b, ty, st) if ty.paged and looked_up_entries(ty) else None
         for first in range(0, ty.n, rows):
             into, offset = places.at(first)
             copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
             if ty.paged:
-                this, inside = b.zext(b.add(row, const(I32, first)), I64), b.icmp_signed(">", left, const(I32, first))
-                address, exists = StageLowering.paged_row(b, st, this, inside)
+                inside = b.icmp_signed(">", left, const(I32, first))
+                if looked_up is None:
+                    this = b.zext(b.add(row, const(I32, first)), I64)
+                    address, exists = StageLowering.paged_row(b, st, this, inside)
+                else:
+                    address, exists = looked_up(first // rows)
+                    exists = b.and_(exists, inside)
                 address, skip = b.add(address, column), b.zext(b.not_(exists), I32)
                 code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; {copy}}}"
             else:
                 skip, code = left, f"{{.reg .pred p; setp.le.s32 p, $2, {first}; {copy}}}"
             asm(b, code, VOID, "r,l,r,~{memory}", [into, address, skip], effect=True)
             address = b.add(address, step)
+
+    @staticmethod
+    def looked_up_rows(b: ir.IRBuilder, ty: Any, st: Any) -> Callable[[int], tuple]:
+        """`paged_row` of this thread's row in each pass of `fetch_regular`, by the number of the pass.
+
+        Each row of a warp is looked up once, by a lane of its own, which tells the lanes that copy it. Entries of the
+        table are loaded one window ahead, so that nobody waits for them in a loop over consecutive windows.
+        """
+        chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
+        side_by_side = max(1, LANES // chunks)  # rows of a warp in one pass
+        first = b.udiv(b.and_(thread(b), const(I32, -LANES)), const(I32, chunks))
+        lane, offsets = b.and_(thread(b), const(I32, LANES - 1)), []
+        regular, rest = StageLowering.is_regular(b, ty, st), b.sub(st.rows, st.row0)
+        expected, step = b.icmp_signed("==", st.row0, st.next_row), const(I64, ty.n)
+        for t, name in enumerate(looked_up_entries(ty)):
+            at = b.add(lane, const(I32, LANES * t))
+            row = b.mul(b.udiv(at, const(I32, side_by_side)), const(I32, per_pass))
+            row = b.zext(b.add(b.add(row, first), b.urem(at, const(I32, side_by_side))), I64)
+            there = b.and_(regular, b.icmp_signed("<", row, rest))
+            now = StageLowering.load_entry(b, st, row, b.and_(there, b.not_(expected)))
+            entry, following = b.select(expected, getattr(st, name), now), b.add(row, step)
+            there_then = b.and_(regular, b.icmp_signed("<", following, rest))
+            setattr(st, name, StageLowering.load_entry(b, st, following, there_then))
+            address, exists = StageLowering.row_of_page(b, st, row, entry, there)
+            # The offsets of a regular window are multiples of 16: the lowest bit says that there is no such row.
+            offset = b.or_(b.sub(address, st.source), b.select(exists, const(I64, 0), const(I64, 1)))
+            offsets.append((b.trunc(offset, I32), b.trunc(b.lshr(offset, const(I64, 32)), I32)))
+        st.next_row = b.add(st.row0, step)
+        own = b.sub(b.udiv(thread(b), const(I32, chunks)), first)
+
+        def row_of_pass(number: int) -> tuple:
+            at = number * side_by_side
+            source = b.add(own, const(I32, at % LANES))
+            code = "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;"
+            low, high = (asm(b, code, I32, "=r,r,r", [x, source], effect=True) for x in offsets[at // LANES])
+            exists = b.icmp_signed("==", b.and_(low, const(I32, 1)), const(I32, 0))
+            offset = b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), const(I64, 32)))
+            return b.add(st.source, offset), exists
+
+        return row_of_pass
 
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window that `fetch_regular` could not."""

@@ -35,9 +35,13 @@ from rocmkern.tile.cuda.layouts import (
     complete_rows,
     elements_of,
     is_line,
+    is_shared,
+    is_writer,
+    keys_of_warp,
     m_tiles,
     slots_of,
     storage,
+    warps_of_rows,
 )
 from rocmkern.tile.cuda.memory import (
     float32_to_pairs,
@@ -130,6 +134,9 @@ class TileLowering(RowLowering):
         A pair is one i32 for elements of 1 and 2 bytes, else two consecutive ones.
         """
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        if isinstance(ty, TILE.Tile) and is_shared(ty):
+            col0 = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(keys_of_warp(b, ty, ty.n), I64))
+            col0_ty = self.numba.types.int64
         dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
         nbytes, regular = self.in_pieces(b, place, dtype, ty)
         total = self.words_of_tile(ty, dtype)
@@ -174,7 +181,7 @@ class TileLowering(RowLowering):
     @staticmethod
     def words_of_tile(ty: Any, dtype: str) -> int:
         """32-bit words of a lane's pairs; see `gather`."""
-        return ty.m // ty.hw[1] * columns_of(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
+        return ty.m // warps_of_rows(ty) * columns_of(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
@@ -208,6 +215,7 @@ class TileLowering(RowLowering):
     ) -> ir.Value:
         x_ty, index_ty, col0_ty, ty = sig.args[:4]
         dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
+        place.exists = is_writer(b, ty, place.exists)
         nbytes, regular = self.in_pieces(b, place, dtype, ty)
         words = float32_to_pairs(b, unpack(b, tile), dtype)
         per_pair = DTYPES[dtype] // 2
@@ -329,14 +337,16 @@ class TileLowering(RowLowering):
     def distance(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: ir.Value, col0: ir.Value, n: Any
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[2], col0, sig.return_type)
+        ty = sig.return_type
+        first = b.add(self.columns_from(context, b, sig.args[2], col0, ty), keys_of_warp(b, ty, ty.n))
         before = [b.sub(p, first) for p in unpack(b, position)]
         return pack(b, [b.sitofp(b.sub(before[s], const(I32, c)), F32) for s, c in elements_of(sig.return_type)])
 
     def mask_outside(
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: ir.Value, low: ir.Value, high: ir.Value
     ) -> ir.Value:
-        first = self.columns_from(context, b, sig.args[1], col0, sig.args[0])
+        ty = sig.args[0]
+        first = b.add(self.columns_from(context, b, sig.args[1], col0, ty), keys_of_warp(b, ty, ty.n))
         lowest, highest = ([b.sub(x, first) for x in unpack(b, bound)] for bound in (low, high))
         values = []
         for (s, c), v in zip(elements_of(sig.args[0]), unpack(b, tile), strict=True):

@@ -8,8 +8,8 @@ from typing import Any
 from llvmlite import ir
 
 from rocmkern.tile.architectures import architecture
-from rocmkern.tile.cuda.emit import LANES, VOID, asm, asm_many, barrier
-from rocmkern.tile.cuda.layouts import is_packed
+from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier
+from rocmkern.tile.cuda.layouts import is_packed, is_shared
 from rocmkern.tile.tensors import F32, I32, const
 from rocmkern.tile.types import DTYPES
 
@@ -33,11 +33,12 @@ SLAB_ROW = 128
 
 
 def is_swizzled(ty: Any) -> bool:
-    """Whether a window lies as wgmma reads it, which takes whole groups of four warps."""
+    """Whether a window lies as wgmma reads it, which takes whole groups of four warps with rows of their own."""
     return (
         architecture(ty.hw[0]).matrix == "wgmma"
         and is_packed(ty)
         and ty.hw[1] % 4 == 0
+        and not is_shared(ty)
         and ty.k * DTYPES[ty.dtype] % SLAB_ROW == 0
     )
 
@@ -80,13 +81,6 @@ class Chunks:
         if turn not in self.bases:
             self.bases[turn] = self.b.xor(self.first, const(I32, turn))
         return self.bases[turn], rows * SLAB_ROW + chunks // 8 * self.ty.n * SLAB_ROW
-
-
-def rows_per_pass(ty: Any) -> int:
-    """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
-    threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
-    rows, rest = divmod(threads, chunks)
-    return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
 
 
 def window_bytes(ty: Any) -> int:

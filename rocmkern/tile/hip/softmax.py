@@ -78,6 +78,11 @@ class SoftmaxLowering(TileLowering):
         out = [array_of(b, values[i:j]) for i, j in itertools.pairwise(ends)]
         return context.make_tuple(b, sig.return_type, out)
 
+    def softmax_end(
+        self, context: Any, b: ir.IRBuilder, sig: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
+    ) -> ir.Value:
+        return context.make_tuple(b, sig.return_type, [m, l, acc])
+
     def softmax(
         self, b: ir.IRBuilder, atom: Atom, scale: ir.Value, old: list, old_sums: list, old_tiles: list, scores: list
     ) -> list:

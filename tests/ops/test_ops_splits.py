@@ -1,0 +1,48 @@
+"""Into how many parts the keys of an attention are split."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from rocmkern.ops import _configs
+
+
+class Card(NamedTuple):
+    """What the choice asks of a target."""
+
+    arch: str
+    parallelism: int
+
+
+CARDS = [Card("sm_90", 264), Card("sm_80", 216), Card("gfx1100", 84), Card("gfx942", 608), Card("cpu-avx2", 8)]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
+@pytest.mark.parametrize("blocks", [1, 3, 8, 40])
+def test_few_blocks_with_many_keys_fill_the_device(card, blocks):
+    splits = _configs.splits(card, blocks, 2048)
+    assert blocks * splits >= 0.3 * card.parallelism
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
+@pytest.mark.parametrize("steps", [0, 1, 3, 7, 130, 2048])
+def test_every_part_has_some_steps(card, steps):
+    for blocks in (1, 8, 100, 1000):
+        assert 1 <= _configs.splits(card, blocks, steps) <= max(1, steps // 4)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
+def test_many_blocks_are_not_split(card):
+    for steps in (8, 128):
+        assert _configs.splits(card, 10 * card.parallelism, steps) == 1
+
+
+def test_one_worker_does_not_split():
+    assert _configs.splits(Card("python", 1), 1, 4096) == 1
+
+
+def test_a_second_wave_of_few_blocks_is_avoided():
+    # 280 of 264 blocks that run at once would take as long as two waves.
+    assert _configs.splits(Card("sm_80", 264), 280, 512) > 1
