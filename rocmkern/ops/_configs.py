@@ -271,15 +271,12 @@ class ProductBlocks:
         For 2-byte elements and for float32: see `Sizes`.
     gated_half, gated_single : dict of int to tuple of int
         The same where a block computes two products at once; the columns are those of each.
-    few_half : dict of int to tuple of int
-        Instead of ``half`` where twice as many blocks would still run at once.
     """
 
     half: Sizes
     single: Sizes
     gated_half: Sizes
     gated_single: Sizes
-    few_half: Sizes = field(default_factory=dict)
 
 
 def _choose(sizes: Sizes, rows: int) -> dict[str, Any]:
@@ -314,7 +311,6 @@ _PRODUCT_TABLE = {
         single={16: (32, 32, 1), 64: (64, 32, 4)},
         gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2, 16)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
-        few_half={128: (128, 64, 8, 5)},
     ),
 }
 
@@ -329,32 +325,13 @@ def product_rows(arch: str, itemsize: int) -> list[int]:
     return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
 
 
-def product(
-    arch: str,
-    shape: tuple[int, int, int],
-    itemsize: int,
-    transposed: bool,
-    left_transposed: bool = False,
-    parallelism: int = 1,
-) -> matmul.Config:
-    """Variant of ``matmul``.
+def product(arch: str, rows: int, itemsize: int, transposed: bool, left_transposed: bool = False) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K], ``left_transposed``: a is [K, M].
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of products, rows of a, columns of b.
-    transposed, left_transposed : bool
-        Whether b is [N, K], and a is [K, M]. The latter makes a difference only where several windows are on their way,
-        and is left alone elsewhere.
-    parallelism : int
-        Small blocks that run at once, two for one of many waves.
+    The latter makes a difference only where several windows are on their way, and is left alone elsewhere.
     """
-    sizes, (count, rows, columns) = _product_blocks(arch), shape
+    sizes = _product_blocks(arch)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    if itemsize == 2 and block["block_m"] in sizes.few_half:
-        blocks = count * -(-rows // block["block_m"]) * -(-columns // block["block_n"])
-        if 4 * blocks <= parallelism:
-            block = _choose(sizes.few_half, block["block_m"])
     return matmul.Config(
         arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["depth"] > 1
     )

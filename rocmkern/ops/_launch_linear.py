@@ -30,8 +30,7 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
     across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
-    shape = a.shape[0] * a.shape[1], a.shape[2], out.shape[3]
-    cfg = _configs.product(target.arch, shape, b.itemsize, transposed, across, target.parallelism)
+    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed, across)
     launch_product(target, cfg, a, b.swapaxes(2, 3) if transposed else b, bias, out, activation, stream)
 
 
