@@ -222,7 +222,7 @@ class Window:
         for copy in self.copies:
             members += [POINTER, I32, I32, I32, ir.ArrayType(copy.chunk, copy.per_lane * copy.block_rows)]
         if self.paged:
-            members += [POINTER, I32, I64, I32, I64, I64]
+            members += [POINTER, I32, I64, I32, I64, I32]
         return ir.LiteralStructType(members)
 
 
@@ -245,11 +245,11 @@ class Pages:
         entry = b.mul(b.zext(number, I64), self.entry_stride)
 
         def look() -> list:
-            return [b.sext(load_from(b, in_space(b, self.table, GLOBAL), entry, I32, 4), I64)]
+            return [load_from(b, in_space(b, self.table, GLOBAL), entry, I32, 4)]
 
-        (page,) = branch(b, ok, look, lambda: [const(I64, -1)])
+        (page,) = branch(b, ok, look, lambda: [const(I32, -1)])
         ok = b.icmp_unsigned("<", page, self.pages)
-        offset = b.add(b.mul(page, self.page_stride), b.mul(b.zext(line, I64), row_stride))
+        offset = b.add(b.mul(b.sext(page, I64), self.page_stride), b.mul(b.zext(line, I64), row_stride))
         return b.select(ok, offset, const(I64, 0)), ok
 
 

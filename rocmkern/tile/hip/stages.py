@@ -24,6 +24,7 @@ from rocmkern.tile.hip.emit import (
     items_of,
     keep_order,
     local_barrier,
+    math,
     opaque,
     pinned,
     schedule_no_further,
@@ -109,6 +110,8 @@ class StageLowering(SoftmaxLowering):
         members[:5] = source
         for number, copy in enumerate(window.copies):
             members[self.member(number, ACCESS)] = self.access(b, window, copy, source, strides[0])
+        # What an entry of the table, 32 bits, can name.
+        pages = b.trunc(math(b, "smin", pages, const(I64, (1 << 31) - 1)), I32)
         paging = [entries, b.trunc(length, I32), entry_stride, b.trunc(page_rows, I32), strides[0], pages]
         members[-Pages.MEMBERS :] = paging
         return aggregate_of(b, window.value_type(), members)
