@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.ops import _arrays, _configs, _streams
+from rocmkern.ops import _arrays, _configs, _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
@@ -74,6 +74,16 @@ def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernErro
     manager = default_manager(target.device)
     word = manager.error_word(kind, make_error)
     tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
+    return device_view(tensor)
+
+
+def constant(target: Any, array: np.ndarray) -> Any:
+    """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
+    if target.device is None:
+        return array
+    with _recording.constant_made():
+        tensor = default_manager(target.device).constant(array)
+    _recording.keep(tensor)
     return device_view(tensor)
 
 
