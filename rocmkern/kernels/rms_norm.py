@@ -25,6 +25,7 @@ class Config(T.Config):
     block_m: int = 16
     block_n: int = 64
     with_residual: bool = False
+    early: bool = False
 
 
 @T.device
@@ -36,9 +37,8 @@ def load(cfg, x, residual, a, b, row, n0, valid):
 
 
 @T.device
-def store(cfg, t, scale, factor, weight, weight_offset, out, row, n0, valid):
-    w = T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid) + weight_offset
-    T.store_tile(out, (row,), n0, t * scale * factor * w, valid)
+def store(cfg, t, scale, factor, w, weight_offset, out, row, n0, valid):
+    T.store_tile(out, (row,), n0, t * scale * factor * (w + weight_offset), valid)
 
 
 @T.kernel
@@ -62,6 +62,8 @@ def rms_norm(
             T.store_tile(sums[a, b], (row,), last, t, valid)
         last = n0
         t = load(cfg, x, residual, a, b, row, n0, valid)
+    if cfg.early:
+        w = T.load_tile(cfg, weight, (0,), last, cfg.block_n, valid)
     m, total = T.square_step(t, m, total)
     if cfg.with_residual:
         T.store_tile(sums[a, b], (row,), last, t, valid)
@@ -69,7 +71,10 @@ def rms_norm(
     scale = unit(m)
     eps = root_eps * scale * scale
     factor = scale * T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
-    store(cfg, t, scale, factor, weight, weight_offset, out[a, b], row, last, valid)
+    if not cfg.early:
+        w = T.load_tile(cfg, weight, (0,), last, cfg.block_n, valid)
+    store(cfg, t, scale, factor, w, weight_offset, out[a, b], row, last, valid)
     for n0 in range(0, last, cfg.block_n):
         t = load(cfg, x, residual, a, b, row, n0, valid)
-        store(cfg, t, scale, factor, weight, weight_offset, out[a, b], row, n0, valid)
+        w = T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
+        store(cfg, t, scale, factor, w, weight_offset, out[a, b], row, n0, valid)

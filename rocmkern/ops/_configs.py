@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, sample, weighted_values
+from rocmkern.kernels import flash_attention, gated_mlp, matmul, qk_scores, rope, sample, weighted_values
+from rocmkern.tile.architectures import architecture
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class Blocks:
         modifications, by bucket; where there is none the compiler chooses.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
-    lines : tuple of int
+    lines : dict of int to (int, int, int)
         Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
-        the last; for float32 not the last one if there are several. A wave has one row then.
+        the last; for float32 not the last one if there are several. To each the rows and waves of a block, and the
+        lanes of a row.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
     sampling : tuple of (int, int, int)
@@ -64,7 +66,7 @@ class Blocks:
     tall: tuple[int, int, int] = (0, 0, 0)
     resident: dict[int, int] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
-    lines: tuple[int, ...] = ()
+    lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     rotary: tuple[int, int, int] = (64, 32, 4)
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -105,7 +107,7 @@ _CDNA = Blocks(
     keys={64: 64, 128: 32, 256: 16},
     float32_share=2,
     line=(64, 64, 4),
-    lines=(512,),
+    lines={512: (4, 4, 64)},
     rotary=(64, 16, 4),
 )
 _RDNA = Blocks(
@@ -116,7 +118,7 @@ _RDNA = Blocks(
     one_wave_bucket=128,
     narrow={16: 128, 64: 256},
     line=(64, 64, 4),
-    lines=(512, 1024),
+    lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     rotary=(64, 16, 4),
 )
 _NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
@@ -127,7 +129,7 @@ _NVIDIA = Blocks(
     float32_share=2,
     tall=(128, 4, 128),
     line=(64, 64, 4),
-    lines=(512, 1024, 2048),
+    lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (4, 4, 32)},
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H100, TFLOP/s, full and
 # causal: (4, 32, 4096, 128) 462 and 423, with 128 rows and 8 warps 386 and 357; (8, 16, 2048, 64) 329 and 273.
@@ -199,9 +201,11 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
     sizes = blocks(arch)
     block_m, block_n, waves = sizes.line
     if sizes.lines and columns:
-        lines = sizes.lines if itemsize == 2 else sizes.lines[:-1] or sizes.lines
-        block_n = next((n for n in lines if n >= columns), lines[-1])
-        return config(arch=arch, waves=waves, block_m=waves, block_n=block_n, line=True, **features)
+        widths = list(sizes.lines)
+        widths = widths if itemsize == 2 else widths[:-1] or widths
+        block_n = next((n for n in widths if n >= columns), widths[-1])
+        block_m, waves, lanes = sizes.lines[block_n]
+        return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=lanes, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
@@ -305,13 +309,23 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
 
 
+def rotation(arch: str, heads: int) -> rope.Config:
+    """Variant of ``rope`` for so many heads."""
+    return rotary(rope.Config, arch)
+
+
 def rotary(config: type, arch: str) -> Any:
     """Variant of a rotary embedding: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).rotary
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
 
 
+def wave_lanes(arch: str) -> int:
+    """Lanes of a wave, for rows along them."""
+    return architecture(arch).wave
+
+
 def sampling(arch: str) -> sample.Config:
     """Variant of ``sample``."""
     block_m, block_n, waves = blocks(arch).sampling
-    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=True)
+    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=wave_lanes(arch))

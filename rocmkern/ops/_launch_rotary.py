@@ -15,16 +15,18 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
 
     x, out [B, H, S, D], positions [B, S].
     """
-    if x.shape[2] == 1:
+    target = target_for(x)
+    cfg = _configs.rotation(target.arch, x.shape[1])
+    if cfg.rows_are_heads:
+        x, out = (a.swapaxes(1, 2) for a in (x, out))
+    elif x.shape[2] == 1:
         # One row a sequence: the sequences are the rows.
         x, out = (a.transpose(2, 1, 0, 3) for a in (x, out))
         positions = [p.T for p in positions]
-    batch, heads, rows, _ = x.shape
-    target = target_for(x)
-    cfg = _configs.rotary(rope.Config, target.arch)
+    batch, groups, rows, _ = x.shape
     row_blocks = ceil_div(rows, cfg.block_m)
-    share = _heads_of_block(target, heads, row_blocks * batch)
-    grid = (row_blocks, ceil_div(heads, share), batch)
+    share = 1 if cfg.rows_are_heads else _heads_of_block(target, groups, row_blocks * batch)
+    grid = (row_blocks, ceil_div(groups, share), batch)
     frequencies = constant(target, turn.frequencies)
     for part, rows_of_part in enumerate(positions):
         args = [turn.pairs(x, part), turn.pairs(out, part), rows_of_part, frequencies]

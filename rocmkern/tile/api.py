@@ -62,10 +62,11 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
-    line : bool
-        For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
-        in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
-        `LINE_COLUMNS` columns a lane then.
+    line : int
+        For kernels without products: on a GPU a tile row lies along so many lanes, `LINE_COLUMNS` columns side by side
+        in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a part of
+        a wave, a wave, or several waves, of which the block has a multiple; a tile has a multiple of the rows that the
+        lanes of the block hold, and of the columns that those of a row hold. 0: rows lie as products need them.
     wave_rows : int
         Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     resident : int
@@ -75,7 +76,7 @@ class Config:
 
     arch: str = "python"
     waves: int = 1
-    line: bool = False
+    line: int = 0
     wave_rows: int = 16
     resident: int = 0
 
@@ -366,7 +367,10 @@ def row_index(cfg: Config, m: int) -> np.ndarray:
 
 
 def full_rows(cfg: Config, m: int, value: float) -> np.ndarray:
-    """Float32 rows that all hold ``value``."""
+    """Rows that all hold ``value``: float32, or int32 (the nearest that it holds) for an integer."""
+    if isinstance(value, (int, np.integer)):
+        limits = np.iinfo(np.int32)
+        return np.full(m, min(max(value, limits.min), limits.max), np.int32)
     return np.full(m, value, np.float32)
 
 

@@ -496,7 +496,8 @@ class CpuLowering(TensorLowering):
         return _iota(sig.return_type.m)
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
-        return self.row_value(context, b, sig.args[2], value, sig.return_type)
+        rows = sig.return_type
+        return _splat(b, self.number_of_rows(context, b, sig.args[2], value, rows.kind), rows.m)
 
     def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         x, y = (self.row_value(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True))

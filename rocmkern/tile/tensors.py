@@ -124,6 +124,12 @@ class TensorLowering:
         target = {"i32": self.numba.types.int32, "i64": self.numba.types.int64, "f32": self.numba.types.float32}[to]
         return context.cast(builder, value, ty, target)
 
+    def number_of_rows(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value, kind: str) -> ir.Value:
+        """A numba scalar as an element of new rows; what int32 does not hold becomes the nearest that it holds."""
+        if kind == "i32":
+            return as_int32(builder, self.scalar(context, builder, ty, value, "i64"))
+        return self.scalar(context, builder, ty, value, kind)
+
     # ------------------------------------------------------------------------------------------------- launch words
     def tensor(self, context: Any, builder: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
         n = sig.return_type.ndim

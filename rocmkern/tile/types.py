@@ -35,6 +35,11 @@ LOGICAL = (operator.and_,)
 OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
 
 
+def line_lanes(hw: tuple) -> int:
+    """Lanes that a row lies along, of what values are laid out for; 0 where rows do not lie along lanes."""
+    return int(hw[2].removeprefix("line")) if isinstance(hw[2], str) else 0
+
+
 def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespace:
     """Make the tile types and typing rules over one set of numba types.
 
@@ -64,8 +69,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
         @property
         def hw(self) -> tuple[str, int, int | str]:
-            """What values are laid out for: architecture, waves, rows of a wave or "line" for rows along lanes."""
-            return self.cfg.arch, self.cfg.waves, "line" if self.cfg.line else self.cfg.wave_rows
+            """What values are laid out for: architecture, waves, rows of a wave or, `line_lanes`, lanes of a row."""
+            return self.cfg.arch, self.cfg.waves, f"line{self.cfg.line}" if self.cfg.line else self.cfg.wave_rows
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""
@@ -249,7 +254,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.full_rows)
     def _(cfg, m, value):
-        return Rows(literal(m, "full_rows: m"), "f32", want(Config, cfg, "full_rows: cfg").hw)
+        kind = "i32" if is_int(value) else "f32"
+        return Rows(literal(m, "full_rows: m"), kind, want(Config, cfg, "full_rows: cfg").hw)
 
     def join(op: str, a: Any, b: Any) -> Any:
         """Type of rows made from rows or scalars a and b."""

@@ -16,8 +16,8 @@ from rocmkern.tile.cuda.emit import (
     fma,
     fmax,
     if_else,
+    over_lanes,
     pack,
-    reduce_quad,
     split_at,
     sqrt,
     tree,
@@ -69,7 +69,7 @@ class SoftmaxLowering(TileLowering):
         grown += [self.is_huge(b, x) for x in offsets]
 
         def rescale() -> list[ir.Value]:
-            new = [larger(before, reduce_quad(b, high, larger)) for high, before in zip(highest, old, strict=True)]
+            new = [larger(before, over_lanes(b, high, larger)) for high, before in zip(highest, old, strict=True)]
             bases = [self.finite_base(b, x) for x in new]
             products = [b.fmul(x, negative_factor) for x in bases]
             huge = [self.is_huge(b, x) for x in products]

@@ -20,8 +20,8 @@ from rocmkern.tile.cuda.emit import (
     fmax,
     if_else,
     outlined,
+    over_lanes,
     pack,
-    reduce_quad,
     stack,
     thread,
     transpose_quad,
@@ -52,7 +52,7 @@ from rocmkern.tile.cuda.memory import (
 from rocmkern.tile.cuda.quantised import decode_unit
 from rocmkern.tile.cuda.rows import RowLowering
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const
-from rocmkern.tile.types import DTYPES
+from rocmkern.tile.types import DTYPES, line_lanes
 
 
 class TileLowering(RowLowering):
@@ -174,7 +174,7 @@ class TileLowering(RowLowering):
     @staticmethod
     def words_of_tile(ty: Any, dtype: str) -> int:
         """32-bit words of a lane's pairs; see `gather`."""
-        return ty.m // ty.hw[1] * columns_of(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
+        return ty.m * columns_of(ty) // (LANES * ty.hw[1]) // 2 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
@@ -190,7 +190,7 @@ class TileLowering(RowLowering):
         """A tile of a quantised source, element by element."""
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
         rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
-        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b), I64))
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         valid, values = unpack(b, valid), []
         for slot, c in elements_of(ty):
             column = b.add(first, const(I64, c))
@@ -250,8 +250,11 @@ class TileLowering(RowLowering):
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
-        rows, lanes = self.by_slot(ty, unpack(b, tile)), LANES if is_line(ty) else 4
-        return pack(b, [reduce_quad(b, tree(b, row, combine), combine, lanes) for row in rows])
+        lanes, values = line_lanes(ty.hw) or 4, []
+        for row in self.by_slot(ty, unpack(b, tile)):
+            value = over_lanes(b, tree(b, row, combine), combine, lanes)
+            values.append(self.over_warps(b, value, combine, max(1, lanes // LANES)))
+        return pack(b, values)
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
@@ -312,7 +315,7 @@ class TileLowering(RowLowering):
     ) -> ir.Value:
         ty = sig.return_type[0]
         data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
-        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(column_of_lane(b), I64))
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         start, rest = b.add(b.ptrtoint(data, I64), b.mul(first, stride)), b.sub(extent, first)
         turns = {}
         for c in sorted({c for _, c in elements_of(ty)}):
