@@ -1,20 +1,20 @@
 """Layer norm over the last axis: ``out = (x - mean) / sqrt(var + eps) * weight + bias`` (Ba, Kiros, Hinton, 2016).
 
-The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What
-the mean lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
+The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What the mean
+lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
 
 Shapes (any strides; weight and bias have one row)::
 
     x, out [A, B, R, N]   weight, bias [1, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. It reads a row three times, but for its last
-tile, which stays: a row of one tile is read once. Grid: (row block, B, A). No local memory.
+tile, which stays: a row of one tile is read once. Grid: (row block, B, A). Local memory: what reductions take, if rows
+lie along several waves.
 """
 
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.kernels.squares import unit
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def store(cfg, t, scale, factor, weight, bias, out, row, n0, valid):
 
 @T.kernel
 def layer_norm(
-    cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4], root_eps: T.Float, inverse_n: T.Float,
+    cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4],
+    root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
@@ -54,21 +55,23 @@ def layer_norm(
     t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
     mean = mean + T.rowsum(t) * inverse_n
 
-    t = T.pad_columns(t - mean, last, n_columns, 0.0)
-    m, total = T.square_step(t, T.full_rows(cfg, cfg.block_m, root_eps), T.full_rows(cfg, cfg.block_m, 0.0))
+    t = t - mean
+    if last + cfg.block_n > n_columns:
+        t = T.pad_columns(t, last, n_columns, 0.0)
+    scale = T.full_rows(cfg, cfg.block_m, first_scale)
+    scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
     shift = T.rowsum(t)
     for n0 in range(0, last, cfg.block_n):
         u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
-        m, total = T.square_step(u, m, total)
+        scale, total = T.square_step(u, scale, total)
         shift = shift + T.rowsum(u)
 
-    scale = unit(m)
     shift = shift * inverse_n
-    eps = root_eps * scale * scale
-    off = shift * scale * scale
+    eps = root_eps * scale
+    off = shift * scale
     variance = total * inverse_n - off * off
     variance = T.where(variance < 0.0, 0.0, variance)
-    factor = scale * T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+    factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
     store(cfg, t - shift, scale, factor, weight, bias, out[a, b], row, last, valid)
     mean = mean + shift
     for n0 in range(0, last, cfg.block_n):

@@ -15,7 +15,7 @@ def launch_rms_norm(
     """``kernels.rms_norm``."""
     nothing = absent(1, 4, x.dtype)
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
-    args += [math.sqrt(eps), 1 / x.shape[3], weight_offset]
+    args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
     features = {"with_residual": residual is not None}
     by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, **features)
 
@@ -23,9 +23,14 @@ def launch_rms_norm(
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
-    args = [x, *parameters, out, math.sqrt(eps), 1 / x.shape[3]]
+    args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
     features = {"with_weight": weight is not None, "with_bias": bias is not None}
     by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, **features)
+
+
+def _first_scale(eps: float) -> float:
+    """The largest power of two by which values are scaled: what is smaller than ``sqrt(eps)`` does not count."""
+    return 2.0 ** min(100, math.floor(-math.log2(math.sqrt(eps)))) if eps else 2.0**100
 
 
 def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:

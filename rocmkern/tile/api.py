@@ -65,8 +65,8 @@ class Config:
     line : int
         For kernels without products: on a GPU a tile row lies along so many lanes, `LINE_COLUMNS` columns side by side
         in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a part of
-        a wave, a wave, or several waves, of which the block has a multiple; a tile has a multiple of the rows that the
-        lanes of the block hold, and of the columns that those of a row hold. 0: rows lie as products need them.
+        a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block hold,
+        and of the columns that those of a row hold. 0: rows lie as products need them.
     wave_rows : int
         Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     resident : int
@@ -722,35 +722,37 @@ def softmax_step(
     return Tile(p), new, l * shrink + p.sum(1, dtype=np.float32), Tile(acc.consume("softmax_step") * shrink[:, None])
 
 
-def square_step(tile: Tile, m: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def square_step(tile: Tile, scale: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One step of a sum of squares that neither overflows nor vanishes: take in some more columns. Does not consume.
 
-    The sum is kept in units of the square of the largest absolute value so far, as an online softmax keeps its
-    denominator::
+    The sum is that of scaled values, as an online softmax keeps its denominator::
 
-        m'     = max(m, rowmax(|tile|))
-        total' = total * (m / m') ** 2 + rowsum((tile / m') ** 2)
+        scale' = min(scale, u)
+        total' = total * (scale' / scale) ** 2 + rowsum((tile * scale') ** 2)
 
-    A row that has only zeros, or an infinity, is summed in units of 1.
+    u is a power of two that suits the row of the tile: 1 if its squares, as they are, neither overflow nor vanish, or
+    what brings its largest absolute value to 1 or up to 2. A target chooses where both will do.
 
     Parameters
     ----------
     tile : Tile, [M, N]
-    m, total : rows, float32
-        Running maximum and running sum, at first any m and 0.
+    scale, total : rows, float32
+        Running scale, a power of two, at first the largest one that is of use, up to 2 ** 100; running sum, at first 0.
 
     Returns
     -------
-    m, total
+    scale, total
     """
-    _match("square_step", _want(Tile, tile, "square_step: the argument"), m, total)
+    _match("square_step", _want(Tile, tile, "square_step: the argument"), scale, total)
     values = tile.data
-    new = np.fmax(m, np.fmax.reduce(np.abs(values), axis=1))
-    unit = np.where((new > 0) & np.isfinite(new), new, np.float32(1)).astype(np.float64)
+    largest = np.fmax.reduce(np.abs(values), axis=1)
+    fitting = np.clip(np.exp2(1 - np.frexp(largest)[1].astype(np.float64)), 2.0**-126, 2.0**127)
+    fitting = np.where(largest == 0, 2.0**127, np.where(np.isfinite(largest), fitting, 1.0))
+    new = np.fmin(scale, fitting).astype(np.float32)
     with np.errstate(all="ignore"):
-        scaled = (values / unit[:, None]).astype(np.float32)
-        shrink = ((m / unit) ** 2).astype(np.float32)
-        return new, np.where(m == new, total, total * shrink) + (scaled * scaled).sum(axis=1, dtype=np.float32)
+        scaled = values * new[:, None]
+        before = np.where(scale == new, total, total * (new / scale) ** 2)
+        return new, (before + (scaled * scaled).sum(axis=1, dtype=np.float32)).astype(np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------------- products

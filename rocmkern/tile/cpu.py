@@ -168,6 +168,12 @@ def _any(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.icmp_unsigned("!=", bits, const(bits.type, 0))
 
 
+def _all(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Whether all elements of a vector of i1 are set."""
+    bits = b.bitcast(x, ir.IntType(x.type.count))
+    return b.icmp_unsigned("==", bits, const(bits.type, -1))
+
+
 def _iota(n: int) -> ir.Constant:
     return ir.Constant(_vec(I32, n), list(range(n)))
 
@@ -947,22 +953,41 @@ class CpuLowering(TensorLowering):
         return impl_ret_borrowed(context, b, sig.return_type, result)
 
     def square_step(
-        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, m: ir.Value, total: ir.Value
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, scale: ir.Value, total: ir.Value
     ) -> ir.Value:
         ty = sig.args[0]
         data = self.data(context, b, ty, tile)
+        plain = self.reduce_rows(b, ty, data, 0.0, b.fadd, lambda index, vector, part: b.fmul(vector, vector))
+        done = squares.is_plain(b, plain, scale)
+        with b.if_else(_all(b, done), likely=True) as (yes, no):
+            with yes:
+                left = squares.add_plain(b, plain, scale, total)
+                left_block = b.block
+            with no:
+                right = self.scaled_squares(b, ty, data, scale, total)
+                right_block = b.block
+        results = []
+        for x, y in zip(left, right, strict=True):
+            results.append(b.phi(x.type))
+            results[-1].add_incoming(x, left_block)
+            results[-1].add_incoming(y, right_block)
+        return context.make_tuple(b, sig.return_type, results)
+
+    def scaled_squares(
+        self, b: ir.IRBuilder, ty: Any, data: ir.Value, scale: ir.Value, total: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """`square_step` where squares as they are would not do."""
 
         def size(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
             return call(b, f"llvm.fabs.v{vector.type.count}f32", vector.type, [vector])
 
-        new = _fmax(b, self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size), m)
-        scale = squares.unit(b, new, lambda b, x: call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x]))
-
         def square(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
-            return squares.square(b, vector, self.row_part(b, ty, scale, part))
+            return squares.square(b, vector, self.row_part(b, ty, new, part))
 
+        largest = self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size)
+        new = squares.scale_of(b, largest, scale)
         more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square)
-        return context.make_tuple(b, sig.return_type, (new, b.fadd(squares.rescale(b, total, m, new, scale), more)))
+        return new, b.fadd(squares.rescale(b, total, scale, new), more)
 
     # --------------------------------------------------------------------------------------------------- operators
     def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:

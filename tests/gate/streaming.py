@@ -108,11 +108,11 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, wa
     x, residual, weight, bias = normal(*shape), normal(*shape), normal(1, columns), normal(1, columns)
     norms = reference.rms_norm(x, weight[0], residual=residual, weight_offset=1.0)
     check(
-        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 1 / columns, 1.0],
+        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0],
         with_residual=True,
     )  # fmt: skip
     normed = reference.layer_norm(x, weight[0], bias[0])
-    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 1 / columns])
+    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 256.0, 1 / columns])
     check(gated.gated, gated.Config, [x, residual], [reference.swiglu(x, residual)], [])
     check(gated.gated, gated.Config, [x, residual], [reference.geglu(x, residual)], [], gelu=True)
     check(softmax.softmax, softmax.Config, [x], [reference.softmax(x)], [])

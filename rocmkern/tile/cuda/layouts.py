@@ -260,8 +260,9 @@ class Lines:
     def check(cls, ty: Any) -> None:
         """Refuse what does not fit."""
         lanes, threads = line_lanes(ty.hw), LANES * ty.hw[1]
-        if lanes & (lanes - 1) or threads % lanes:
-            raise TypingError(f"{ty.hw[0]}: line={lanes} is no power of two that divides {threads}, a block's lanes")
+        if lanes & (lanes - 1) or threads % lanes or LANES < lanes < threads:
+            what = f"line={lanes} is no power of two that divides {LANES}, nor a block's {threads}"
+            raise TypingError(f"{ty.hw[0]}: {what}")
         if ty.m % cls.teams(ty) or getattr(ty, "n", 0) % cls.width(ty):
             raise TypingError(
                 f"{ty.hw[0]} with line={lanes} and {ty.hw[1]} waves: rows in multiples of {cls.teams(ty)}, columns in "
@@ -281,11 +282,13 @@ class Lines:
         """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
         size, count = DTYPES[dtype], 16 // DTYPES[dtype]
         column = b.zext(column_of_lane(b, shape), I64)
-        rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
+        rest, offset, most = b.sub(place.rest, column), b.mul(column, const(I64, size)), const(I64, columns_of(shape))
+        # Compared in 32 bits.
+        rest = b.trunc(b.select(b.icmp_signed("<", rest, most), rest, most), I32)
         rows = [b.add(row, offset) for row in place.rows]
         firsts = range(0, columns_of(shape), cls.width(shape))
         starts = [first + e for first in firsts for e in range(0, cls.wide, count)]
-        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
+        inside = {c: b.icmp_signed(">", rest, const(I32, c)) for c in starts}
         for slot, row in enumerate(rows):
             for c in starts:
                 yield b.add(row, const(I64, c * size)), b.and_(place.exists[slot], inside[c])

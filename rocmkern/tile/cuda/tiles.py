@@ -9,11 +9,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.angles import cos_sin, rotated
+from rocmkern.tile.angles import cos_sin, is_still, rotated, turned
 from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
     ACTIVATIONS,
     LANES,
+    any_in_warp,
     call_outlined,
     exp2,
     fabs,
@@ -250,11 +251,13 @@ class TileLowering(RowLowering):
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
-        lanes, values = line_lanes(ty.hw) or 4, []
-        for row in self.by_slot(ty, unpack(b, tile)):
-            value = over_lanes(b, tree(b, row, combine), combine, lanes)
-            values.append(self.over_warps(b, value, combine, max(1, lanes // LANES)))
-        return pack(b, values)
+        rows = self.by_slot(ty, unpack(b, tile))
+        return pack(b, [self.over_row(b, ty, tree(b, row, combine), combine) for row in rows])
+
+    def over_row(self, b: ir.IRBuilder, ty: Any, value: ir.Value, combine: Callable) -> ir.Value:
+        """Combine what the lanes of a row have."""
+        lanes = line_lanes(ty.hw) or 4
+        return self.over_warps(b, over_lanes(b, value, combine, lanes), combine, max(1, lanes // LANES))
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
@@ -326,7 +329,15 @@ class TileLowering(RowLowering):
         return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*pairs, strict=True)])
 
     def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
-        points = [rotated(b, *values) for values in zip(*(unpack(b, t) for t in (x, y, cos, sin)), strict=True)]
+        values = list(zip(*(unpack(b, t) for t in (x, y, cos, sin)), strict=True))
+        # Lanes that turn every point are the rule, and need not choose.
+        still = tree(b, [is_still(b, sine) for *_, sine in values], b.or_)
+
+        def by(emit: Callable) -> Callable:
+            return lambda: [x for each in values for x in emit(b, *each)]
+
+        flat = if_else(b, any_in_warp(b, still), by(rotated), by(turned))
+        points = list(zip(flat[::2], flat[1::2], strict=True))
         return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*points, strict=True)])
 
     def distance(

@@ -112,8 +112,8 @@ class LineLayout(Layout):
     def check(self, ty: Any) -> None:
         """Raise where a type cannot be laid out."""
         threads = self.atom.wave * self.waves
-        if self.lanes & (self.lanes - 1) or threads % self.lanes:
-            what = f"line={self.lanes} is no power of two that divides {threads}, a block's lanes"
+        if self.lanes & (self.lanes - 1) or threads % self.lanes or self.atom.wave < self.lanes < threads:
+            what = f"line={self.lanes} is no power of two that divides {self.atom.wave}, nor a block's {threads}"
             raise TypingError(f"{self.arch}: {what}")
         if ty.m % self.teams or getattr(ty, "n", 0) % self.width:
             raise TypingError(
