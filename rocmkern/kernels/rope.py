@@ -65,11 +65,9 @@ def rope(
             position = T.load_integers(positions[batch], (row,), valid)
             cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
         for j in range(first, last):
-            a = T.load_tile(cfg, x[0, batch, j], (row,), n0, cfg.block_n, valid)
-            b = T.load_tile(cfg, x[1, batch, j], (row,), n0, cfg.block_n, valid)
+            a, b = T.load_pair(cfg, x[0, batch, j], x[1, batch, j], (row,), n0, cfg.block_n, valid)
             if cfg.rows_are_heads:
                 position = T.full_rows(cfg, cfg.block_m, positions[batch, j])
                 cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
             a, b = T.rotate(a, b, cos, sin)
-            T.store_tile(out[0, batch, j], (row,), n0, a, valid)
-            T.store_tile(out[1, batch, j], (row,), n0, b, valid)
+            T.store_pair(out[0, batch, j], out[1, batch, j], (row,), n0, a, b, valid)

@@ -110,12 +110,27 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def by_lines(
-    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: Any
+    kernel: Any,
+    config: type,
+    out: Any,
+    args: list,
+    stream: Any,
+    *,
+    along_lanes: bool = False,
+    stepping: bool = False,
+    **features: Any,
 ) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output.
 
-    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row.
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row. With
+    ``stepping`` the kernel's last argument is a number of row blocks: a block goes on with the rows so many further on.
     """
     target = target_for(out)
     cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, out.dtype.itemsize, **features)
-    launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)
+    row_blocks = ceil_div(out.shape[2], cfg.block_m)
+    if stepping:
+        if cfg.resident:
+            # As many blocks as the device holds at once: what they share of all rows is found once.
+            row_blocks = min(row_blocks, ceil_div(target.parallelism * cfg.resident, out.shape[0] * out.shape[1]))
+        args = [*args, row_blocks]
+    launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

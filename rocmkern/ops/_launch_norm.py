@@ -17,7 +17,7 @@ def launch_rms_norm(
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
     features = {"with_residual": residual is not None}
-    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, **features)
+    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, stepping=True, **features)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
@@ -25,7 +25,7 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
     features = {"with_weight": weight is not None, "with_bias": bias is not None}
-    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, **features)
+    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, stepping=True, **features)
 
 
 def _first_scale(eps: float) -> float:

@@ -524,6 +524,31 @@ def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nda
         x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)
 
 
+def load_pair(
+    cfg: Config, x: np.ndarray, y: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray
+) -> tuple[Tile, Tile]:
+    """`load_tile` of two tensors of one shape, which may lie in memory by turns: an element of x, one of y, and so on.
+
+    Where they do, they are read together.
+    """
+    _check_pair("load_pair", x, y)
+    return load_tile(cfg, x, index, col0, n, valid), load_tile(cfg, y, index, col0, n, valid)
+
+
+def store_pair(x: np.ndarray, y: np.ndarray, index: tuple, col0: int, a: Tile, b: Tile, valid: np.ndarray) -> None:
+    """`store_tile` of a to x and of b to y, which may lie in memory by turns, as in `load_pair`."""
+    _check_pair("store_pair", x, y)
+    store_tile(x, index, col0, a, valid)
+    store_tile(y, index, col0, b, valid)
+
+
+def _check_pair(by: str, x: np.ndarray, y: np.ndarray) -> None:
+    for tensor in (x, y):
+        _want_tensor(by, tensor)
+    if (x.shape, x.dtype) != (y.shape, y.dtype):
+        raise TileError(f"{by}: {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)} do not match")
+
+
 def rowmax(tile: Tile) -> np.ndarray:
     """Largest value of each row; NaN is ignored. Does not consume."""
     return np.fmax.reduce(_want(Tile, tile, "rowmax: the argument").data, axis=1)
@@ -940,7 +965,8 @@ OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
-        load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
+        load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot, exp2,
+        copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
         square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
         dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,

@@ -130,6 +130,31 @@ class TensorLowering:
             return as_int32(builder, self.scalar(context, builder, ty, value, "i64"))
         return self.scalar(context, builder, ty, value, kind)
 
+    def load_pair(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        """Two tiles, one after the other."""
+        cfg_ty, x_ty, y_ty, *others = sig.args
+        tiles = [
+            self.load_tile(
+                context, builder, self.numba.signature(ty, cfg_ty, t, *others), cfg, tensor, index, col0, n, valid
+            )
+            for ty, t, tensor in zip(sig.return_type, (x_ty, y_ty), (x, y), strict=True)
+        ]
+        return context.make_tuple(builder, sig.return_type, tiles)
+
+    def store_pair(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, x: Any, y: Any, index: Any, col0: Any, a: Any, b: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        """Two tiles, one after the other."""
+        x_ty, y_ty, index_ty, col0_ty, a_ty, b_ty, valid_ty = sig.args
+        for t, tensor, tile_ty, tile in ((x_ty, x, a_ty, a), (y_ty, y, b_ty, b)):
+            one = self.numba.signature(self.numba.types.none, t, index_ty, col0_ty, tile_ty, valid_ty)
+            self.store_tile(context, builder, one, tensor, index, col0, tile, valid)
+        return context.get_dummy_value()
+
     # ------------------------------------------------------------------------------------------------- launch words
     def tensor(self, context: Any, builder: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
         n = sig.return_type.ndim

@@ -344,6 +344,27 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
         return types.none
 
+    def same_tensor(op: str, x: Any, y: Any) -> None:
+        if want(Tensor, x, f"{op}: the tensor") != y:
+            fail(f"{op}: {show(x)} and {show(y)} do not match")
+
+    @rule(api.load_pair)
+    def _(cfg, x, y, index, col0, n, valid):
+        same_tensor("load_pair", x, y)
+        index_of("load_pair", x, index, 1, valid_rows("load_pair", valid).m)
+        tile = Tile(valid.m, literal(n, "load_pair: n"), want(Config, cfg, "load_pair: cfg").hw)
+        return types.Tuple((tile, tile))
+
+    @rule(api.store_pair)
+    def _(x, y, index, col0, a, b, valid):
+        same_tensor("store_pair", x, y)
+        index_of("store_pair", x, index, 1, valid_rows("store_pair", valid).m)
+        storable("store_pair", x)
+        for tile in (a, b):
+            if want(Tile, tile, "store_pair: the tile").m != valid.m:
+                fail(f"store_pair: {show(tile)} and {show(valid)} do not match")
+        return types.none
+
     for op in (api.rowmax, api.rowsum):
         rule(op)(lambda t, name=op.__name__: Rows(want(Tile, t, f"{name}: the argument").m, "f32", t.hw))
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from rocmkern import reference
 from rocmkern import tile as T
-from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, softmax
+from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softmax
+from rocmkern.ops import _configs
+from rocmkern.ops.rope_scaling import frequencies
 from rocmkern.tile.api import LINE_COLUMNS, set_block
 from rocmkern.tile.architectures import architecture
 
@@ -108,11 +110,11 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, wa
     x, residual, weight, bias = normal(*shape), normal(*shape), normal(1, columns), normal(1, columns)
     norms = reference.rms_norm(x, weight[0], residual=residual, weight_offset=1.0)
     check(
-        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0],
+        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0, 1],
         with_residual=True,
     )  # fmt: skip
     normed = reference.layer_norm(x, weight[0], bias[0])
-    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 256.0, 1 / columns])
+    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 256.0, 1 / columns, 1])
     check(gated.gated, gated.Config, [x, residual], [reference.swiglu(x, residual)], [])
     check(gated.gated, gated.Config, [x, residual], [reference.geglu(x, residual)], [], gelu=True)
     check(softmax.softmax, softmax.Config, [x], [reference.softmax(x)], [])
@@ -122,3 +124,26 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, wa
         got = table[indices % 5] * (np.arange(7) != (3 if wrong else 7))[:, None]
         check(embedding.embedding, embedding.Config, [table, indices], [got.astype(np.float64)], [error])
         assert error[0] == wrong
+
+
+def check_rotations(run, arch: str, dtype, pairs: int, interleaved: bool) -> None:
+    """Heads as rows, whose pairs are halves of a head or neighbours."""
+    generator = np.random.default_rng(pairs)
+    dtype, (batch, positions, heads) = np.dtype(dtype), (2, 3, 11)
+    x = generator.standard_normal((batch, positions, heads, 2 * pairs)).astype(dtype)
+    out = np.full(x.shape, np.nan, dtype)
+    where = np.array([[0, 1, 131071], [5, 0, 77]], np.int32)
+    variant = "interleaved" if interleaved else "half"
+
+    def view(a: np.ndarray) -> np.ndarray:
+        split = a.reshape(*a.shape[:-1], pairs, 2) if interleaved else a.reshape(*a.shape[:-1], 2, pairs)
+        return np.moveaxis(split, -1 if interleaved else -2, 0)
+
+    cfg = _configs.rotation(arch, heads, pairs)
+    assert cfg.rows_are_heads
+    grid = (-(-heads // cfg.block_m), positions, batch)
+    run(rope.rope, cfg, grid, [view(x), view(out), where, frequencies(2 * pairs, 10000.0, None), 1.0, 1.0, 1])
+    exact = reference.rope(x, where, variant=variant)
+    bound = 4 * float(ml_dtypes.finfo(dtype).eps)
+    np.testing.assert_allclose(out.astype(np.float64), exact, rtol=bound, atol=bound)
+    np.testing.assert_array_equal(out[0, 0], x[0, 0])

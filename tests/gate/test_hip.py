@@ -310,3 +310,9 @@ def test_kernels_with_rows_along_lanes_equal_float64(dtype, columns, waves):
 
 def test_kernels_with_rows_along_lanes_read_any_stride(dtype):
     streaming.check_kernels(run, device_arch(), DTYPES[dtype], 530, strided=True)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pairs", [32, 64, 128, 5, 40])
+def test_rotations_of_rows_along_lanes_equal_float64(dtype, pairs, interleaved):
+    streaming.check_rotations(run, device_arch(), DTYPES[dtype], pairs, interleaved)

@@ -278,9 +278,15 @@ class Lines:
                     yield slot, first + e
 
     @classmethod
-    def pieces(cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> Iterator[tuple]:
-        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
-        size, count = DTYPES[dtype], 16 // DTYPES[dtype]
+    def pieces(
+        cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any, tensors: int = 1
+    ) -> Iterator[tuple]:
+        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage.
+
+        A column has one element of each of ``tensors``, side by side.
+        """
+        size = tensors * DTYPES[dtype]
+        count = 16 // size
         column = b.zext(column_of_lane(b, shape), I64)
         rest, offset, most = b.sub(place.rest, column), b.mul(column, const(I64, size)), const(I64, columns_of(shape))
         # Compared in 32 bits.

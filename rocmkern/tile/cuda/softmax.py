@@ -41,9 +41,7 @@ class SoftmaxLowering(TileLowering):
             return [x for column in zip(*pairs, strict=True) for x in column]
 
         def scaled() -> list[ir.Value]:
-            largest = [
-                self.over_row(b, ty, tree(b, [fabs(b, v) for v in row], larger), larger) for row in rows
-            ]
+            largest = [self.over_row(b, ty, tree(b, [fabs(b, v) for v in row], larger), larger) for row in rows]
             new = [squares.scale_of(b, *each) for each in zip(largest, old, strict=True)]
             sums = []
             for row, was, now, sum_before in zip(rows, old, new, before, strict=True):

@@ -185,6 +185,72 @@ class TileLowering(RowLowering):
         words = self.gather(context, b, sig, x, index, col0, valid)
         return pack(b, pairs_to_float32(b, words, sig.args[1].dtype))
 
+    def load_pair(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        (x_ty, y_ty, index_ty, col0_ty), ty = sig.args[1:5], sig.return_type[0]
+        if not is_line(ty) or DTYPES[x_ty.dtype] not in (2, 4):
+            return super().load_pair(context, b, sig, cfg, x, y, index, col0, n, valid)
+        pair = self.pair_place(context, b, (x_ty, x), (y_ty, y), (index_ty, index), (col0_ty, col0), valid, ty)
+
+        def together() -> list[ir.Value]:
+            words = [
+                word
+                for address, there in Lines.pieces(b, pair, x_ty.dtype, ty, 2)
+                for word in load_piece(b, address, 16, there)
+            ]
+            values = pairs_to_float32(b, words, x_ty.dtype)
+            return values[::2] + values[1::2]
+
+        def apart() -> list[ir.Value]:
+            parts = []
+            for t, tensor in ((x_ty, x), (y_ty, y)):
+                one = self.numba.signature(ty, sig.args[0], t, *sig.args[3:])
+                words = self.gather(context, b, one, tensor, index, col0, valid)
+                parts += pairs_to_float32(b, words, t.dtype)
+            return parts
+
+        values = if_else(b, pair.by_turns, together, apart)
+        half = len(values) // 2
+        return context.make_tuple(b, sig.return_type, [pack(b, values[:half]), pack(b, values[half:])])
+
+    def store_pair(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, index: Any, col0: Any, left: Any, right: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        x_ty, y_ty, index_ty, col0_ty, ty = sig.args[:5]
+        if not is_line(ty) or DTYPES[x_ty.dtype] not in (2, 4):
+            return super().store_pair(context, b, sig, x, y, index, col0, left, right, valid)
+        pair = self.pair_place(context, b, (x_ty, x), (y_ty, y), (index_ty, index), (col0_ty, col0), valid, ty)
+        with b.if_else(pair.by_turns) as (yes, no):
+            with yes:
+                values = [v for both in zip(unpack(b, left), unpack(b, right), strict=True) for v in both]
+                words = float32_to_pairs(b, values, x_ty.dtype)
+                for i, (address, there) in enumerate(Lines.pieces(b, pair, x_ty.dtype, ty, 2)):
+                    store_piece(b, address, words[4 * i : 4 * i + 4], there)
+            with no:
+                super().store_pair(context, b, sig, x, y, index, col0, left, right, valid)
+        return context.get_dummy_value()
+
+    def pair_place(
+        self, context: Any, b: ir.IRBuilder, x: tuple, y: tuple, index: tuple, col0: tuple, valid: Any, ty: Any
+    ) -> SimpleNamespace:
+        """`place` of x; ``by_turns`` says whether x and y can be read in pieces in which their elements take turns."""
+        place, size = self.place(context, b, x, index, col0, valid, ty), DTYPES[x[0].dtype]
+        (first, extents, strides), (second, _, others) = (self.unpack_tensor(context, b, *t) for t in (x, y))
+        start = b.ptrtoint(first, I64)
+        offset = b.mul(self.scalar(context, b, *col0, "i64"), strides[-1])
+        bits = functools.reduce(b.or_, [start, *strides[:-1], offset, b.mul(extents[-1], strides[-1])])
+        agree = [
+            b.icmp_signed("==", b.and_(bits, const(I64, 15)), const(I64, 0)),
+            b.icmp_signed("==", strides[-1], const(I64, 2 * size)),
+            b.icmp_signed("==", b.sub(b.ptrtoint(second, I64), start), const(I64, size)),
+            *(b.icmp_signed("==", s, t) for s, t in zip(strides, others, strict=True)),
+        ]
+        place.by_turns = functools.reduce(b.and_, agree)
+        return place
+
     def load_quantised(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any
     ) -> ir.Value:
