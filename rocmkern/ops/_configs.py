@@ -46,6 +46,8 @@ class Blocks:
         modifications, by bucket; where there is none the compiler chooses.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
+    turned : tuple of (int, int, int)
+        The same where a row of one tensor is a column of the other in memory.
     lines : dict of int to (int, int, int)
         Columns to choose from, smallest first, where rows lie along lanes: the first that holds a row is taken, else
         the last; for float32 not the last one if there are several. To each the rows and waves of a block, and the
@@ -67,6 +69,7 @@ class Blocks:
     tall: tuple[int, int, int] = (0, 0, 0)
     resident: dict[int, int] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
+    turned: tuple[int, int, int] = (64, 64, 4)
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     rotary: tuple[int, int, int] = (64, 32, 4)
     sampling: tuple[int, int, int] = (8, 512, 8)
@@ -99,6 +102,7 @@ _CPU = Blocks(
     keys={64: 64, 128: 64, 256: 64},
     few_rows_keys=32,
     line=(4, 256, 1),
+    turned=(64, 64, 1),
     rotary=(8, 64, 1),
     sampling=(4, 256, 1),
 )
@@ -137,7 +141,14 @@ _NVIDIA = Blocks(
 _HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: 4})
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
-    "python": Blocks(rows={16: 1}, keys={64: 16, 256: 16}, line=(16, 64, 1), rotary=(16, 64, 1), sampling=(8, 16, 1)),
+    "python": Blocks(
+        rows={16: 1},
+        keys={64: 16, 256: 16},
+        line=(16, 64, 1),
+        turned=(16, 16, 1),
+        rotary=(16, 64, 1),
+        sampling=(8, 16, 1),
+    ),
     "cpu-": _CPU,
     "gfx9": _CDNA,
     "gfx": _RDNA,
@@ -208,6 +219,12 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, **feature
         block_m, waves, lanes = sizes.lines[block_n]
         return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=lanes, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+
+
+def turned(config: type, arch: str) -> Any:
+    """Variant of an operation that copies between a tensor and a transposed one: ``config`` is its kernel's Config."""
+    block_m, block_n, waves = blocks(arch).turned
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
 
 
 #: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves.

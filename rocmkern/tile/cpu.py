@@ -681,7 +681,8 @@ class CpuLowering(TensorLowering):
     ) -> SimpleNamespace:
         """Where the rows of a tile lie in a tensor, and how much of it exists there.
 
-        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there.
+        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there, and
+        ``side_by_side(r, n)`` whether an element of each of them lies beside that of the next one.
         """
         addresses, extent, stride = self.row_addresses(context, b, ty, x, index_ty, index, shape.m)
         first = self.scalar(context, b, col0_ty, col0, "i64")
@@ -692,11 +693,18 @@ class CpuLowering(TensorLowering):
             some = b.load(at(b, flags, r, _vec(I8, n)), align=1)
             return b.not_(_any(b, b.icmp_unsigned("==", some, const(some.type, 0))))
 
+        def side_by_side(r: ir.Value, n: int) -> ir.Value:
+            places = b.load(at(b, addresses, b.mul(r, const(I64, 8)), _vec(I64, n)), align=8)
+            steps = ir.Constant(places.type, [i * DTYPES[ty.dtype] for i in range(n)])
+            expected = b.add(_splat(b, _element(b, places, 0), n), steps)
+            return _all(b, b.icmp_signed("==", places, expected))
+
         return SimpleNamespace(
             row=lambda r: b.add(self.pick(b, addresses, r, I64, 8), offset),
             exists=exists,
             stride=stride,
             columns=_smax(b, const(I64, 0), _smin(b, left, const(I64, shape.n))),
+            side_by_side=side_by_side,
         )
 
     def transfer(self, b: ir.IRBuilder, ty: Any, data: ir.Value, dtype: str, window: Any, load: bool) -> None:
@@ -750,7 +758,17 @@ class CpuLowering(TensorLowering):
                         got = _transpose(b, [_load(b, data, buffer_index(r0, c), w) for c in columns])
                         for r, vector in zip(rows, got, strict=True):
                             b.store(_to_memory(b, vector, dtype), memory(r, c0, w), align=1)
-                first = b.select(fast, whole, const(I64, 0))
+                # A transposed view: its columns are what the buffer has.
+                turned = b.and_(b.and_(window.exists(r0, w), b.not_(dense)), window.side_by_side(r0, w))
+                with b.if_then(turned), _loop(b, window.columns) as (c, _):
+                    address = b.add(window.row(r0), b.mul(c, window.stride))
+                    place = b.inttoptr(address, ir.PointerType(_vec(storage, w)))
+                    if load:
+                        got = b.load(place, align=1)
+                        _store(b, _from_memory(b, got, dtype), data, buffer_index(r0, c))
+                    else:
+                        b.store(_to_memory(b, _load(b, data, buffer_index(r0, c), w), dtype), place, align=1)
+                first = b.select(fast, whole, b.select(turned, window.columns, const(I64, 0)))
                 with _loop(b, b.add(r0, const(I64, w)), 1, r0) as (r, _):
                     row_by_row(r, first)
         else:
