@@ -8,9 +8,9 @@ Shapes (any strides; weight has one row)::
 
     x, residual, out, sums [A, B, R, N]   weight [1, N]
 
-Mapping: a block takes ``block_m`` rows at a time, ``block_n`` columns at a time, and then the rows ``step`` row blocks
-further on. It reads a row twice, but for its last tile, which stays: a row of one tile is read once. Grid: (row block,
-B, A). Local memory: what reductions take, if rows lie along several waves.
+Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. It reads a row twice, but for its last tile,
+which stays: a row of one tile is read once. Grid: (row block, B, A). Local memory: what reductions take, if rows lie
+along several waves.
 """
 
 from dataclasses import dataclass
@@ -49,33 +49,33 @@ def store(t, scale, factor, w, out, row, n0, valid):
 def rms_norm(
     cfg, x: T.Tensor[4], residual: T.Tensor[4], weight: T.Tensor[2], out: T.Out[4], sums: T.Out[4],
     root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, weight_offset: T.Float,
-    step: T.Int,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
     n_columns = x.shape[3]
-    last = (n_columns - 1) // cfg.block_n * cfg.block_n
-    first_row = T.row_index(cfg, cfg.block_m)
-    last_weights = load_weight(cfg, weight, weight_offset, last, first_row >= 0)
-    for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
-        row = first_row + row0
-        valid = row < x.shape[2]
-        scale = T.full_rows(cfg, cfg.block_m, first_scale)
-        total = T.full_rows(cfg, cfg.block_m, 0.0)
-        for n0 in range(0, last, cfg.block_n):
-            t = load(cfg, x, residual, a, b, row, n0, valid)
-            scale, total = T.square_step(t, scale, total)
-            if cfg.with_residual:
-                T.store_tile(sums[a, b], (row,), n0, t, valid)
-        t = load(cfg, x, residual, a, b, row, last, valid)
+    row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
+    valid = row < x.shape[2]
+
+    scale = T.full_rows(cfg, cfg.block_m, first_scale)
+    total = T.full_rows(cfg, cfg.block_m, 0.0)
+    t = load(cfg, x, residual, a, b, row, 0, valid)
+    last = 0
+    for n0 in range(cfg.block_n, n_columns, cfg.block_n):
         scale, total = T.square_step(t, scale, total)
         if cfg.with_residual:
             T.store_tile(sums[a, b], (row,), last, t, valid)
+        last = n0
+        t = load(cfg, x, residual, a, b, row, n0, valid)
+    # On their way while the rows are reduced.
+    w = load_weight(cfg, weight, weight_offset, last, valid)
+    scale, total = T.square_step(t, scale, total)
+    if cfg.with_residual:
+        T.store_tile(sums[a, b], (row,), last, t, valid)
 
-        eps = root_eps * scale
-        factor = T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
-        store(t, scale, factor, T.copy(last_weights), out[a, b], row, last, valid)
-        for n0 in range(0, last, cfg.block_n):
-            t = load(cfg, x, residual, a, b, row, n0, valid)
-            w = load_weight(cfg, weight, weight_offset, n0, valid)
-            store(t, scale, factor, w, out[a, b], row, n0, valid)
+    eps = root_eps * scale
+    factor = T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
+    store(t, scale, factor, w, out[a, b], row, last, valid)
+    for n0 in range(0, last, cfg.block_n):
+        t = load(cfg, x, residual, a, b, row, n0, valid)
+        w = load_weight(cfg, weight, weight_offset, n0, valid)
+        store(t, scale, factor, w, out[a, b], row, n0, valid)

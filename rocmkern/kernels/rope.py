@@ -31,17 +31,35 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether rows are heads."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether rows are heads; whether the elements
+    of a pair are neighbours, and it pays to read them together."""
 
     block_m: int = 16
     block_n: int = 64
     rows_are_heads: bool = False
+    neighbours: bool = False
 
 
 @T.device
 def angles(cfg, position, frequencies, n0, factor, direction):
     cos, sin = T.rotations(cfg, position, frequencies, n0, cfg.block_n)
     return cos * factor, sin * (factor * direction)
+
+
+@T.device
+def load(cfg, x, y, row, n0, valid):
+    if cfg.neighbours:
+        return T.load_pair(cfg, x, y, (row,), n0, cfg.block_n, valid)
+    return T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid), T.load_tile(cfg, y, (row,), n0, cfg.block_n, valid)
+
+
+@T.device
+def store(cfg, x, y, row, n0, a, b, valid):
+    if cfg.neighbours:
+        T.store_pair(x, y, (row,), n0, a, b, valid)
+    else:
+        T.store_tile(x, (row,), n0, a, valid)
+        T.store_tile(y, (row,), n0, b, valid)
 
 
 @T.kernel
@@ -65,9 +83,9 @@ def rope(
             position = T.load_integers(positions[batch], (row,), valid)
             cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
         for j in range(first, last):
-            a, b = T.load_pair(cfg, x[0, batch, j], x[1, batch, j], (row,), n0, cfg.block_n, valid)
+            a, b = load(cfg, x[0, batch, j], x[1, batch, j], row, n0, valid)
             if cfg.rows_are_heads:
                 position = T.full_rows(cfg, cfg.block_m, positions[batch, j])
                 cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
             a, b = T.rotate(a, b, cos, sin)
-            T.store_pair(out[0, batch, j], out[1, batch, j], (row,), n0, a, b, valid)
+            store(cfg, out[0, batch, j], out[1, batch, j], row, n0, a, b, valid)

@@ -117,16 +117,19 @@ def by_lines(
     stream: Any,
     *,
     along_lanes: bool = False,
+    whole: bool = False,
     stepping: bool = False,
     **features: Any,
 ) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output.
 
-    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row. With
-    ``stepping`` the kernel's last argument is a number of row blocks: a block goes on with the rows so many further on.
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row; with
+    ``whole``, in one tile if there is such a large one. With ``stepping`` the kernel's last argument is a number of row
+    blocks: a block goes on with the rows so many further on.
     """
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, out.dtype.itemsize, **features)
+    columns = out.shape[3] if along_lanes else 0
+    cfg = _configs.line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
     row_blocks = ceil_div(out.shape[2], cfg.block_m)
     if stepping:
         if cfg.resident:

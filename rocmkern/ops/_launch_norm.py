@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from rocmkern.kernels import add_residual, layer_norm, rms_norm
-from rocmkern.ops._launch import absent, by_lines
+from rocmkern.ops import _configs
+from rocmkern.ops._launch import absent, by_lines, target_for
 
 
 def launch_rms_norm(
@@ -16,16 +17,19 @@ def launch_rms_norm(
     nothing = absent(1, 4, x.dtype)
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
-    features = {"with_residual": residual is not None}
-    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, stepping=True, **features)
+    resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    features = {"with_residual": residual is not None, "resident": resident if residual is None else 0}
+    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, whole=True, **features)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
-    features = {"with_weight": weight is not None, "with_bias": bias is not None}
-    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, stepping=True, **features)
+    _, resident = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "resident": resident}
+    how = {"along_lanes": True, "whole": True, "stepping": True}
+    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, **how, **features)
 
 
 def _first_scale(eps: float) -> float:

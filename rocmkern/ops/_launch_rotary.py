@@ -16,7 +16,7 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
     x, out [B, H, S, D], positions [B, S].
     """
     target = target_for(x)
-    cfg = _configs.rotation(target.arch, x.shape[1], turn.dim // 2)
+    cfg = _configs.rotation(target.arch, x.shape[1], turn.dim // 2, turn.interleaved)
     if cfg.rows_are_heads:
         x, out = (a.swapaxes(1, 2) for a in (x, out))
     elif x.shape[2] == 1:

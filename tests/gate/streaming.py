@@ -110,7 +110,7 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, wa
     x, residual, weight, bias = normal(*shape), normal(*shape), normal(1, columns), normal(1, columns)
     norms = reference.rms_norm(x, weight[0], residual=residual, weight_offset=1.0)
     check(
-        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0, 1],
+        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0],
         with_residual=True,
     )  # fmt: skip
     normed = reference.layer_norm(x, weight[0], bias[0])
@@ -139,7 +139,7 @@ def check_rotations(run, arch: str, dtype, pairs: int, interleaved: bool) -> Non
         split = a.reshape(*a.shape[:-1], pairs, 2) if interleaved else a.reshape(*a.shape[:-1], 2, pairs)
         return np.moveaxis(split, -1 if interleaved else -2, 0)
 
-    cfg = _configs.rotation(arch, heads, pairs)
+    cfg = _configs.rotation(arch, heads, pairs, interleaved)
     assert cfg.rows_are_heads
     grid = (-(-heads // cfg.block_m), positions, batch)
     run(rope.rope, cfg, grid, [view(x), view(out), where, frequencies(2 * pairs, 10000.0, None), 1.0, 1.0, 1])
