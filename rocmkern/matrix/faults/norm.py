@@ -111,7 +111,7 @@ FAULTS = (
         "layer_without_bias",
         "the bias is left out",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "    if cfg.with_bias:\n", "    if cfg.with_bias and False:\n"),),
+        edits=(Edit("layer_norm", "        t = t + b\n", "        pass\n"),),
     ),
     Fault(
         "gated_other_side",
