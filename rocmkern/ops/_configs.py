@@ -146,7 +146,7 @@ _NVIDIA = Blocks(
     tall=(128, 4, 128),
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
-    whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 2, 64), 4096: (1, 4, 128)},
+    whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
     resident_norms=(6, 4),
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H100, TFLOP/s, full and
