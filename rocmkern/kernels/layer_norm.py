@@ -19,12 +19,14 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether there are weights and biases."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether there are weights and biases,
+    and whether a block keeps those of the last tile for all its rows."""
 
     block_m: int = 16
     block_n: int = 64
     with_weight: bool = True
     with_bias: bool = True
+    keep: bool = False
 
 
 @T.device
@@ -58,7 +60,8 @@ def layer_norm(
     n_columns = x.shape[3]
     last = (n_columns - 1) // cfg.block_n * cfg.block_n
     first_row = T.row_index(cfg, cfg.block_m)
-    last_weights, last_biases = load_parameters(cfg, weight, bias, last, first_row >= 0)
+    if cfg.keep:
+        last_weights, last_biases = load_parameters(cfg, weight, bias, last, first_row >= 0)
     for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
         row = first_row + row0
         valid = row < x.shape[2]
@@ -85,7 +88,10 @@ def layer_norm(
         variance = total * inverse_n - off * off
         variance = T.where(variance < 0.0, 0.0, variance)
         factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
-        w, bias_tile = T.copy(last_weights), T.copy(last_biases)
+        if cfg.keep:
+            w, bias_tile = T.copy(last_weights), T.copy(last_biases)
+        else:
+            w, bias_tile = load_parameters(cfg, weight, bias, last, valid)
         store(cfg, t - shift, scale, factor, w, bias_tile, out[a, b], row, last, valid)
         mean = mean + shift
         for n0 in range(0, last, cfg.block_n):

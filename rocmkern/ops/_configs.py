@@ -57,6 +57,8 @@ class Blocks:
     resident_norms : tuple of (int, int)
         Blocks that a multiprocessor should hold at once of an RMS norm without a residual, and of a layer norm, where
         several waves share a row.
+    rotated_rows : tuple of int
+        Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
     sampling : tuple of (int, int, int)
@@ -78,6 +80,7 @@ class Blocks:
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     whole_lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident_norms: tuple[int, int] = (0, 0)
+    rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -120,7 +123,7 @@ _CDNA = Blocks(
     float32_share=2,
     line=(64, 64, 4),
     lines={512: (4, 4, 64)},
-    whole_lines={512: (4, 4, 64), 4096: (1, 4, 256)},
+    whole_lines={512: (4, 4, 64)},
     rotary=(64, 16, 4),
 )
 _RDNA = Blocks(
@@ -132,7 +135,7 @@ _RDNA = Blocks(
     narrow={16: 128, 64: 256},
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
-    whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 4096: (1, 4, 128)},
+    whole_lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     rotary=(64, 16, 4),
 )
 _NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
@@ -148,6 +151,7 @@ _NVIDIA = Blocks(
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
     resident_norms=(6, 4),
+    rotated_rows=(2, 4),
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H100, TFLOP/s, full and
 # causal: (4, 32, 4096, 128) 462 and 423, with 128 rows and 8 warps 386 and 357; (8, 16, 2048, 64) 329 and 273.
@@ -347,23 +351,27 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
 
 
-#: Lanes of a row to choose from, and rows of a lane. An H200 took 22 us for 4096 positions of 32 heads of 128 elements
-#: with 1 to 8 rows a lane, but for 8 heads 9.6 us with 2 rows a lane and 13.6 us with 8.
-_ROTATED_LANES, _ROTATED_ROWS = (4, 8, 16), (2, 4)
-
-
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:
-    """Variant of ``rope`` for so many heads, with so many pairs each.
+    """Variant of ``rope`` for so many heads, with so many pairs each."""
+    rows = blocks(arch).rotated_rows
+    return heads_as_rows(arch, heads, pairs, interleaved, rows) if rows else rotary(rope.Config, arch)
 
-    On a GPU the rows are heads, which share angles, and a block is one wave.
+
+def heads_as_rows(arch: str, heads: int, pairs: int, interleaved: bool, rows: tuple[int, ...]) -> rope.Config:
+    """`rotation` where the rows are heads, so many to a lane, which share angles; a block is one wave.
+
+    An H200 took 22 us for 4096 positions of 32 heads of 128 elements with 1 to 8 rows a lane, but for 8 heads 9.6 us
+    with 2 rows a lane and 13.6 us with 8.
     """
-    if not blocks(arch).lines:
-        return rotary(rope.Config, arch)
     lanes = next((n for n in _ROTATED_LANES if n * LINE_COLUMNS >= pairs), _ROTATED_LANES[-1])
-    rows_at_once = wave_lanes(arch) // lanes
-    block_m = rows_at_once * next((n for n in _ROTATED_ROWS if n * rows_at_once >= heads), _ROTATED_ROWS[-1])
+    at_once = wave_lanes(arch) // lanes
+    block_m = at_once * next((n for n in rows if n * at_once >= heads), rows[-1])
     block = {"block_m": block_m, "block_n": lanes * LINE_COLUMNS, "line": lanes}
     return rope.Config(arch=arch, **block, rows_are_heads=True, neighbours=interleaved)
+
+
+#: Lanes of a row to choose from.
+_ROTATED_LANES = (4, 8, 16)
 
 
 def rotary(config: type, arch: str) -> Any:

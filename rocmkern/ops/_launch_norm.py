@@ -18,8 +18,9 @@ def launch_rms_norm(
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
     resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
-    features = {"with_residual": residual is not None, "resident": resident if residual is None else 0}
-    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, whole=True, **features)
+    kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
+    resident = 0 if residual is not None else resident
+    by_lines(kernel, config, out, args, stream, with_residual=residual is not None, resident=resident, **how)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
@@ -27,9 +28,10 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
     _, resident = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
-    features = {"with_weight": weight is not None, "with_bias": bias is not None, "resident": resident}
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": resident > 0}
+    kernel, config = layer_norm.layer_norm, layer_norm.Config
     how = {"along_lanes": True, "whole": True, "stepping": True}
-    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, **how, **features)
+    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 
 def _first_scale(eps: float) -> float:

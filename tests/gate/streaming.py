@@ -139,8 +139,7 @@ def check_rotations(run, arch: str, dtype, pairs: int, interleaved: bool) -> Non
         split = a.reshape(*a.shape[:-1], pairs, 2) if interleaved else a.reshape(*a.shape[:-1], 2, pairs)
         return np.moveaxis(split, -1 if interleaved else -2, 0)
 
-    cfg = _configs.rotation(arch, heads, pairs, interleaved)
-    assert cfg.rows_are_heads
+    cfg = _configs.heads_as_rows(arch, heads, pairs, interleaved, (2,))
     grid = (-(-heads // cfg.block_m), positions, batch)
     run(rope.rope, cfg, grid, [view(x), view(out), where, frequencies(2 * pairs, 10000.0, None), 1.0, 1.0, 1])
     exact = reference.rope(x, where, variant=variant)

@@ -98,8 +98,8 @@ def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments
     """`rocmkern.rope_append_kv` on copies of the caches, which the row keeps."""
     import rocmkern
 
-    caches = {"key_cache": np.array(key_cache), "value_cache": np.array(value_cache)}
-    return rocmkern.rope_append_kv(**caches, **arguments)
+    keys, values = np.array(key_cache), np.array(value_cache)
+    return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
 
 
 def _append_call(draw: Draw) -> Call:
