@@ -26,16 +26,15 @@ class Config(T.Config):
 
 
 @T.kernel
-def log_softmax_kernel(cfg, x: T.Tensor[2], out: T.Tensor[2]):
+def log_softmax_kernel(cfg, x: T.Tensor[2], out: T.Out[2]):
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < x.shape[0]
     n_columns = x.shape[1]
-    first, last = row * 0, row * 0 + (n_columns - 1)
 
     m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)  # running maximum and sum of each row
     l = T.full_rows(cfg, cfg.block_m, 0.0)
     for n0 in range(0, n_columns, cfg.block_n):
-        t = T.mask_outside(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid), n0, first, last)
+        t = T.pad_columns(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid), n0, n_columns, T.NEG_INF)
         new = T.maximum(m, T.rowmax(t))
         base = T.where(new == T.NEG_INF, 0.0, new)  # -inf - (-inf) would be NaN
         l = l * T.exp2((m - base) * LOG2_E) + T.rowsum(T.exp2((t - base) * LOG2_E))

@@ -70,6 +70,10 @@ class ShapeDraw(Draw):
         """An array that is not filled."""
         return np.zeros(shape, self.dtype if dtype is None else dtype)
 
+    def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """An array that is not filled."""
+        return np.zeros(shape, dtype)
+
 
 def variants(
     archs: Iterable[str], matrix: Document, kernels: Sequence[str] = (), dtypes: Sequence[str] = ()

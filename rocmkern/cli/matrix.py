@@ -4,11 +4,14 @@
     rocmkern matrix show ID ...             what a case is: its row, its arrays
     rocmkern matrix explain ID ...          why its bound is what it is, and five lines that reproduce it
     rocmkern matrix run PATTERN ...         run cases and print what was measured
-    rocmkern matrix validate                read the file; a mistake is an error with its position
+    rocmkern matrix validate                read the file; a mistake is an error with its position; with
+                                            --results FILE ..., a bound far above what was measured is one
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
-A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
+A PATTERN is an id, an id with * and ?, or a part of one: "phi2", "*d80*bf16*". The exit status is 1 if a case fails, or
+a fault is not caught. Without --matrix it is the matrix.yaml of this directory, else the one of this library.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ from pathlib import Path
 from typing import Any
 
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
+COMPARED = (
+    "A benchmark row became slower or faster, and is no noise, when a two-sided Mann-Whitney rank test of the samples "
+    "of both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
+    "compared by their ratios to peers only. The exit status is 1 where a row became slower."
+)
 CATEGORIES = ("quick", "full", "benchmark")
 
 
@@ -34,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--matrix",
             type=Path,
-            default=Path("matrix.yaml"),
+            default=_default_matrix(),
             metavar="FILE",
             help="matrix file (default: %(default)s)",
         )
@@ -42,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return action
 
     listing = add("list", _list, "name the cases")
-    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ?")
+    listing.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ?, or parts of ids")
     listing.add_argument("--operation", action="append", metavar="NAME", help="cases of one operation (repeatable)")
     listing.add_argument("--category", action="append", choices=CATEGORIES, help="cases of a category (repeatable)")
     listing.add_argument("--json", action="store_true", help="as JSON, with dimensions and features")
@@ -52,19 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("run", _run, "run cases and print what was measured"),
     ):
         action = add(name, run, text)
-        action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?")
+        action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?, or parts of ids")
         if name != "show":
             action.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
-    add("validate", _validate, "read the file and expand it")
+    validate = add("validate", _validate, "read the file and expand it; with results, look for loose bounds")
+    validate.add_argument(
+        "--results", nargs="+", type=Path, metavar="RESULTS", default=[],
+        help="files of pytest --rocmkern-json: a bound ten times above all that was measured is a mistake",
+    )  # fmt: skip
     mutate = add("mutate", _mutate, "put seeded faults in and say which quick rows catch them")
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
     mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
+    compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
+    compare.add_argument("results", type=Path, metavar="RUN", help="file of a later run")
+    compare.add_argument("--effect", type=float, metavar="SHARE", help="smallest difference of medians (default: 0.05)")
+    compare.set_defaults(action=_compare)
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown (default: print it)")
     report.set_defaults(action=_report)
+
+
+def _default_matrix() -> Path:
+    """``matrix.yaml`` here, else that of the library: in the package where it is installed, else in its checkout."""
+    here, package = Path("matrix.yaml"), Path(__file__).parents[1]
+    installed = package / "matrix" / "matrix.yaml"
+    return here if here.exists() else installed if installed.exists() else package.parent / "matrix.yaml"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -126,32 +150,46 @@ def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[st
 def _run(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix import CaseFailure, run_case
 
-    target, failed = _target(arguments), 0
+    target, counts = _target(arguments), {"passed": 0, "failed": 0, "skipped": 0}
     for case in _matching(_cases(arguments), arguments.patterns):
         reason = case.skip_reason(target)
         if reason:
             print(f"skipped  {case.id}: {reason}")
+            counts["skipped"] += 1
             continue
         try:
             result = run_case(case, target)
         except CaseFailure as failure:
-            failed += 1
+            counts["failed"] += 1
             print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
             continue
+        counts["passed"] += 1
         print(f"passed   {case.id}")
         for comparison in result.comparisons:
             print(
                 f"         {comparison.output}: error {comparison.error:.3g}, bound {comparison.bound:.3g} "
                 f"({comparison.parts}), {comparison.share:.0%} of it"
             )
-    return 1 if failed else 0
+    print(f"on {target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
+    return 1 if counts["failed"] else 0
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    cases = _cases(arguments)
+    from rocmkern.matrix import load_cases
+    from rocmkern.matrix.bounds import judge_bounds, mistakes
+    from rocmkern.matrix.results import read
+
+    document, cases = load_cases(arguments.matrix)
     counts = ", ".join(f"{sum(case.category == name for case in cases)} {name}" for name in CATEGORIES)
     print(f"{arguments.matrix}: {len(cases)} cases ({counts})")
-    return 0
+    if not arguments.results:
+        return 0
+    bounds = judge_bounds(document, cases, [read(path) for path in arguments.results])
+    wrong = mistakes(document, bounds)
+    print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
+    unknown = sum(not bound.outputs for bound in bounds)
+    print(f"{len(bounds)} tolerances: {len(wrong)} refused, {unknown} without results")
+    return 1 if wrong else 0
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
@@ -178,6 +216,16 @@ def _mutate(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(records)} faults, {missed} not caught")
     return 1 if missed else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.regression import compare_runs
+    from rocmkern.matrix.results import read
+
+    runs = read(arguments.baseline), read(arguments.results)
+    comparison = compare_runs(*runs) if arguments.effect is None else compare_runs(*runs, arguments.effect)
+    print("\n".join(comparison.lines()))
+    return 1 if comparison.regressions else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -207,7 +255,7 @@ def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:
 
     ids, wanted = [case.id for case in cases], set()
     for pattern in patterns:
-        found = fnmatch.filter(ids, pattern)
+        found = fnmatch.filter(ids, pattern) or fnmatch.filter(ids, f"*{pattern}*")
         if not found:
             raise ArgumentError(
                 "PATTERN", pattern, f"what fits one of {len(ids)} ids;{nearest(pattern, ids)}".rstrip(";")

@@ -31,6 +31,8 @@ Local memory: one window of keys and one of values, ``block_n * (head_dim + valu
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rocmkern import tile as T
 
 LOG2_E = 1.4426950408889634
@@ -164,9 +166,9 @@ def flash_attention(
     end = max(0, min(any_end, begin + share * block_n))
 
     # The running softmax: maximum, denominator, numerator. A sink is a key that was seen before all others.
-    exponent_scale = scale * LOG2_E
+    exponent_scale = np.float32(scale * LOG2_E)
     if cfg.score_mods:
-        exponent_scale = LOG2_E
+        exponent_scale = np.float32(LOG2_E)
     m = T.full_rows(cfg, block_m, T.NEG_INF)
     l = T.full_rows(cfg, block_m, 0.0)
     if sinks.shape[0] > 0 and split == 0:

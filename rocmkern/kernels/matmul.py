@@ -2,24 +2,26 @@
 
 Shapes (any strides)::
 
-    a [A, B, M, K]   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]   bias [1, N] or [0, 0]
+    a [A, B, M, K], or [A, B, K, M] if cfg.left_transposed   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
+    bias [1, N] or [0, 0]
     out [splits, A, B, M, N]
 
 With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
 
 Mapping. A block computes ``block_m`` x ``block_n`` of one product and walks along K, ``block_k`` at a time; both sides
-are windows that move along. Its grid index is (row block and column block, B, A x split): row blocks first, so that
-blocks side by side share the columns of b, which is the weights of a model. With ``splits`` > 1 each block takes its
-share of K and writes a partial sum without bias and activation; `sum_splits` adds them up. That is for products of so
-few rows and columns that there are not enough blocks otherwise.
+are windows that move along, ``depth`` of them ahead. Its grid index is (row block and column block, B, A x split), see
+`product_block`. With ``splits`` > 1 each block takes its share of K and writes a partial sum without bias and
+activation; `sum_splits` adds them up. That is for products of so few rows and columns that there are not enough blocks
+otherwise.
 
-Local memory: one window of each side, ``(block_m + block_n) * block_k`` elements.
+Local memory: windows of each side, ``(block_m + block_n) * block_k`` elements in use and as many for each on its way.
 """
 
 from dataclasses import dataclass
 
 from rocmkern import tile as T
 from rocmkern.kernels.activations import activate
+from rocmkern.kernels.product_block import product_block
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,10 @@ class Config(T.Config):
     ----------
     block_m, block_n, block_k : int
         Rows and columns of a block's part of the product, and what it takes of K in a step.
-    transposed : bool
-        Whether b is stored as [N, K].
+    transposed, left_transposed : bool
+        Whether b is stored as [N, K], and a as [K, M].
+    group : int
+        See `product_block`.
     format : str
         Quantised format of b; ``""`` is none.
     """
@@ -40,6 +44,8 @@ class Config(T.Config):
     block_n: int = 16
     block_k: int = 16
     transposed: bool = True
+    left_transposed: bool = False
+    group: int = 0
     format: str = ""
 
     @property
@@ -76,29 +82,34 @@ def matmul(
     # Which part of which product.
     outer, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
     inner = T.block_id(cfg, 1)
-    row_blocks = (a.shape[2] + cfg.block_m - 1) // cfg.block_m
-    row0 = T.block_id(cfg, 0) % row_blocks * cfg.block_m
-    col0 = T.block_id(cfg, 0) // row_blocks * cfg.block_n
+    source = T.transposed(a[outer, inner], cfg.left_transposed)
+    row_blocks = (source.shape[0] + cfg.block_m - 1) // cfg.block_m
+    column_blocks = (out.shape[4] + cfg.block_n - 1) // cfg.block_n
+    row_block, column_block = product_block(cfg, T.block_id(cfg, 0), row_blocks, column_blocks)
+    row0, col0 = row_block * cfg.block_m, column_block * cfg.block_n
     row = T.row_index(cfg, cfg.block_m) + row0
-    valid = row < a.shape[2]
-    steps = (a.shape[3] + cfg.block_k - 1) // cfg.block_k
+    valid = row < source.shape[0]
+    steps = (source.shape[1] + cfg.block_k - 1) // cfg.block_k
     share = (steps + splits - 1) // splits * cfg.block_k
     begin = split * share
-    end = min(begin + share, a.shape[3])
+    end = min(begin + share, source.shape[1])
 
-    left = T.stage(cfg, a[outer, inner], cfg.block_m, cfg.block_k)
+    left = T.stage(cfg, source, cfg.block_m, cfg.block_k)
     right = T.stage(cfg, T.quantized(b[outer, inner], cfg.format, a), cfg.window_rows, cfg.window_columns)
-    left = T.fetch(left, row0, begin)
-    right = fetch_right(cfg, right, col0, begin)
+    for ahead in range(0, cfg.depth * cfg.block_k, cfg.block_k):
+        left = T.fetch(left, row0, begin + ahead)
+        right = fetch_right(cfg, right, col0, begin + ahead)
     acc = T.zeros(cfg, cfg.block_m, cfg.block_n)
     for k0 in range(begin, end, cfg.block_k):
         left = T.acquire(left)
         right = T.acquire(right)
-        left = T.fetch(left, row0, k0 + cfg.block_k)
-        right = fetch_right(cfg, right, col0, k0 + cfg.block_k)
+        left = T.fetch(left, row0, k0 + cfg.depth * cfg.block_k)
+        right = fetch_right(cfg, right, col0, k0 + cfg.depth * cfg.block_k)
         acc = T.dot(left, right, cfg.transposed, acc)
         left = T.release(left)
         right = T.release(right)
+    T.finish(left)
+    T.finish(right)
 
     if bias.shape[0] > 0:
         acc = acc + T.load_tile(cfg, bias, (0,), col0, cfg.block_n, valid)

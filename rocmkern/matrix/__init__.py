@@ -7,7 +7,7 @@ A project declares its own operations with `Operation`, `Dim`, `Feature`, `Outpu
 
 from __future__ import annotations
 
-from rocmkern.matrix.expand import Case, expand
+from rocmkern.matrix.expand import Case, expand, load_cases
 from rocmkern.matrix.inputs import Draw, make_call
 from rocmkern.matrix.loader import Document, load, loads, nearest
 from rocmkern.matrix.registry import (
@@ -50,6 +50,7 @@ __all__ = [
     "expand",
     "find_case",
     "load",
+    "load_cases",
     "loads",
     "make_call",
     "reproduce",
@@ -65,7 +66,7 @@ def find_case(path: str, case_id: str) -> Case:
     MatrixError
         When the file has a mistake, or no such case; the message names the nearest one.
     """
-    cases = {case.id: case for case in expand(load(path))}
+    cases = {case.id: case for case in load_cases(path)[1]}
     if case_id not in cases:
         raise MatrixError(f"unknown case {case_id!r};{nearest(case_id, cases)} {len(cases)} are known", file=str(path))
     return cases[case_id]

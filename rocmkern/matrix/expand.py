@@ -13,11 +13,15 @@ from __future__ import annotations
 import builtins
 import importlib
 import itertools
+import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from rocmkern.matrix.loader import Document, nearest, unknown_name
+from rocmkern.matrix.loader import Document, load, nearest, unknown_name
 from rocmkern.matrix.registry import Dim, Operation
 from rocmkern.matrix.schema import (
     ExpectError,
@@ -39,6 +43,8 @@ from rocmkern.runtime.errors import MatrixError
 
 ALL_ARRAYS = "all"
 OUT_ARRAY = "out"
+# Six axes of ten values are a million cases, which nobody meant and which would not come to an end.
+MAX_CASES = 100_000
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,22 @@ class Case:
         return self.memory.get(array, "contiguous")
 
 
+def load_cases(path: str | Path) -> tuple[Document, list[Case]]:
+    """A matrix file and its cases, read once for as long as the file does not change."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        document = load(path)  # which says why it cannot be read
+        return document, expand(document)
+    return _loaded(str(path), os.path.realpath(path), facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=8)
+def _loaded(path: str, real_path: str, modified: int, size: int) -> tuple[Document, list[Case]]:
+    document = load(path)
+    return document, expand(document)
+
+
 def expand(document: Document) -> list[Case]:
     """All cases of a matrix, in the order of the file.
 
@@ -149,7 +171,10 @@ def expand(document: Document) -> list[Case]:
     for group_name, group in document.matrix.groups.items():
         for index, row in enumerate(group.rows):
             path = ("groups", group_name, "rows", index)
-            for case in _RowExpansion(document, group_name, group, row, path).cases():
+            expansion = _RowExpansion(document, group_name, group, row, path)
+            if len(cases) + expansion.count() > MAX_CASES:
+                raise document.source.error(path, f"with this row there are more than {MAX_CASES} cases")
+            for case in expansion.cases():
                 if case.id in origins:
                     raise _ambiguous(document, case.id, path, origins[case.id])
                 origins[case.id] = path
@@ -221,6 +246,12 @@ class _RowExpansion:
             self.layers.append(document.matrix.operations[group.operation])
         if document.matrix.defaults:
             self.layers.append(document.matrix.defaults)
+
+    def count(self) -> int:
+        """How many cases the row has."""
+        row = self.row
+        several = (row.shapes, row.variants, self._setting("dtypes"), self._setting("memory"))
+        return math.prod(len(values) for values in (*several, *(row.axes or {}).values()) if values)
 
     def cases(self) -> Iterator[Case]:
         facts = self._facts()

@@ -9,7 +9,7 @@ import numpy as np
 from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.expand import Case
 from rocmkern.matrix.runner import compare_outputs, expected_outputs, reproduce
-from rocmkern.matrix.tolerance import DEFAULT_C, DEFAULT_U
+from rocmkern.matrix.tolerance import Rule, rule_of
 
 
 def describe_case(case: Case) -> list[str]:
@@ -74,17 +74,17 @@ def explain_case(case: Case, target: str) -> list[str]:
 def _bound(case: Case) -> list[str]:
     if case.operation.is_exact(case.features):
         return ["0: the operation is exact"]
-    tolerance = case.facts.tolerance
-    if tolerance is not None and tolerance.dtypes is not None and case.dtype not in tolerance.dtypes:
-        tolerance = None
-    if tolerance is not None and tolerance.absolute is not None:
-        return [f"{tolerance.absolute:g} for every element: {tolerance.reason}"]
-    c = DEFAULT_C if tolerance is None or tolerance.c is None else tolerance.c
-    u = DEFAULT_U if tolerance is None or tolerance.u is None else tolerance.u
+    tolerance, rule = case.facts.tolerance, rule_of(case.facts.tolerance, case.dtype)
+    if tolerance is None or rule == Rule():
+        reason = "the default"
+    else:
+        reason = tolerance.reason
+    if rule.absolute is not None:
+        return [f"{rule.absolute:g} for every element: {reason}"]
     lines = [
         "for each row of an output: max|out - ref64| <= max(c * e, u * ulp(max|ref64|))",
         "e: error of the straightforward algorithm in the compute dtype against float64, its final rounding included",
-        f"c = {c:g}, u = {u:g}: " + ("the default" if tolerance is None else tolerance.reason),
+        f"c = {rule.c:g}, u = {rule.u:g}: {reason}",
     ]
     call = _inputs.make_call(case)
     reference, baseline = expected_outputs(case, call)

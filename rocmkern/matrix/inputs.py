@@ -8,7 +8,7 @@ everywhere else, so a read beside an array shows in the result and a write besid
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,10 @@ class Draw:
         generator = inputs.get(name) or inputs.get(ALL_ARRAYS) or Normal(kind="normal")
         with np.errstate(over="ignore"):
             return generate(generator, shape, dtype, self.rng(name))
+
+    def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """``make()``, an array of this shape and dtype. Whoever wants no contents does not call it."""
+        return make()
 
 
 def generate(generator: Generator, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:

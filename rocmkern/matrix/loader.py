@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from rocmkern.matrix.registry import Registry
 from rocmkern.matrix.schema import Matrix
-from rocmkern.matrix.yaml_source import DataPath, Position, YamlSource, format_path, matrix_error, parse_yaml, read_yaml
+from rocmkern.matrix.yaml_source import DataPath, YamlSource, format_path, matrix_error, parse_yaml, read_yaml
 from rocmkern.runtime.errors import MatrixError
 
 # How many mistakes one message lists.
@@ -104,7 +104,7 @@ def _import_registry(module_name: str, source: YamlSource) -> Registry:
     path = ("registry",)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever the named module does while it is imported is a mistake of this line of the file.
         raise source.error(path, f"module {module_name!r} cannot be imported: {error}") from error
     operations = getattr(module, "OPERATIONS", None)
@@ -115,30 +115,30 @@ def _import_registry(module_name: str, source: YamlSource) -> Registry:
 
 def _translate(error: ValidationError, source: YamlSource) -> MatrixError:
     """One `MatrixError` for all mistakes that the models found; its position is the first one's."""
-    problems: dict[DataPath, tuple[bool, Position, str]] = {}
+    problems: dict[DataPath, Any] = {}
     for detail in error.errors(include_url=False):
         path, depth = _path_in_data(detail["loc"], source.data)
-        message, key = _message(detail, path, source)
         # A union reports one mistake per alternative; the alternative that came furthest is the one that was meant.
         if path not in problems or depth > 0:
-            problems.setdefault(path, (detail["type"] == "missing", source.position(path, key), message))
-    # What is missing comes last: a misspelled name is the cause more often than the consequence.
-    ordered = sorted(
-        _without_parents(problems).items(),
-        key=lambda item: (item[1][0], item[1][1].line, item[1][1].column, str(item[0])),
-    )
-    path, (_, position, message) = ordered[0]
-    for other, (_, place, text) in ordered[1:MAX_LISTED]:
-        message += f"\n{source.name}:{place.line}:{place.column}: {format_path(other)}: {text}"
+            problems.setdefault(path, detail)
+    parents = {path[:length] for path in problems for length in range(len(path))}
+
+    def place(path: DataPath) -> tuple[bool, int, int, str]:
+        # What is missing comes last: a misspelled name is the cause more often than the consequence.
+        position = source.position(path, _is_key(problems[path]))
+        return problems[path]["type"] == "missing", position.line, position.column, str(path)
+
+    ordered = sorted((path for path in problems if path not in parents), key=place)
+    lines = []
+    for path in ordered[:MAX_LISTED]:
+        position = source.position(path, _is_key(problems[path]))
+        lines.append((path, position, _message(problems[path], path, source)))
+    path, position, message = lines[0]
+    for other, at, text in lines[1:]:
+        message += f"\n{source.name}:{at.line}:{at.column}: {format_path(other)}: {text}"
     if len(ordered) > MAX_LISTED:
         message += f"\nand {len(ordered) - MAX_LISTED} more"
     return matrix_error(source.name, position, path, message)
-
-
-def _without_parents(problems: dict[DataPath, Any]) -> dict[DataPath, Any]:
-    paths = set(problems)
-    parents = {path for path in paths for other in paths if len(other) > len(path) and other[: len(path)] == path}
-    return {path: problem for path, problem in problems.items() if path not in parents}
 
 
 def _path_in_data(loc: tuple[Any, ...], data: Any) -> tuple[DataPath, int]:
@@ -160,25 +160,27 @@ def _holds(data: Any, part: Any) -> bool:
     return isinstance(data, dict) and part in data
 
 
-def _message(detail: Any, path: DataPath, source: YamlSource) -> tuple[str, bool]:
-    """Message of one mistake, and whether it concerns the key rather than the value."""
+def _is_key(detail: Any) -> bool:
+    """Whether a mistake concerns the key rather than the value."""
+    return detail["type"] == "extra_forbidden" or "[key]" in detail["loc"]
+
+
+def _message(detail: Any, path: DataPath, source: YamlSource) -> str:
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "extra_forbidden":
-        return unknown_name("key", path[-1], _allowed_keys(path[:-1], source.data)), True
+        return unknown_name("key", path[-1], _allowed_keys(path[:-1], source.data))
     if kind == "missing":
-        return "is missing", False
+        return "is missing"
     if kind in ("literal_error", "union_tag_invalid"):
         expected = context.get("expected") or context.get("expected_tags")
         names = [name.strip(" '") for name in str(expected).replace(" or ", ", ").split(",")]
-        tag = context.get("tag", given)
-        return unknown_name("value", tag, names), False
+        return unknown_name("value", context.get("tag", given), names)
     if kind == "union_tag_not_found":
-        return "needs a kind, for example {kind: normal}", False
+        return "needs a kind, for example {kind: normal}"
     if "[key]" in detail["loc"] or kind == "string_pattern_mismatch":
-        message = f"the name {given!r} must be lower-case letters, digits and underscores, starting with a letter"
-        return message, "[key]" in detail["loc"]
+        return f"the name {given!r} must be lower-case letters, digits and underscores, starting with a letter"
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{message[0].lower()}{message[1:]}; got {_short(given)}", False
+    return f"{message[0].lower()}{message[1:]}; got {_short(given)}"
 
 
 def _short(value: Any) -> str:

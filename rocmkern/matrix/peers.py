@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix.registry import Call, Peer, PeerUnavailable
+from rocmkern.targets import GPU_TARGETS
 
 
 def _torch() -> Any:
@@ -27,7 +28,7 @@ def _torch() -> Any:
 def _on(target: str) -> tuple[Any, Callable[[Any], Any]]:
     """PyTorch, and a function that brings an array (or None) to the device of a target."""
     torch, device = _torch(), "cpu"
-    if target in ("hip", "cuda"):
+    if target in GPU_TARGETS:
         if not torch.cuda.is_available() or (target == "hip") != bool(torch.version.hip):
             raise PeerUnavailable(f"this torch ({torch.__version__}) cannot use the device of the target {target}")
         device = "cuda"

@@ -71,7 +71,7 @@ class Result:
     reason : str
         Why it was skipped, or the last line of the failure.
     outputs : list of dict
-        ``output``, ``error``, ``bound``, ``share``, ``parts`` of each output that was compared.
+        ``output``, ``error``, ``bound``, ``share``, ``parts``, ``e``, ``ulp`` of each output that was compared.
     speed : dict, optional
         What `rocmkern.testing.bench.measure` returns.
     """

@@ -59,8 +59,8 @@ class CaseResult:
     comparisons: tuple[Comparison, ...] = field(default=())
 
     def record(self) -> dict[str, Any]:
-        """Plain data for reports: the measured error, bound and share of each output."""
-        names = ("output", "error", "bound", "share", "parts")
+        """Plain data for reports: what was measured of each output."""
+        names = ("output", "error", "bound", "share", "parts", "e", "ulp")
         outputs = [{name: asdict(comparison)[name] for name in names} for comparison in self.comparisons]
         return {"case": self.case, "target": self.target, "outputs": outputs}
 

@@ -118,7 +118,8 @@ class Masked(Model):
 class Tolerance(Model):
     """``max|out - ref64| <= max(c * e, u * ulp(max|ref64|))`` for each output row, or a fixed absolute bound.
 
-    With `dtypes` it holds for outputs of these dtypes only; the others keep c = u = 2.
+    With `dtypes` it holds for outputs of these dtypes only; the others keep c = u = 2. `loose` says why a bound is kept
+    although everything that was recorded stays below a tenth of it; otherwise validation with results refuses that.
     """
 
     c: Positive | None = None
@@ -126,6 +127,7 @@ class Tolerance(Model):
     absolute: Positive | None = None
     dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
     reason: Text
+    loose: Text | None = None
 
     @model_validator(mode="after")
     def _one_rule(self) -> Tolerance:

@@ -45,6 +45,44 @@ def ulp(value: Any, dtype: Any) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """The bound of an output: ``max(c * e, u * ulp)``, an absolute one, or 0 (`absolute` is 0)."""
+
+    c: float = DEFAULT_C
+    u: float = DEFAULT_U
+    absolute: float | None = None
+
+    def bound(self, e: Any, ulp: Any) -> Any:
+        """The bound of rows with these errors of the baseline and ulps."""
+        if self.absolute is not None:
+            return np.full(np.shape(e), self.absolute)
+        return np.maximum(self.c * e, self.u * ulp)
+
+    def describe(self, e: float, ulp: float) -> str:
+        """How the bound of a row came about."""
+        if self.absolute is not None:
+            return "absolute" if self.absolute else "exact"
+        return f"max({self.c:g} * {e:.4g}, {self.u:g} * ulp {ulp:.4g})"
+
+
+def rule_of(tolerance: Tolerance | None, dtype: str, exact: bool = False) -> Rule:
+    """The rule of an output of a dtype (``"f32"``) under what a row, its operation or the defaults say."""
+    if exact:
+        return Rule(absolute=0.0)
+    if tolerance is None or (tolerance.dtypes is not None and dtype not in tolerance.dtypes):
+        return Rule()
+    if tolerance.absolute is not None:
+        return Rule(absolute=tolerance.absolute)
+    return Rule(tolerance.c or DEFAULT_C, tolerance.u or DEFAULT_U)
+
+
+def dtype_name(dtype: Any) -> str:
+    """``"f32"`` for float32, and so on; other names as they are."""
+    name = np.dtype(dtype).name
+    return _NAMES.get(name, name)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """An output against its reference.
 
@@ -62,6 +100,8 @@ class Comparison:
         The values there.
     parts : str
         How the bound came about.
+    e, ulp : float
+        Of the worst row: error of the baseline, and distance of neighbouring numbers.
     out_range, ref_range : tuple of float
         Smallest and largest finite value.
     out_head, ref_head : tuple of float
@@ -79,6 +119,8 @@ class Comparison:
     got: float
     expected: float
     parts: str
+    e: float
+    ulp: float
     out_range: tuple[float, float]
     ref_range: tuple[float, float]
     out_head: tuple[float, ...]
@@ -141,7 +183,9 @@ def compare(
     regular = np.isfinite(out64) & ~special
     error = np.where(regular, np.abs(np.where(regular, out64, 0) - np.where(regular, ref64, 0)), 0.0)
     row_error = error.max(axis=1, initial=0.0)
-    bound, parts_of = _bound(out, ref64, base64, special, tolerance, exact)
+    e, unit = (np.zeros(len(ref64)),) * 2 if exact else _measures(ref64, base64, special, out.dtype)
+    rule = rule_of(tolerance, dtype_name(out.dtype), exact)
+    bound = rule.bound(e, unit)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(row_error == 0, 0.0, row_error / bound)
     within = bool((row_error <= bound).all())
@@ -158,7 +202,9 @@ def compare(
         index=index,
         got=float(out[index]) if index is not None else float("nan"),
         expected=float(reference[index]) if index is not None else float("nan"),
-        parts=parts_of(row) if share.size else "empty",
+        parts=rule.describe(e[row], unit[row]) if share.size else "empty",
+        e=float(e[row]) if share.size else 0.0,
+        ulp=float(unit[row]) if share.size else 0.0,
         out_range=_range(out64),
         ref_range=_range(ref64),
         out_head=tuple(out64.reshape(-1)[:_SHOWN].tolist()),
@@ -167,25 +213,11 @@ def compare(
     )
 
 
-def _bound(out: Any, ref64: Any, base64: Any, special: Any, tolerance: Tolerance | None, exact: bool) -> Any:
-    rows = ref64.shape[0]
-    if tolerance is not None and tolerance.dtypes is not None and _NAMES[out.dtype.name] not in tolerance.dtypes:
-        tolerance = None
-    if exact:
-        return np.zeros(rows), lambda row: "exact"
-    if tolerance is not None and tolerance.absolute is not None:
-        absolute = tolerance.absolute
-        return np.full(rows, absolute), lambda row: "absolute"
-    c = DEFAULT_C if tolerance is None or tolerance.c is None else tolerance.c
-    u = DEFAULT_U if tolerance is None or tolerance.u is None else tolerance.u
+def _measures(ref64: Any, base64: Any, special: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the error of the baseline, and the ulp of the largest value."""
     usable = ~special & np.isfinite(base64)
     e = np.where(usable, np.abs(np.where(usable, base64, 0) - np.where(usable, ref64, 0)), 0.0).max(axis=1, initial=0.0)
-    unit = ulp(np.where(special, 0.0, np.abs(ref64)).max(axis=1, initial=0.0), out.dtype)
-
-    def parts(row: int) -> str:
-        return f"max({c:g} * {e[row]:.4g}, {u:g} * ulp {unit[row]:.4g})"
-
-    return np.maximum(c * e, u * unit), parts
+    return e, ulp(np.where(special, 0.0, np.abs(ref64)).max(axis=1, initial=0.0), dtype)
 
 
 def _rows(array: np.ndarray) -> np.ndarray:

@@ -14,14 +14,11 @@ from typing import Any, NoReturn
 
 import yaml
 
+from rocmkern.matrix.yaml_nodes import MAX_DEPTH, MAX_VALUES, compose
 from rocmkern.runtime.errors import MatrixError
 
 # A path in the data: mapping keys and list indices from the root.
 DataPath = tuple[Any, ...]
-
-# An alias may be expanded many times; without a limit nine lines make a billion values.
-MAX_VALUES = 200_000
-MAX_DEPTH = 40
 
 _PREFIX = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
@@ -117,7 +114,7 @@ def _decode(raw: bytes, name: str) -> str:
 
 def _compose(text: str, name: str) -> yaml.Node:
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = compose(text)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         position = Position(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
@@ -128,8 +125,6 @@ def _compose(text: str, name: str) -> yaml.Node:
         raise matrix_error(name, position, (), _explain(error, text, position)) from None
     except yaml.YAMLError as error:
         raise matrix_error(name, Position(1, 1), (), f"not YAML: {error}") from None
-    except RecursionError:
-        raise matrix_error(name, Position(1, 1), (), f"nested deeper than {MAX_DEPTH} levels") from None
     except (ValueError, OverflowError) as error:
         # PyYAML converts escapes such as "\UFFFFFFFF" and version numbers without checking them first.
         raise matrix_error(name, Position(1, 1), (), f"not YAML: {error}") from None

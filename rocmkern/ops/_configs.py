@@ -6,6 +6,7 @@ bucket of the head dimension, whether scores are modified, and the element type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,9 +42,9 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    resident : dict of int to int
-        Blocks of several waves that a multiprocessor should hold at once in 2-byte attention without score
-        modifications, by bucket; where there is none the compiler chooses.
+    resident : dict of int to (int, int)
+        For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
+        multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
     turned : tuple of (int, int, int)
@@ -74,7 +75,7 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
-    resident: dict[int, int] = field(default_factory=dict)
+    resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     turned: tuple[int, int, int] = (64, 64, 4)
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -153,9 +154,10 @@ _NVIDIA = Blocks(
     resident_norms=(6, 4),
     rotated_rows=(2, 4),
 )
-# Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H100, TFLOP/s, full and
-# causal: (4, 32, 4096, 128) 462 and 423, with 128 rows and 8 warps 386 and 357; (8, 16, 2048, 64) 329 and 273.
-_HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: 4})
+# Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
+# causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
+# (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
+_HOPPER = replace(_NVIDIA, tall=(0, 0, 0), resident={64: (3, 128), 128: (3, 64)})
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Blocks(
@@ -190,12 +192,13 @@ def attention(
     tall_rows, tall_waves, widest = sizes.tall
     if 0 < 4 * tall_rows <= rows and dim <= widest and itemsize == 2 and not score_mods:
         block |= {"block_m": tall_rows, "waves": tall_waves}
+    keys = sizes.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and itemsize == 2 and not score_mods:
-        block["resident"] = sizes.resident.get(dim, 0)
+        block["resident"], keys = sizes.resident.get(dim, (0, keys))
     return flash_attention.Config(
         arch=arch,
         **block,
-        block_n=sizes.block_keys(block["block_m"], dim, itemsize),
+        block_n=keys,
         head_dim=dim,
         value_dim=dim,
         score_mods=score_mods,
@@ -251,8 +254,9 @@ def turned(config: type, arch: str) -> Any:
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
 
 
-#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves.
-Sizes = dict[int, tuple[int, int, int]]
+#: Tile rows of a block, smallest first, each with the block's columns, what it takes of K in a step, and its waves;
+#: then, if they are not 1 and 0, how many steps ahead are on their way, and the group of `product_block`.
+Sizes = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -261,22 +265,26 @@ class ProductBlocks:
 
     Attributes
     ----------
-    half, single : dict of int to (int, int, int)
+    half, single : dict of int to tuple of int
         For 2-byte elements and for float32: see `Sizes`.
-    gated_half, gated_single : dict of int to (int, int, int)
+    gated_half, gated_single : dict of int to tuple of int
         The same where a block computes two products at once; the columns are those of each.
+    few_half : dict of int to tuple of int
+        Instead of ``half`` where twice as many blocks would still run at once.
     """
 
     half: Sizes
     single: Sizes
     gated_half: Sizes
     gated_single: Sizes
+    few_half: Sizes = field(default_factory=dict)
 
 
-def _choose(sizes: Sizes, rows: int) -> tuple[int, int, int, int]:
-    """Rows, columns, step and waves of a block for so many rows."""
+def _choose(sizes: Sizes, rows: int) -> dict[str, Any]:
+    """What a configuration says of a block, for so many rows."""
     size = next((size for size in sizes if size >= rows), max(sizes))
-    return size, *sizes[size]
+    names = ("block_n", "block_k", "waves", "depth", "group")
+    return {"block_m": size, "depth": 1, **dict(zip(names, sizes[size], strict=False))}
 
 
 _INTERPRETER = {16: (16, 16, 1)}
@@ -300,10 +308,11 @@ _PRODUCT_TABLE = {
     ),
     # 16 rows a warp and two groups of four warps: both sides of a product stay in local memory for wgmma.
     "sm_90": ProductBlocks(
-        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)},
+        half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2, 16)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
-        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 128, 8)},
+        gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2, 16)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
+        few_half={128: (128, 64, 8, 5)},
     ),
 }
 
@@ -318,12 +327,34 @@ def product_rows(arch: str, itemsize: int) -> list[int]:
     return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
 
 
-def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Config:
-    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K]."""
-    sizes = _product_blocks(arch)
-    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+def product(
+    arch: str,
+    shape: tuple[int, int, int],
+    itemsize: int,
+    transposed: bool,
+    left_transposed: bool = False,
+    parallelism: int = 1,
+) -> matmul.Config:
+    """Variant of ``matmul``.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Number of products, rows of a, columns of b.
+    transposed, left_transposed : bool
+        Whether b is [N, K], and a is [K, M]. The latter makes a difference only where several windows are on their way,
+        and is left alone elsewhere.
+    parallelism : int
+        Small blocks that run at once, two for one of many waves.
+    """
+    sizes, (count, rows, columns) = _product_blocks(arch), shape
+    block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    if itemsize == 2 and block["block_m"] in sizes.few_half:
+        blocks = count * -(-rows // block["block_m"]) * -(-columns // block["block_n"])
+        if 4 * blocks <= parallelism:
+            block = _choose(sizes.few_half, block["block_m"])
     return matmul.Config(
-        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=transposed
+        arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["depth"] > 1
     )
 
 
@@ -331,6 +362,7 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool) -> matmul.Con
 _QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTISED_TABLE = {
     **_PRODUCT_TABLE,
+    "sm_90": replace(_PRODUCT_TABLE["sm_90"], half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)}),
     "cpu-": ProductBlocks(_QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU),
 }
 
@@ -338,17 +370,15 @@ _QUANTISED_TABLE = {
 def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
     """Variant of ``matmul`` for so many rows of a and quantised weights."""
     sizes = _product_blocks(arch, _QUANTISED_TABLE)
-    block_m, block_n, block_k, waves = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    return matmul.Config(
-        arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True, format=format
-    )
+    block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    return matmul.Config(arch=arch, **block, transposed=True, format=format)
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     """Variant of ``gated_mlp`` for so many rows of x."""
     sizes = _product_blocks(arch)
-    block_m, block_n, block_k, waves = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
-    return gated_mlp.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k)
+    block = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
+    return gated_mlp.Config(arch=arch, **block)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

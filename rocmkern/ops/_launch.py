@@ -31,6 +31,14 @@ def target_for(array: Any) -> Any:
     return target_of(array.place) if isinstance(array, DeviceView) else current_target()
 
 
+def stream_of(array: Any, stream: Any) -> Any:
+    """The stream of all launches of an operation, of which `array` is an argument; ``stream`` is what was asked for.
+
+    A later launch may see nothing but inner results and a new result, and would go elsewhere by itself.
+    """
+    return _streams.choose(array.owner.manager, [array], stream) if isinstance(array, DeviceView) else stream
+
+
 def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list, stream: Any) -> None:
     if not all(grid):
         return

@@ -10,7 +10,7 @@ import numpy as np
 from rocmkern.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
-from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, inner_result, launch, target_for
+from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, inner_result, launch, stream_of, target_for
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -115,6 +115,7 @@ def launch_attention(
     if num_splits == 1:
         launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
         return
+    stream = stream_of(q, stream)
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
         inner_result(part_shape, FLOAT32, q, target, stream) as part,

@@ -9,7 +9,7 @@ import numpy as np
 from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
-from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, target_for
+from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, stream_of, target_for
 
 _ACTIVATIONS = {
     None: 0,
@@ -20,6 +20,7 @@ _ACTIVATIONS = {
 }
 #: Steps along K that a block of a split product should have at least.
 _STEPS_PER_SPLIT = 4
+_MANY_WAVES = 8
 
 
 def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
@@ -28,7 +29,9 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
-    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed)
+    across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
+    shape = a.shape[0] * a.shape[1], a.shape[2], out.shape[3]
+    cfg = _configs.product(target.arch, shape, b.itemsize, transposed, across, target.parallelism)
     launch_product(target, cfg, a, b.swapaxes(2, 3) if transposed else b, bias, out, activation, stream)
 
 
@@ -41,9 +44,13 @@ def launch_product(
     blocks = ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n)
     splits = 1
     if depth:
-        wanted = ceil_div(2 * target.parallelism, max(blocks * inner * outer, 1))
+        few = max(blocks * inner * outer, 1)
+        # A block of many waves has a multiprocessor to itself, where two small ones would be.
+        wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)
         splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
 
+    if cfg.left_transposed:
+        a = a.swapaxes(2, 3)
     no_bias = absent(0, 2, out.dtype)
     bias = no_bias if bias is None else bias
     grid = (blocks, inner, outer * splits)
@@ -51,6 +58,7 @@ def launch_product(
     if splits == 1:
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
+    stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
         launch(target, matmul.matmul, cfg, grid, [a, b, no_bias, parts, 0, splits], stream)
         cfg = _configs.line(sum_splits.Config, target.arch)
@@ -74,6 +82,7 @@ def launch_mlp(
     target = target_for(x)
     outer, inner, rows, _ = x.shape
     hidden_size = w_up.shape[0]
+    stream = stream_of(x, stream)
 
     def weights(w: Any) -> Any:
         """A weight as the right side of every product."""

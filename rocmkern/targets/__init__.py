@@ -17,7 +17,9 @@ from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
 
-NAMES = ("hip", "cuda", "cpu", "python")
+#: Targets that run on a graphics card, and all targets, best first.
+GPU_TARGETS = ("hip", "cuda")
+NAMES = (*GPU_TARGETS, "cpu", "python")
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _get(name: str) -> Any:
         from rocmkern.targets.cpu import CpuTarget
 
         return CpuTarget()
-    if name in ("hip", "cuda"):
+    if name in GPU_TARGETS:
         from rocmkern.runtime.devices import open_device
 
         return target_of(open_device(name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
+from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
+from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.check import check_consumed
@@ -50,6 +53,8 @@ class CompiledKernel:
         Threads of a block.
     local_bytes : int
         Dynamic shared memory of a block, in bytes.
+    maps : tuple of TensorMap
+        What it takes behind the words.
     """
 
     name: str
@@ -57,6 +62,7 @@ class CompiledKernel:
     words: int
     threads: int
     local_bytes: int
+    maps: tuple[TensorMap, ...] = ()
 
 
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
@@ -90,13 +96,14 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     n_words = sum(entry.words_of(p) for _, p in kernel.parameters)
     text = TEMPLATE.format(
         words=", ".join(f"w{i}" for i in range(n_words)),
-        arguments=",\n        ".join(source.argument_expressions(kernel, dtypes, "w{}")),
+        arguments=",\n        ".join(_argument_expressions(kernel, cfg, dtypes)),
     )
     space: dict[str, Any] = {
         "CFG": lowering.bound_config(cfg),
         "body": lowering.device_function(kernel),
         "config": entry.config,
         "float32": entry.float32,
+        "mapped": entry.mapped,
         "tensor": entry.tensor,
     }
     exec(compile(text, f"<{kernel.__name__}>", "exec"), space)
@@ -118,7 +125,18 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
         lowering.COMPUTE_CAPABILITY.reset(token)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]
     ends = [int(n) for n in re.findall(rf"{lowering.LOCAL_MEMORY_SYMBOL}(\d+)", ptx)]
-    return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0))
+    ptx, maps = with_maps(ptx, lowering.MAP_SYMBOL)
+    return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps)
+
+
+def _argument_expressions(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> list[str]:
+    """As `source.argument_expressions`; what is read can have a tensor map where several windows are on their way."""
+    expressions, at = source.argument_expressions(kernel, dtypes, "w{}"), 0
+    for i, (_, parameter) in enumerate(kernel.parameters):  # type: ignore[attr-defined]
+        if cfg.depth > 1 and parameter.kind == "tensor" and not parameter.output:
+            expressions[i] = f"mapped({expressions[i]}, {at})"
+        at += entry.words_of(parameter)
+    return expressions
 
 
 def compute_capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
@@ -134,7 +152,7 @@ class LoadedKernel(LoadedVariant):
     def __init__(self, kernel: CompiledKernel):
         from cuda.bindings import driver
 
-        super().__init__(kernel.name, kernel.words, PARAMETERS_END)
+        super().__init__(kernel.name, kernel.words, PARAMETERS_END, len(kernel.maps), MAP_BYTES)
         self.kernel, self._driver = kernel, driver
         self._module = _check(driver, driver.cuModuleLoadData(kernel.ptx.encode() + b"\0"))
         self._function = _check(driver, driver.cuModuleGetFunction(self._module, kernel.name.encode()))
@@ -143,15 +161,34 @@ class LoadedKernel(LoadedVariant):
             _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.local_bytes))
         self._streams: dict[int, Any] = {}
 
-    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
+    def takes(self, words: Sequence[int]) -> bool:
+        return all(each.encode(each.words(words)) for each in self.kernel.maps)
+
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = self._driver.CUstream(stream)
         kernel = self.kernel
-        return functools.partial(
+        lists = (parameters.pointers, 0) if kernel.maps else (0, parameters.address)
+        start = functools.partial(
             self._driver.cuLaunchKernel,
-            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, 0, parameters,
+            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
         )  # fmt: skip
+        return functools.partial(self._with_maps, start, parameters.words, []) if kernel.maps else start
+
+    def _with_maps(self, start: Callable[[], tuple], words: Any, known: list) -> tuple:
+        """Launch with the tensor maps of the words; ``known`` holds the words that those at hand were made of."""
+        tensors = [each.words(words) for each in self.kernel.maps]
+        if tensors != known:
+            at = 8 * self.kernel.words
+            for each, tensor in zip(self.kernel.maps, tensors, strict=True):
+                encoded = each.encode(tensor)
+                if encoded is None:
+                    raise TargetError(f"kernel {self.kernel.name}: the copy engine does not take a tensor at {tensor}")
+                struct.pack_into(f"={MAP_BYTES}s", words, at, encoded)
+                at += MAP_BYTES
+            known[:] = tensors
+        return start()
 
     def _fail(self, status: Any) -> None:
         raise TargetError(f"kernel {self.kernel.name}: the CUDA driver reports {status.name}")

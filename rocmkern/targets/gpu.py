@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import hashlib
 import pickle
@@ -50,13 +51,17 @@ class LoadedVariant(ABC):
         The kernel's name, for people.
     count : int
         Number of launch words.
-    end : int
-        What ends the driver's list of parameters, see `ParameterBuffer`.
+    end, more, nbytes : int
+        See `ParameterBuffer`.
     """
 
-    def __init__(self, title: str, count: int, end: int):
-        self._title, self._count, self._end = title, count, end
-        self._parameters = ThreadParameters(count, end)
+    def __init__(self, title: str, count: int, end: int, more: int = 0, nbytes: int = 0):
+        self._title, self._count, self._layout = title, count, (count, end, more, nbytes)
+        self._parameters = ThreadParameters(*self._layout)
+
+    def takes(self, words: Sequence[int]) -> bool:
+        """Whether the variant can be launched with these words. One with ``cfg.depth`` 1 can be with any."""
+        return True
 
     def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
         """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
@@ -64,7 +69,7 @@ class LoadedVariant(ABC):
 
     def prepare(self, grid: Sequence[int], words: Sequence[int], stream: int) -> PreparedLaunch:
         """The same launch, to be made later and more than once."""
-        return self._prepared(ParameterBuffer(self._count, self._end), grid, words, stream)
+        return self._prepared(ParameterBuffer(*self._layout), grid, words, stream)
 
     def _prepared(
         self, parameters: ParameterBuffer, grid: Sequence[int], words: Sequence[int], stream: int
@@ -72,10 +77,10 @@ class LoadedVariant(ABC):
         if len(words) != self._count:
             raise TargetError(f"kernel {self._title} takes {self._count} launch words, got {len(words)}")
         parameters.fill(*words)
-        return PreparedLaunch(parameters, self._call(grid, stream, parameters.address), self._fail)
+        return PreparedLaunch(parameters, self._call(grid, stream, parameters), self._fail)
 
     @abstractmethod
-    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
         """The driver's launch call with everything given; it returns ``(status,)``."""
 
     @abstractmethod
@@ -149,6 +154,8 @@ class GpuTarget(ABC):
         words = pack(kernel, args)
         with self.device.current():
             variant = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
+            if not variant.takes(words):
+                variant = self._variant(kernel, dataclasses.replace(cfg, depth=1), dtypes)
             variant.launch(grid, words, handle)
         manager.track(kernel.__name__, handle)
         if _thread.observer is not None:

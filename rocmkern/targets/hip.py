@@ -22,6 +22,7 @@ from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import source
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
+from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.check import check_consumed
@@ -144,11 +145,11 @@ class LoadedKernel(LoadedVariant):
         self._function = _check("hipModuleGetFunction", found)
         self._streams: dict[int, Any] = {}
 
-    def _call(self, grid: Sequence[int], stream: int, parameters: int) -> Callable[[], tuple]:
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = hip.ihipStream_t(stream)
-        extra = HipModuleLaunchKernel_extra(parameters)
+        extra = HipModuleLaunchKernel_extra(parameters.address)
         return functools.partial(
             hip.hipModuleLaunchKernel, self._function, *grid, self.kernel.threads, 1, 1, 0, handle, None, extra
         )

@@ -61,13 +61,21 @@ def library_fingerprint(target: str) -> str:
     A change in any of them makes old variants useless.
     """
     digest = hashlib.sha256()
-    root = Path(__file__).resolve().parent.parent
-    for folder in ("tile", "targets"):
-        for path in sorted((root / folder).glob("*.py")):
-            if path.stem in TARGETS and path.stem != target:
-                continue
-            digest.update(path.name.encode() + path.read_bytes())
+    for path in library_files(target):
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def library_files(target: str) -> list[Path]:
+    """The files of `tile` and `targets`, except modules and packages named after another target."""
+    root = Path(__file__).resolve().parent.parent
+    others = set(TARGETS) - {target}
+    return [
+        path
+        for folder in (root / "tile", root / "targets")
+        for path in sorted(folder.rglob("*.py"))
+        if Path(path.relative_to(folder).parts[0]).stem not in others
+    ]
 
 
 def kernel_fingerprint(kernel: Callable) -> str:

@@ -40,7 +40,8 @@ def tensors(kernel: Callable, args: Sequence[Any]) -> Iterator[tuple[int, Any, b
 class ParameterBuffer:
     """Launch words as the drivers of CUDA and HIP read them during a launch.
 
-    They are passed as one buffer (``CU_LAUNCH_PARAM_BUFFER_POINTER``), because a kernel takes nothing but 64-bit words.
+    They are passed as one buffer (``CU_LAUNCH_PARAM_BUFFER_POINTER``), because a kernel takes nothing but 64-bit words;
+    one that takes more is given the address of each parameter, since the compiler decides how they are laid out.
 
     Parameters
     ----------
@@ -48,26 +49,33 @@ class ParameterBuffer:
         Number of words.
     end : int
         What ends the list of parameters: ``CU_LAUNCH_PARAM_END`` is 0, ``HIP_LAUNCH_PARAM_END`` 3.
+    more, nbytes : int
+        Number of the parameters that follow the words, and bytes of each, a multiple of 8.
 
     Attributes
     ----------
     words : ctypes array
-        The words; they may be changed between launches.
+        The words, then the bytes of the other parameters; they may be changed between launches.
     address : int
         What the driver is given as ``extra``.
+    pointers : int
+        What it is given as ``kernelParams`` where there are more parameters.
     """
 
-    def __init__(self, count: int, end: int):
-        self.words = (ctypes.c_int64 * count)()
+    def __init__(self, count: int, end: int, more: int = 0, nbytes: int = 0):
+        self.words = (ctypes.c_int64 * (count + more * nbytes // 8))()
         self._size = ctypes.c_size_t(ctypes.sizeof(self.words))
         pointer, size = ctypes.addressof(self.words), ctypes.addressof(self._size)
         self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, end)
         self.address = ctypes.addressof(self._extra)
+        places = [8 * i for i in range(count)] + [8 * count + nbytes * i for i in range(more)] if more else []
+        self._pointers = (ctypes.c_void_p * len(places))(*(pointer + place for place in places))
+        self.pointers = ctypes.addressof(self._pointers)
         self.fill = functools.partial(struct.Struct(f"={count}q").pack_into, self.words, 0)
 
 
 class ThreadParameters(threading.local):
     """A `ParameterBuffer` for each thread, for launches whose words are all new."""
 
-    def __init__(self, count: int, end: int):
-        self.buffer = ParameterBuffer(count, end)
+    def __init__(self, count: int, end: int, more: int = 0, nbytes: int = 0):
+        self.buffer = ParameterBuffer(count, end, more, nbytes)

@@ -11,8 +11,8 @@ import numpy as np
 from rocmkern.matrix import Case, CaseFailure, PeerUnavailable, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import Call, resolve
+from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.clocks import DeviceClock, HostClock
-from rocmkern.testing.devices import GPU_TARGETS
 from rocmkern.testing.roofs import roof
 
 Clock = HostClock | DeviceClock
@@ -44,8 +44,9 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
     -------
     dict
         ``wall_s`` (median; on a GPU the time between device events), on a CPU ``cpu_s``, ``spread`` (quartile distance
-        over median), ``rounds``, ``flop_per_s`` and ``byte_per_s``, ``roof`` (see `rocmkern.testing.roofs.roof`), and
-        ``peers``: for each its medians and ``ratio``, peer / kernel (above 1: the kernel is faster), or
+        over median), ``rounds``, ``counts`` (which of the two counts) and its ``samples``, ``flop_per_s`` and
+        ``byte_per_s``, ``roof`` (see `rocmkern.testing.roofs.roof`), and ``peers``: for each its medians and
+        ``samples`` and ``ratio``, peer / kernel (above 1: the kernel is faster), or
         ``unavailable`` with the reason.
     """
     import rocmkern
@@ -158,6 +159,7 @@ def _check_agreement(case: Case, name: str, ours: Any, theirs: Any) -> None:
 def _speed(case: Case, kernel: Clock, peers: dict[str, Clock], unavailable: dict[str, str]) -> dict[str, Any]:
     medians = kernel.medians()
     speed: dict[str, Any] = {**medians, "spread": kernel.spread(), "rounds": kernel.rounds}
+    speed |= {"counts": kernel.counts, "samples": kernel.samples}
     if case.operation.flops is not None:
         speed["flop_per_s"] = case.operation.flops(case) / medians["wall_s"]
     if case.operation.nbytes is not None:
@@ -168,6 +170,7 @@ def _speed(case: Case, kernel: Clock, peers: dict[str, Clock], unavailable: dict
             "ratio": theirs[kernel.counts] / medians[kernel.counts],
             "wall_ratio": theirs["wall_s"] / medians["wall_s"],
             "bar": case.facts.bars.get(name),
+            "samples": peer.samples,
         }
         for name, peer in peers.items()
     } | {name: {"unavailable": reason} for name, reason in unavailable.items()}

@@ -43,6 +43,11 @@ class HostClock:
         """How often it ran."""
         return len(self.wall)
 
+    @property
+    def samples(self) -> list[float]:
+        """What counts, of each run."""
+        return _rounded(self.cpu)
+
     def spread(self) -> float:
         """Distance of the quartiles of what counts, relative to the median."""
         return _spread(self.cpu)
@@ -91,9 +96,19 @@ class DeviceClock:
         """How often it ran."""
         return len(self.seconds)
 
+    @property
+    def samples(self) -> list[float]:
+        """What counts, of each run."""
+        return _rounded(self.seconds)
+
     def spread(self) -> float:
         """Distance of the quartiles, relative to the median."""
         return _spread(self.seconds)
+
+
+def _rounded(values: list[float]) -> list[float]:
+    """Seven digits are more than a clock has, and keep files of results small."""
+    return [float(f"{value:.7g}") for value in values]
 
 
 def _spread(values: list[float]) -> float:

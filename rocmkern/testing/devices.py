@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.targets import NAMES
 
-TARGETS = ("hip", "cuda", "cpu", "python")
-GPU_TARGETS = ("hip", "cuda")
 # Under test the shared manager may hold this share more or less of the driver's free memory at the end than before.
 LEAK_PERCENT = 5
 GIB = 1 << 30
@@ -20,7 +19,7 @@ GIB = 1 << 30
 
 def usable_targets() -> tuple[str, ...]:
     """The targets that work on this machine, best first."""
-    return tuple(target for target in TARGETS if target_reason(target) is None)
+    return tuple(target for target in NAMES if target_reason(target) is None)
 
 
 @cache
@@ -42,10 +41,10 @@ def chosen_targets(config: pytest.Config) -> tuple[str, ...]:
         return usable_targets()
     names = tuple(name.strip() for name in option.split(",") if name.strip())
     for name in names or ("",):
-        if name not in TARGETS:
+        if name not in NAMES:
             from rocmkern.matrix.loader import unknown_name
 
-            raise pytest.UsageError(f"--rocmkern-target: {unknown_name('target', name, TARGETS)}")
+            raise pytest.UsageError(f"--rocmkern-target: {unknown_name('target', name, NAMES)}")
     return names
 
 

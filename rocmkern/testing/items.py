@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, expand, load, reproduce, run_case
+from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce, run_case
 from rocmkern.matrix.fuzz import FuzzFailure, fuzz
+from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing import bench
-from rocmkern.testing.devices import GPU_TARGETS, chosen_targets, device_lock, target_reason
+from rocmkern.testing.devices import chosen_targets, device_lock, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
 
 MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
@@ -23,8 +24,7 @@ class MatrixFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """Expand the file; a mistake in it is a collection error with its position."""
         try:
-            document = load(self.path)
-            cases = expand(document)
+            document, cases = load_cases(self.path)
         except MatrixError as error:
             raise self.CollectError(str(error)) from None
         targets = chosen_targets(self.config)

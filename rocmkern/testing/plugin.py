@@ -11,6 +11,8 @@ Configuration of a project, in ``pyproject.toml``::
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
 * ``--rocmkern-fuzz N`` draws N rows for each operation that declares a domain, and prints the smallest one that fails;
 * ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
+* ``--rocmkern-compare FILE`` compares benchmark rows with those of an earlier such file; a row that became slower by a
+  rank test and by 5 % fails the run (see `rocmkern.matrix.regression`);
 * ``--require-gpu`` makes the lack of a GPU an error instead of skips.
 
 In a project without a matrix file this module does nothing and imports nothing.
@@ -28,6 +30,8 @@ MATRIX_INI = "rocmkern_matrix"
 PROPERTY = "rocmkern"
 # On every report of a case, also where it was skipped or failed: which case, on which target.
 CASE_PROPERTY = "rocmkern_case"
+BASELINE = pytest.StashKey[Any]()
+COMPARED = pytest.StashKey[list[str]]()
 MARKERS = {
     "quick": "rows of the matrix that run in a bare pytest",
     "full": "rows of the matrix that take longer; run with -m full or --rocmkern-all",
@@ -64,6 +68,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--rocmkern-json", default=None, metavar="FILE", help="write the results to a file, for rocmkern matrix report"
     )
+    group.addoption(
+        "--rocmkern-compare",
+        default=None,
+        metavar="FILE",
+        help="compare benchmark rows with an earlier --rocmkern-json file: a row regressed if a two-sided Mann-Whitney "
+        "rank test of the samples has p < 0.01 and the medians differ by --rocmkern-effect; then the run fails. "
+        "Other devices are compared by ratios to peers only",
+    )
+    group.addoption(
+        "--rocmkern-effect",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="smallest relative difference of medians that is no noise (default: %(default)s)",
+    )
     group.addoption("--rocmkern-label", default="", metavar="TEXT", help="name of this run in reports")
     group.addoption(
         "--rocmkern-emulated",
@@ -98,7 +117,11 @@ def matrix_files(config: pytest.Config) -> list[Path]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse to start without a GPU if one is required."""
+    """Refuse to start without a GPU if one is required, or without the baseline of a comparison."""
+    if session.config.getoption("rocmkern_compare"):
+        from rocmkern.testing.results import baseline
+
+        session.config.stash[BASELINE] = baseline(session.config)
     if not session.config.getoption("require_gpu"):
         return
     from rocmkern.testing.devices import gpu_reason
@@ -106,6 +129,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reason = gpu_reason()
     if reason is not None:
         raise pytest.UsageError(f"--require-gpu: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Compare with the baseline: a benchmark row that became slower fails the run."""
+    config = session.config
+    terminalreporter = config.pluginmanager.get_plugin("terminalreporter")
+    if BASELINE not in config.stash or terminalreporter is None:
+        return
+    from rocmkern.testing.results import compare
+
+    lines, regressed = compare(terminalreporter.stats, config, config.stash[BASELINE])
+    config.stash[COMPARED] = lines
+    if regressed and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -167,6 +204,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     _summarise_skips(terminalreporter)
     _summarise_accuracy(terminalreporter)
     _summarise_benchmarks(terminalreporter)
+    if COMPARED in config.stash:
+        terminalreporter.section("speed against the baseline")
+        for line in config.stash[COMPARED]:
+            terminalreporter.line(line)
     if config.getoption("rocmkern_json"):
         from rocmkern.testing.results import collect
 

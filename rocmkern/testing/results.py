@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rocmkern.matrix import expand, load
-from rocmkern.matrix.results import Result, Run, environment_of, labels_of, result_of, write
+from rocmkern.matrix import MatrixError, load_cases
+from rocmkern.matrix.regression import compare_runs
+from rocmkern.matrix.results import Result, Run, environment_of, labels_of, read, result_of, write
 from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
 
@@ -19,7 +20,32 @@ _OUTCOMES = {"passed": "passed", "skipped": "skipped", "xfailed": "failed", "fai
 
 def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
     """Write the file of ``--rocmkern-json`` from the reports of a run; returns a line that says so."""
-    cases = {case.id: case for path in matrix_files(config) for case in expand(load(path))}
+    run = run_of(stats, config)
+    path = Path(config.invocation_params.dir, config.getoption("rocmkern_json"))
+    write(path, run)
+    return f"results of {len(run.results)} cases: {path}"
+
+
+def baseline(config: pytest.Config) -> Run:
+    """The run of ``--rocmkern-compare``; what is wrong with the file is a usage error."""
+    try:
+        return read(Path(config.invocation_params.dir, config.getoption("rocmkern_compare")))
+    except MatrixError as error:
+        raise pytest.UsageError(f"--rocmkern-compare: {error}") from None
+
+
+def compare(stats: Mapping[str, list[Any]], config: pytest.Config, before: Run) -> tuple[list[str], bool]:
+    """Lines on what changed since the baseline, and whether something became slower or nothing could be compared."""
+    try:
+        comparison = compare_runs(before, run_of(stats, config), config.getoption("rocmkern_effect"))
+    except MatrixError as error:
+        return [f"--rocmkern-compare: {error}"], True
+    return comparison.lines(), bool(comparison.regressions)
+
+
+def run_of(stats: Mapping[str, list[Any]], config: pytest.Config) -> Run:
+    """What a run of pytest measured, from its reports."""
+    cases = {case.id: case for path in matrix_files(config) for case in load_cases(path)[1]}
     results: dict[tuple[str, str], Result] = {}
     for kind, outcome in _OUTCOMES.items():
         for report in stats.get(kind, ()):
@@ -35,9 +61,7 @@ def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
             results[case.id, target] = result_of(case, target, outcome, _reason(report), record)
     targets = [target for target in chosen_targets(config) if target_reason(target) is None]
     environment = environment_of(targets, config.getoption("rocmkern_label"), config.getoption("rocmkern_emulated"))
-    path = Path(config.invocation_params.dir, config.getoption("rocmkern_json"))
-    write(path, Run(environment, list(results.values()), labels_of(cases.values())))
-    return f"results of {len(results)} cases: {path}"
+    return Run(environment, list(results.values()), labels_of(cases.values()))
 
 
 def _reason(report: Any) -> str:

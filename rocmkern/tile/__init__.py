@@ -26,6 +26,7 @@ from rocmkern.tile.api import (
     dot_tn,
     exp2,
     fetch,
+    finish,
     full_rows,
     gelu,
     gelu_tanh,
@@ -67,6 +68,7 @@ from rocmkern.tile.api import (
     store_tile,
     tanh,
     total,
+    transposed,
     where,
     zeros,
 )
@@ -97,6 +99,7 @@ __all__ = [
     "dot_tn",
     "exp2",
     "fetch",
+    "finish",
     "full_rows",
     "gelu",
     "gelu_tanh",
@@ -138,6 +141,7 @@ __all__ = [
     "store_tile",
     "tanh",
     "total",
+    "transposed",
     "where",
     "zeros",
 ]

@@ -19,7 +19,8 @@ operand
     A tile that is ready to be the left side of a product: `Operand`.
 stage
     A window of ``[N, K]`` elements of a 2-D tensor in local memory, filled by `fetch`, used between `acquire` and
-    `release`: `Stage`. One window may be in use while the next one is on its way. Either side of a product may be one.
+    `release`: `Stage`. One window may be in use while the next ones, ``cfg.depth`` of them, are on their way. Either
+    side of a product may be one.
 
 Rules
 -----
@@ -72,6 +73,8 @@ class Config:
     resident : int
         Blocks that a multiprocessor should hold at once, which bounds the registers of a lane on NVIDIA GPUs; 0: the
         compiler chooses.
+    depth : int
+        Windows of a stage that may be on their way at once. A target may allow only 1.
     """
 
     arch: str = "python"
@@ -79,6 +82,7 @@ class Config:
     line: int = 0
     wave_rows: int = 16
     resident: int = 0
+    depth: int = 1
 
 
 @dataclass(frozen=True)
@@ -257,13 +261,13 @@ class Operand(_Owned):
 class Stage:
     """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released. Use the functions below."""
 
-    __slots__ = ("_dead", "acquired", "fetched", "k", "n", "paged", "pages", "source", "window")
+    __slots__ = ("_dead", "acquired", "depth", "fetched", "k", "n", "paged", "pages", "source", "window")
 
-    def __init__(self, source: np.ndarray, n: int, k: int, paged: bool):
-        self.source, self.n, self.k = source, n, k
+    def __init__(self, source: np.ndarray, n: int, k: int, paged: bool, depth: int):
+        self.source, self.n, self.k, self.depth = source, n, k, depth
         self.paged = paged  # whether `paged` says where the rows are
         self.pages: tuple[np.ndarray, np.ndarray, int] | None = None
-        self.fetched: tuple[int, int] | None = None  # first row and column of the window that is on its way
+        self.fetched: tuple[tuple[int, int], ...] = ()  # first row and column of each window that is on its way
         self.acquired = False
         self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
         self._dead: str | None = None
@@ -717,8 +721,8 @@ def softmax_step(
         l'   = l * 2 ** ((m - base) * scale) + rowsum(p)
         acc' = acc * 2 ** ((m - base) * scale)
 
-    A target may keep an older, smaller maximum while no exponent exceeds 8 (in base 2): the quotient
-    ``acc / l`` and ``m * scale + log2(l)`` do not depend on it.
+    A target may take another base, and return it as m', as long as no exponent exceeds 8 (in base 2): an older, smaller
+    maximum, or that of these scores alone. The quotient ``acc / l`` and ``m * scale + log2(l)`` do not depend on it.
 
     Parameters
     ----------
@@ -795,6 +799,13 @@ def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, va
     return Operand(_gather(x, index, col0, k, valid))
 
 
+def transposed(x: np.ndarray, swap: bool) -> np.ndarray:
+    """A tensor with 2 axes, the axes swapped if ``swap``, which is known when the kernel is compiled."""
+    if x.ndim != 2:
+        raise TileError(f"transposed: the tensor must have 2 axes, got {_show(x)}")
+    return x.T if swap else x
+
+
 def operand(tile: Tile, like: Stage) -> Operand:
     """Make a tile (consumed) the left operand of a product with ``like``; a target may round it to ``like``'s dtype."""
     _want(Stage, like, "operand: like")
@@ -820,7 +831,7 @@ def stage(
     dtype = source.dtype if like is None else like.dtype
     if source.dtype.itemsize > 1 and dtype != source.dtype:
         raise TileError(f"stage: {_show(source)} of {source.dtype.name} cannot be held as {dtype.name}")
-    st, limit = Stage(source, n, k, paged), local_memory_bytes(cfg.arch)
+    st, limit = Stage(source, n, k, paged, cfg.depth), local_memory_bytes(cfg.arch)
     need = n * k * dtype.itemsize
     if need > limit:
         raise TileError(
@@ -848,7 +859,7 @@ def paged(st: Stage, cache: np.ndarray, head: int, table: np.ndarray, stop: int)
     st = _want(Stage, st, "paged: the stage").consume("paged")
     if not st.paged:
         raise TileError("paged: the stage must be made with paged=True")
-    if st.fetched is not None or st.acquired:
+    if st.fetched or st.acquired:
         raise TileError("paged: the stage has been used already")
     if cache.ndim != 4 or table.ndim != 1 or cache.dtype != st.source.dtype:
         raise TileError(
@@ -862,29 +873,31 @@ def paged(st: Stage, cache: np.ndarray, head: int, table: np.ndarray, stop: int)
 def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
     """Start to bring rows ``row0 .. row0 + n`` and columns ``col0 .. col0 + k`` of the source (consumes).
 
-    What lies past the end of the source reads as 0.
+    What lies past the end of the source reads as 0. Windows are acquired in the order in which they were fetched.
     """
     st = _want(Stage, st, "fetch: the stage").consume("fetch")
-    if st.fetched is not None:
-        raise TileError("fetch: a window is already on its way; acquire it first")
+    if len(st.fetched) == st.depth:
+        if st.depth == 1:
+            raise TileError("fetch: a window is already on its way; acquire it first")
+        raise TileError(f"fetch: {st.depth} windows are already on their way; acquire the first of them")
     if st.paged and st.pages is None:
         raise TileError("fetch: a stage made with paged=True needs `paged` first")
     _check_columns("fetch", st.source, col0, st.k)
-    st.fetched = row0, col0
+    st.fetched = (*st.fetched, (row0, col0))
     return st
 
 
 def acquire(st: Stage) -> Stage:
     """Wait for the fetched window and make it visible to the whole block (consumes): products may use the result."""
     st = _want(Stage, st, "acquire: the argument").consume("acquire")
-    if st.fetched is None:
+    if not st.fetched:
         raise TileError("acquire: nothing was fetched")
     if st.acquired:
         raise TileError("acquire: the window in use must be released before the next one overwrites it")
     st.window = np.zeros((st.n, st.k), np.float32)
-    part = st.rows(*st.fetched)
+    part = st.rows(*st.fetched[0])
     st.window[: part.shape[0], : part.shape[1]] = part
-    st.fetched, st.acquired = None, True
+    st.fetched, st.acquired = st.fetched[1:], True
     return st
 
 
@@ -895,6 +908,16 @@ def release(st: Stage) -> Stage:
         raise TileError("release: the stage is not acquired")
     st.window, st.acquired = np.full((st.n, st.k), np.nan, np.float32), False
     return st
+
+
+def finish(st: Stage) -> None:
+    """Say that the stage is not used any more, and wait for what is on its way (consumes).
+
+    A kernel whose ``cfg.depth`` may be more than 1 does this for each stage behind its loop.
+    """
+    st = _want(Stage, st, "finish: the argument").consume("finish")
+    if st.acquired:
+        raise TileError("finish: the window in use must be released first")
 
 
 def _dot(name: str, a: np.ndarray, b: np.ndarray, acc: Tile | None) -> Tile:
@@ -968,8 +991,8 @@ OPERATIONS: dict[str, Callable] = {
         load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot, exp2,
         copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        square_step, rows, quantized, load_operand, operand, stage, fetch, acquire, release, dot_nt, dot_nn, dot_tn,
-        dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
+        square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish,
+        dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -991,6 +1014,7 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "fetch": ("st",),
     "acquire": ("st",),
     "release": ("st",),
+    "finish": ("st",),
     "dot_nt": ("acc",),
     "dot_nn": ("acc",),
     "dot_tn": ("acc",),

@@ -32,6 +32,10 @@ def tensor(dtype: str, *words: int) -> Any:
     """A tensor of an element type, from its words."""
 
 
+def mapped(x: Any, number: int) -> Any:
+    """The same tensor, known to have a tensor map; ``number`` is that of its first word. Of the cuda target."""
+
+
 def float32(word: int) -> Any:
     """A float32 from its bits."""
 
@@ -46,4 +50,4 @@ def words_of(parameter: api.Parameter) -> int:
     return 1 + 2 * parameter.ndim if parameter.kind == "tensor" else 1
 
 
-ENTRY_OPERATIONS = (config, tensor, float32)
+ENTRY_OPERATIONS = (config, tensor, mapped, float32)

@@ -210,7 +210,13 @@ class TensorLowering:
         last = builder.select(builder.icmp_signed("<", last, shape[0]), last, shape[0])
         count = builder.sub(last, first)
         count = builder.select(builder.icmp_signed(">", count, const(I64, 0)), count, const(I64, 0))
-        return self.pack_tensor(context, builder, ty, data, [count, *shape[1:]], strides)
+        return self.pack_tensor(context, builder, sig.return_type, data, [count, *shape[1:]], strides)
+
+    def transposed(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, swap: Any) -> ir.Value:
+        if not sig.args[1].literal_value:
+            return x
+        data, shape, strides = self.unpack_tensor(context, builder, sig.args[0], x)
+        return self.pack_tensor(context, builder, sig.return_type, data, shape[::-1], strides[::-1])
 
     # ----------------------------------------------------------------------------------------------------- products
     def dot(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, transposed: Any, *acc: Any) -> Any:

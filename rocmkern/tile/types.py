@@ -230,6 +230,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"quantized: elements can be {', '.join(STORABLE)}, not {like.dtype}")
         return Quantized(name, like.dtype)
 
+    @rule(api.transposed)
+    def _(x, swap):
+        if not isinstance(x, Tensor) or x.ndim != 2:
+            fail(f"transposed: the tensor must have 2 axes, got {show(x)}")
+        if not isinstance(swap, types.BooleanLiteral):
+            fail(f"transposed: swap must be known when the kernel is compiled, got {show(swap)}")
+        return x
+
     def whole_runs(op: str, source: Any, columns: int) -> None:
         if isinstance(source, Quantized) and columns % RUN:
             fail(f"{op}: {show(source)} is read {RUN} columns at a time, got {columns}")
@@ -472,7 +480,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.stage)
     def _(cfg, source, n, k, like=None, paged=None):
-        want(Config, cfg, "stage: cfg")
+        if want(Config, cfg, "stage: cfg").cfg.depth != 1 and prefix != "cuda":
+            fail(f"stage: depth={cfg.cfg.depth}; on {cfg.cfg.arch} one window may be on its way, depth=1")
         quantised = isinstance(source, Quantized)
         if not quantised and want(Tensor, source, "stage: the source").ndim != 2:
             fail(f"stage: the source must have 2 axes, got {show(source)}")
@@ -493,6 +502,11 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     for op in (api.acquire, api.release):
         rule(op)(lambda st, name=op.__name__: want(Stage, st, f"{name}: the argument"))
+
+    @rule(api.finish)
+    def _(st):
+        want(Stage, st, "finish: the argument")
+        return types.none
 
     @rule(api.paged)
     def _(st, cache, head, table, stop):

@@ -1,20 +1,30 @@
 """``rocmkern isa``: what is read from assembly, which kernels are compiled, and what is an error."""
 
+import functools
 import importlib
 import json
 import lzma
 import pkgutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rocmkern import kernels
 from rocmkern.cli import _assembly, _budgets, isa, main
-from rocmkern.cli._variants import Variant, variants
+from rocmkern.cli._variants import ShapeDraw, Variant, variants
 from rocmkern.kernels import qk_scores
-from rocmkern.matrix import load, loads
+from rocmkern.matrix import expand, load, loads
 from rocmkern.matrix.schema import Budget
 from rocmkern.runtime.errors import TargetError
+
+
+@functools.cache
+def committed():
+    """The matrix, and what its rows launch, found once."""
+    matrix = load("matrix.yaml")
+    return matrix, variants(isa.ARCHITECTURES, matrix)
+
 
 METADATA = """\
     .agpr_count:     58
@@ -260,9 +270,9 @@ def test_the_budgets_that_match_a_row_are_checked():
 
 
 def test_every_budget_of_the_matrix_is_for_a_kernel():
-    matrix = load("matrix.yaml")
+    matrix, found = committed()
     assert len(matrix.matrix.budgets) > 5
-    assert _budgets.without_kernel(matrix, variants(isa.ARCHITECTURES, matrix)) is None
+    assert _budgets.without_kernel(matrix, found) is None
 
 
 def test_a_budget_for_no_kernel_is_an_error_with_its_place():
@@ -293,16 +303,25 @@ def test_variants_are_those_of_the_rows_and_large_rows_take_no_memory():
     ]
 
 
+def test_arrays_that_a_declaration_computes_are_not_computed():
+    draw = ShapeDraw(expand(loads(SMALL))[0])
+    made = draw.made((2, 3), np.uint8, lambda: pytest.fail("was computed"))
+    assert (made.shape, made.dtype) == ((2, 3), np.uint8)
+
+
 def test_kernels_and_types_can_be_chosen():
-    chosen = variants(["gfx942"], load("matrix.yaml"), kernels=["softmax", "scale"], dtypes=["float16"])
-    assert sorted((v.name, v.dtypes[0]) for v in chosen) == [("scale", "float16"), ("softmax", "float16")]
+    everything = variants(["gfx942"], loads(SMALL))
+    assert [v.dtypes[0] for v in everything if v.name == "softmax"] == ["float32", "float16", "bfloat16"]
+    chosen = variants(["gfx942"], loads(SMALL), kernels=["softmax", "scale"], dtypes=["float16"])
+    assert [(v.name, v.dtypes[0]) for v in chosen] == [("softmax", "float16")]
+    assert variants(["gfx942"], loads(SMALL), kernels=["scale"]) == []
 
 
 def test_the_rows_of_the_matrix_reach_every_kernel():
     """A kernel that no row launches would never be compiled."""
     modules = [importlib.import_module(f"{kernels.__name__}.{m.name}") for m in pkgutil.iter_modules(kernels.__path__)]
     written = {fn.__name__ for m in modules for fn in vars(m).values() if hasattr(fn, "parameters")}
-    assert len(written) > 15 and written <= {v.name for v in variants(["gfx1100"], load("matrix.yaml"))}
+    assert len(written) > 15 and written <= {v.name for v in committed()[1] if v.cfg.arch == "gfx1100"}
 
 
 def test_other_makers_architectures_are_refused():
@@ -310,15 +329,22 @@ def test_other_makers_architectures_are_refused():
         variants(["sm_90"], loads(SMALL))
 
 
-def test_the_list_needs_no_compiler(capsys):
-    assert main(["isa", "--arch", "gfx1201", "--kernel", "softmax", "--dtype", "float32", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines and all(line.split()[:3] == ["gfx1201", "softmax", "2f32"] for line in lines)
-    assert all("waves=" in line and "block_m=" in line for line in lines)
+@pytest.fixture
+def small_matrix(tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL, encoding="utf-8")
+    return str(file)
 
 
-def test_words_that_choose_nothing_are_an_error(capsys):
-    assert main(["isa", "--kernel", "gemm"]) == 1
+def test_the_list_needs_no_compiler(small_matrix, capsys):
+    words = ["--matrix", small_matrix, "--arch", "gfx1201", "--kernel", "softmax", "--dtype", "float32", "--list"]
+    assert main(["isa", *words]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split()[:3] == ["gfx1201", "softmax", "2f32"] and "waves=" in line and "block_m=" in line
+
+
+def test_words_that_choose_nothing_are_an_error(small_matrix, capsys):
+    assert main(["isa", "--matrix", small_matrix, "--kernel", "gemm"]) == 1
     assert "gemm" in capsys.readouterr().err
 
 
@@ -331,8 +357,8 @@ def numba_hip_is_there() -> bool:
 
 
 @pytest.mark.skipif(numba_hip_is_there(), reason="numba-hip is installed")
-def test_without_numba_hip_the_line_that_installs_it_is_printed(capsys):
-    assert main(["isa", "--arch", "gfx1100", "--kernel", "softmax"]) == 1
+def test_without_numba_hip_the_line_that_installs_it_is_printed(small_matrix, capsys):
+    assert main(["isa", "--matrix", small_matrix, "--arch", "gfx1100", "--kernel", "softmax"]) == 1
     assert 'pip install "rocmkern[hip]"' in capsys.readouterr().err
 
 

@@ -81,7 +81,7 @@ def test_explain_names_a_fixed_bound_and_an_expected_error(command):
 def test_run_measures_and_fails(command, monkeypatch):
     status, text, _ = command("run", "*", "--target", "python")
     assert status == 0
-    assert text.count("passed") == 4 and "error 0, bound" in text
+    assert text.count("passed  ") == 4 and "error 0, bound" in text
     from rocmkern.matrix.faults import Edit, Fault, inject
 
     with inject(Fault("doubled", "twice the product", ("scale",), (Edit("scale", "t * factor", "t * factor * 2.0"),))):
@@ -93,6 +93,16 @@ def test_an_unknown_id_names_the_nearest(command):
     status, _, text = command("show", "scale-halves-wide-n2x71-f32")
     assert status == 1
     assert "did you mean 'scale-halves-wide-n2x70-f32'?" in text
+
+
+def test_a_part_of_an_id_is_a_pattern_but_a_whole_id_is_that_case_only(command):
+    assert command("list", "halves-wide")[1].split() == ["scale-halves-wide-n2x70-f32"]
+    assert len(command("list", "n2x3")[1].split()) == 2
+    assert command("list", "scale-halves-n2x3-f32-factor0.5")[1].split() == ["scale-halves-n2x3-f32-factor0.5"]
+
+
+def test_run_counts_what_it_ran(command):
+    assert command("run", "*", "--target", "python")[1].splitlines()[-1] == "on python: 4 passed"
 
 
 def test_validate_counts_or_points_at_the_mistake(command, table):
@@ -120,7 +130,11 @@ def test_mutate_refuses_a_fault_that_it_does_not_know(command):
     assert status == 1 and "did you mean 'mask_inverted'?" in text
 
 
-def test_the_committed_matrix_is_the_default(monkeypatch, capsys):
+def test_the_default_is_the_matrix_of_the_directory_else_that_of_the_library(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     assert cli.main(["matrix", "validate"]) == 0
-    assert capsys.readouterr().out.startswith("matrix.yaml: ")
+    here = capsys.readouterr().out
+    assert here.startswith("matrix.yaml: ")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["matrix", "validate"]) == 0
+    assert capsys.readouterr().out.endswith(here.removeprefix("matrix.yaml"))

@@ -1,7 +1,8 @@
 """The first gate on an NVIDIA card: the attention kernel, unchanged, against float64; every operation against NumPy."""
 
 import functools
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
+from rocmkern.kernels import matmul
 from rocmkern.kernels.flash_attention import Config, flash_attention
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
@@ -306,6 +308,34 @@ def test_attention_repeats_bitwise(dtype):
     assert first[1].tobytes() == second[1].tobytes()
 
 
+def with_running_maximum(q, k, v, keys: int = 64) -> np.ndarray:
+    """Attention in float64 but for what 16 bits round: the weights, relative to the maximum so far, and the result."""
+    groups = q.shape[1] // k.shape[1]
+    wide = [x.astype(np.float64) for x in (q, np.repeat(k, groups, 1), np.repeat(v, groups, 1))]
+    scores = np.einsum("bhid,bhjd->bhij", *wide[:2]) * q.shape[-1] ** -0.5
+    highest = np.full((*scores.shape[:-1], 1), -np.inf)
+    total, out = 0.0, 0.0
+    for first in range(0, scores.shape[-1], keys):
+        part, values = scores[..., first : first + keys], wide[2][:, :, first : first + keys]
+        before, highest = highest, np.maximum(highest, part.max(-1, keepdims=True))
+        weights, shrink = np.exp(part - highest), np.exp(before - highest)
+        total = total * shrink + weights.sum(-1, keepdims=True)
+        out = out * shrink + weights.astype(q.dtype).astype(np.float64) @ values
+    return (out / total).astype(q.dtype)
+
+
+@needs_device
+def test_weights_are_rounded_no_worse_than_with_a_running_maximum():
+    case, seed = Case(64, 2048), 3
+    out, _, expected, _ = attention(case, "float16", seed)
+    rng = np.random.default_rng(seed)
+    shapes = (2, 6, case.sq, 64), (2, 2, case.sk, 64), (2, 2, case.sk, 64)
+    model = with_running_maximum(*(rng.standard_normal(shape).astype(np.float16) for shape in shapes))
+    errors = [np.sqrt(np.mean((x.astype(np.float64) - expected) ** 2)) for x in (out, model)]
+    assert np.abs(model.astype(np.float64) - expected).max() < 1e-3, "they are of the same inputs"
+    assert errors[0] < errors[1]
+
+
 # ------------------------------------------------------------------------------------ every operation, against NumPy
 
 
@@ -450,7 +480,57 @@ def test_products_equal_numpy(dtype, waves):
     np.testing.assert_array_equal(ours, numpys)
 
 
+def ring(**settings) -> matmul.Config:
+    """A configuration of products whose windows the copy engine brings in."""
+    return matmul.Config(arch="sm_90", waves=8, block_m=128, block_n=128, block_k=64, depth=2, **settings)
+
+
+@needs_device
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("left_transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_windows_from_the_copy_engine_are_exact(dtype, left_transposed, transposed):
+    if device_arch() != "sm_90":
+        pytest.skip(f"{device_arch()} is not the architecture with wgmma")
+    rng, (outer, inner, rows, columns, depth) = np.random.default_rng(4), (2, 3, 200, 264, 328)
+    # Small whole numbers: every sum is exact.
+    a = rng.integers(-3, 4, (outer, inner, *((depth, rows) if left_transposed else (rows, depth)))).astype(
+        DTYPES[dtype]
+    )
+    b = rng.integers(-3, 4, (inner, *((columns, depth) if transposed else (depth, columns)))).astype(DTYPES[dtype])
+    left, right = (x.astype(np.float64) for x in (a, b))
+    exact = (left.swapaxes(2, 3) if left_transposed else left) @ (right.swapaxes(1, 2) if transposed else right)
+    bias, broadcast = np.zeros((0, 0), DTYPES[dtype]), np.broadcast_to(b, (outer, *b.shape))
+    for splits in (1, 2):
+        out = fenced((splits, outer, inner, rows, columns), np.float32)
+        cfg = ring(transposed=transposed, left_transposed=left_transposed, group=splits)
+        run(matmul.matmul, cfg, (2 * 3, inner, outer * splits), [a, broadcast, bias, out, 0, splits])
+        np.testing.assert_array_equal(out.sum(axis=0), exact)
+        assert_fence(out)
+
+
+def test_a_ring_of_windows_takes_tensor_maps_and_its_products_are_only_started():
+    kernel = compile_kernel(matmul.matmul, ring(), ("float16",) * 4)
+    assert [(each.at, each.ndim, each.rows, each.dtype) for each in kernel.maps] == [
+        (0, 4, 128, "float16"),
+        (9, 4, 128, "float16"),
+    ]
+    assert all(f".param .align 64 .b8 {each.symbol}[128]" in kernel.ptx for each in kernel.maps)
+    assert "wgmma.wait_group.sync.aligned 1;" in kernel.ptx
+    assert kernel.local_bytes >= 4 * 2 * (128 * 64 * 2)
+
+
 # --------------------------------------------------------------------------------- mistakes, found without any device
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [({}, "float32"), ({"arch": "sm_80"}, "float16"), ({"waves": 2}, "float16"), ({"block_k": 32}, "float16")],
+)
+def test_several_windows_on_their_way_are_refused_where_there_is_no_ring(changes, dtype):
+    cfg = replace(ring(), **changes)
+    with pytest.raises(TileError, match="stage: depth=2 is for tensors of 16 bits as they are given"):
+        compile_kernel(matmul.matmul, cfg, (dtype,) * 4)
 
 
 def test_windows_beyond_local_memory_are_refused():
@@ -492,6 +572,14 @@ def test_compiles_for_an_architecture_without_a_device():
     kernel = compile_kernel(copy, Shape(arch="sm_80", waves=2), ("float16", "bfloat16"))
     assert ".target sm_80" in kernel.ptx
     assert (kernel.threads, kernel.local_bytes, kernel.words) == (64, 0, 12)
+
+
+def test_every_asynchronous_copy_belongs_to_a_group_that_can_be_waited_for():
+    cfg = matmul.Config(arch="sm_90", waves=1, block_n=32, block_k=32)
+    ptx = compile_kernel(matmul.matmul, cfg, ("float32",) * 4).ptx
+    copying = [body for body in re.findall(r"^\{$(.*?)^\}$", ptx, re.MULTILINE | re.DOTALL) if "cp.async.cg" in body]
+    assert len(copying) == 3  # the kernel, and what copies each side's windows that end within 16 bytes
+    assert all(body.rindex("cp.async.commit_group") > body.rindex("cp.async.cg") for body in copying)
 
 
 ATTENTION_DTYPES = (

@@ -259,7 +259,8 @@ def test_products_equal_numpy(dtype, waves, wave_rows):
 
 
 def attention_dtypes(dtype: str) -> tuple:
-    return (*[dtype] * 4, "float32", "int32", "int32", "float32", "float32", dtype, "bool")
+    no_pages = [x.dtype.name for x in NO_PAGES]
+    return (*[dtype] * 4, "float32", "int32", "int32", "float32", "float32", dtype, "bool", *no_pages)
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -190,48 +187,6 @@ def test_a_registry_that_cannot_be_imported():
     assert caught.value.path == "registry" and caught.value.line == 2
     with pytest.raises(MatrixError, match="has no OPERATIONS"):
         loads(GOOD.replace("registry: unused", "registry: json"))
-
-
-FRAGMENTS = [
-    "{", "}", "[", "]", ":", ",", "-", "\n", "\t", "  ", "#", "&a", "*a", "*first", "<<:", "!!set", "!x", "|", ">",
-    "'", '"', "?", "~", "null", "yes", "010", "1e-3", "1:2", ".inf", "2001-01-01", "\x00", "\ufeff", "é", "%", "@", "`",
-    "---", "...", "rows", "shape", "kind: sin", "[1, 2]", "{a: 1}", "0x1F", "=", "\u2028", "\\U", "!!binary a",
-    "99999999999",
-]  # fmt: skip
-
-
-def broken(text: str, rng: random.Random) -> str:
-    """Text after a few random edits."""
-    for _ in range(rng.randint(1, 4)):
-        start = rng.randrange(len(text) + 1)
-        stop = min(len(text), start + rng.choice([0, 0, 1, 3, 12]))
-        text = text[:start] + rng.choice([*FRAGMENTS, "", text[start : start + 20] * 2]) + text[stop:]
-    return text
-
-
-def test_random_damage_gives_a_position_or_is_valid(registry):
-    rng = random.Random(20)
-    errors = 0
-    for _ in range(400):
-        try:
-            cases_of(broken(GOOD, rng), registry)
-        except MatrixError as error:
-            assert error.line >= 1 and error.column >= 1, str(error)
-            errors += 1
-    assert errors > 200
-
-
-def test_random_damage_to_the_committed_matrix_gives_a_position_or_is_valid():
-    lines = (Path(__file__).parents[2] / "matrix.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
-    rng = random.Random(21)
-    start = next(index for index, line in enumerate(lines) if line.startswith("groups:"))
-    for _ in range(40):
-        # Some groups are enough: the whole file would take longer to read than to break.
-        cut = "".join(lines[: start + rng.randint(10, 60)])
-        try:
-            expand(loads(broken(cut, rng)))
-        except MatrixError as error:
-            assert error.line >= 1 and error.column >= 1, str(error)
 
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5))

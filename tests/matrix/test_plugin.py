@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rocmkern.matrix.results import read
+from rocmkern.matrix.results import read, write
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = """
@@ -363,3 +363,26 @@ def test_fuzzing_passes_over_operations_without_a_domain_and_finds_nothing_in_ri
     project.write("my_operations.py", declared)
     run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "30", "--rocmkern-target", "python", "-rA")
     assert run.status == 0 and run.counts == {"passed": 1} and "30 rows" in run
+
+
+def test_a_run_is_compared_with_an_earlier_one_and_fails_for_what_became_slower(project):
+    options = ("--benchmark-only", "--rocmkern-target", "python", "--rocmkern-json", "run.json")
+    assert project.pytest(*options).status == 0
+    run = project.pytest(*options[:3], "--rocmkern-compare", "run.json", "--rocmkern-effect", "1000")
+    assert run.status == 0 and "speed against the baseline" in run and "1 noise" in run
+    file = read(project.path / "run.json")
+    speed = file.results[0].speed
+    assert len(speed["samples"]) == speed["rounds"] == len(speed["peers"]["numpy"]["samples"])
+    speed["samples"] = [sample / 1000 for sample in speed["samples"]]
+    write(project.path / "run.json", file)
+    run = project.pytest(*options[:3], "--rocmkern-compare", "run.json")
+    assert run.status == 1 and run.counts == {"passed": 1, "deselected": 5}
+    assert re.search(r"regression +double-a-r200-f32\[python\]: 0\.\d+ times the baseline's speed by cpu_s", run.output)
+
+
+@pytest.mark.parametrize("content", [None, "{}"], ids=["no file", "another file"])
+def test_a_baseline_that_is_none_is_refused_before_anything_runs(project, content):
+    if content is not None:
+        project.write("run.json", content)
+    run = project.pytest("--benchmark-only", "--rocmkern-compare", "run.json")
+    assert run.status == 4 and "--rocmkern-compare: " in run and "Traceback" not in run

@@ -14,6 +14,7 @@ import pytest
 from rocmkern import cli
 from rocmkern.matrix import MatrixError, expand, loads
 from rocmkern.matrix.report import page, summarise, text
+from rocmkern.matrix.report.summary import si
 from rocmkern.matrix.results import Device, Environment, Run, environment_of, labels_of, read, result_of, write
 
 TABLE = """\
@@ -140,7 +141,7 @@ def test_markdown_has_support_accuracy_and_speed(mixed):
     assert "| flash_attention | f32 | 1/1 (50%) | 0/1 |" in lines
     assert "| flash_attention | bf16 | 1/1 (25%) | 1/1 (25%) |" in lines
     (line,) = [line for line in lines if "k512" in line or "s512" in line]
-    assert line.endswith("| cpu-avx2 | 1.000 | 1 | 1.0 | 25% | torch 1.25 |")
+    assert line.endswith("| cpu-avx2 | 1.000 | 1 GFLOP/s | 1 GB/s | 25% | torch 1.25 |")
     assert "1 cases have not passed on a graphics card." in lines
 
 
@@ -197,6 +198,14 @@ def test_the_search_knows_dimensions_features_and_architectures(mixed):
     assert found("bf16 causal d=8 gfx1100") == []
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (0.0, "0 X"), (12.5, "12.5 X"), (3e6, "3 MX"), (1.8698e14, "187 TX"), (4.2e15, "4200 TX")],
+)
+def test_rates_are_shown_with_prefixes(value, shown):
+    assert si(value, "X") == shown
+
+
 def test_the_command_writes_both_forms(mixed, tmp_path, capsys):
     write(tmp_path / "run.json", mixed)
     words = ["--html", str(tmp_path / "page.html"), "--markdown", str(tmp_path / "page.md")]
@@ -221,3 +230,8 @@ def test_a_browser_finds_the_answer_within_one_search(mixed, tmp_path):
     assert done.returncode == 0 and "CONSOLE" not in done.stderr
     assert "1 results: 1 passed, 0 failed, 0 skipped" in done.stdout
     assert '<td class="number">0.00025 / 0.001</td>' in done.stdout
+    answer = re.search(r'<table id="answer">.*?<tbody>(.*?)</tbody>', done.stdout, re.DOTALL)[1]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", answer) == [
+        "hip gfx1100, AMD Radeon RX 7900 XT", "yes: 1 of 1 pass", "error 0.00025, bound 0.001 (25 %)",
+        "not timed in these runs",
+    ]  # fmt: skip

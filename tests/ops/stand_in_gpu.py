@@ -56,7 +56,7 @@ class StandInVariant(LoadedVariant):
         self.target, self.kernel, self.cfg, self.dtypes = target, kernel, cfg, dtypes
 
     def _call(self, grid, stream, parameters):
-        return lambda: self.run(grid, stream, parameters)
+        return lambda: self.run(grid, stream, parameters.address)
 
     def run(self, grid, stream, parameters):
         if self.target.fail:

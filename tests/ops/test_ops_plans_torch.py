@@ -190,3 +190,17 @@ def test_both_kinds_of_tensors_in_one_call(torch, device, gpu, planned):
         waits = [call for call in device.calls if "waits" in call]
         assert waits == [f"stream 0x77 waits for {manager.stream:#x}"]
         np.testing.assert_array_equal(ours.to_numpy(), 2 * x.numbers)
+
+
+def test_all_launches_of_a_call_go_on_the_current_stream(torch, gpu, planned):
+    # The second launch of each sees inner results and the new result only.
+    torch.current, gpu.parallelism = 0x77, 8
+    a, b = normal(4, 256), normal(256, 8)
+    q, k, v = (normal(1, 2, n, 16, seed=n) for n in (1, 300, 301))
+    v.numbers = v.numbers[:, :, :300]
+    for expected in (False, True):
+        assert planned(rocmkern.matmul, a, b) is expected
+        np.testing.assert_allclose(planned.result.numbers, a.numbers @ b.numbers, rtol=1e-4, atol=1e-4)
+        assert planned(rocmkern.decode_attention, q, k, v, num_splits=2) is expected
+    names = ["matmul", "sum_splits", "flash_attention", "combine_splits"]
+    assert gpu.ran == [(name, 0x77) for name in names] * 2

@@ -168,6 +168,18 @@ def two_fetches(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def finish_of_a_window_in_use(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """finish: the window in use must be released first"""
+    T.finish(T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0)))
+
+
+@T.kernel
+def transposition_of_one_axis(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """transposed: the tensor must have 2 axes, got"""
+    T.stage(cfg, T.transposed(x[0], True), 8, 16)
+
+
+@T.kernel
 def acquire_over_a_window_in_use(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """acquire: the window in use must be released"""
     T.acquire(T.fetch(T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0)), 8))
@@ -195,7 +207,7 @@ def shape_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def configuration_without_the_attribute(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """cfg has no attribute 'block'; it has: arch, waves, line, wave_rows, resident, m, n, k"""
+    """cfg has no attribute 'block'; it has: arch, waves, line, wave_rows, resident, depth, m, n, k"""
     T.rowmax(T.zeros(cfg, cfg.block, 8))
 
 
@@ -259,7 +271,7 @@ def integers_from_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
-    release_of_nothing, pages_that_were_not_given,
+    finish_of_a_window_in_use, release_of_nothing, pages_that_were_not_given,
 ]  # fmt: skip
 #: What types say and plain Python does not know.
 TYPED = [
@@ -326,6 +338,7 @@ def arguments_of(operation):
         "fetch": lambda: T.stage(cfg, source, 8, 8),
         "acquire": lambda: T.fetch(T.stage(cfg, source, 8, 8), 0),
         "paged": lambda: T.stage(cfg, source, 8, 8, source, True),
+        "finish": lambda: T.stage(cfg, source, 8, 8),
     }
     ready = lambda: T.acquire(stages["acquire"]())  # noqa: E731
     tile, rows = lambda: T.zeros(cfg, 8, 8), T.full_rows(cfg, 8, 0.0)
@@ -364,3 +377,10 @@ def test_an_element_type_that_no_tensor_has(launch, arch):
         x = np.zeros((16, 16))
         with pytest.raises(TileError, match="a tensor has dtype float64; allowed: float32, float16, bfloat16, int32"):
             launch(storing_integers, Config(arch=arch), (1, 1, 1), x, x)
+
+
+def test_more_windows_on_their_way_than_the_depth_are_refused():
+    st = T.stage(T.Config(depth=2), np.zeros((8, 8), np.float32), 8, 8)
+    st = T.fetch(T.fetch(st, 0), 8)
+    with pytest.raises(TileError, match="fetch: 2 windows are already on their way; acquire the first of them"):
+        T.fetch(st, 16)

@@ -9,6 +9,8 @@ from tile_kernels import Config, windows
 
 from rocmkern import TileError
 from rocmkern import tile as T
+from rocmkern.kernels import matmul
+from rocmkern.targets.cpu import host_architecture
 
 N, K = 24, 16
 
@@ -73,3 +75,35 @@ def test_the_orientation_must_be_known_when_a_kernel_is_compiled(launch, arch):
 
     with pytest.raises(TileError, match="transposed must be known"):
         launch(undecided, Config(arch=arch), (1, 1, 1), np.ones((16, 16), np.float32), 1)
+
+
+def multiply(launch, cfg, a, b):
+    """a @ b by the kernel; b is stored as the configuration says."""
+    out = np.full((1, 1, 1, len(a), b.shape[1]), 99, np.float32)
+    left = a.T if cfg.left_transposed else a
+    right = b.T if cfg.transposed else b
+    blocks = -(-len(a) // cfg.block_m) * -(-b.shape[1] // cfg.block_n)
+    arguments = left[None, None], right[None, None], np.zeros((0, 0), np.float32), out, 0, 1
+    launch(matmul.matmul, cfg, (blocks, 1, 1), *arguments)
+    return out[0, 0, 0]
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_of_a_transposed_left_side_in_any_order_of_blocks(launch, arch, transposed, group):
+    a, b, _ = sources(70, 50)
+    cfg = matmul.Config(arch=arch, transposed=transposed, left_transposed=True, group=group)
+    np.testing.assert_allclose(multiply(launch, cfg, a, b.T), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_windows_are_acquired_in_the_order_in_which_they_were_fetched(launch, depth):
+    a, b, _ = sources(40, 70)
+    cfg = matmul.Config(depth=depth)
+    np.testing.assert_allclose(multiply(launch, cfg, a, b.T), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_target_that_takes_one_window_at_a_time_says_so(launch):
+    host_cpu = host_architecture()
+    with pytest.raises(TileError, match=f"stage: depth=2; on {host_cpu} one window may be on its way, depth=1"):
+        multiply(launch, matmul.Config(arch=host_cpu, depth=2), *sources(16, 16)[:2])

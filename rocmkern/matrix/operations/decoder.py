@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from rocmkern.decoder import DecoderConfig
 from rocmkern.matrix.inputs import Draw
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SEED = 42
 GEMMA = {"activation": "gelu_tanh", "norm_weight_offset": 1.0}
@@ -56,6 +58,14 @@ def _decoder_call(draw: Draw) -> Call:
     return Call(arrays, options, ((dims["tokens"], dims["vocabulary"]),))
 
 
+def _drawn(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Heads of an even dimension that share key-value heads, and a first pass that is no longer than the tokens."""
+    heads, kv_heads, prefill = dims["heads"], dims["kv_heads"], features["prefill"]
+    return (
+        heads % kv_heads == 0 and dims["hidden"] % (2 * heads) == 0 and (prefill is None or prefill <= dims["tokens"])
+    )
+
+
 OPERATIONS = (
     Operation(
         "decoder",
@@ -82,5 +92,20 @@ OPERATIONS = (
             Feature("gemma", (True,), default=False),
         ),
         out=False,
+        # In half precision every operation rounds, which has bounds of its own in the table.
+        domain=Domain(
+            {
+                "vocabulary": (1, 40),
+                "hidden": (8, 48),
+                "layers": (1, 2),
+                "heads": (1, 4),
+                "kv_heads": (1, 2),
+                "intermediate": (1, 70),
+                "tokens": (1, 20),
+            },
+            {"prefill": (1, 5), "block_size": (2, 16)},
+            dtypes=("f32",),
+            accepts=_drawn,
+        ),
     ),
 )

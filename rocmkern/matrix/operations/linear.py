@@ -25,8 +25,9 @@ ACTIVATION = Feature("activation", NAMES)
 
 def _shaped(draw: Draw, name: str, shape: tuple[int, ...], depth: int) -> np.ndarray:
     """A weight: divided by the root of the length of a sum, so that results are of the size of the inputs."""
-    array = draw.array(name, shape)
-    return (array.astype(np.float64) / max(depth, 1) ** 0.5).astype(array.dtype)
+    return draw.made(
+        shape, draw.dtype, lambda: (draw.array(name, shape) / np.float64(max(depth, 1) ** 0.5)).astype(draw.dtype)
+    )
 
 
 def _matmul_call(draw: Draw) -> Call:

@@ -29,6 +29,11 @@ _EXPONENT_OF_ONE = 127
 
 def _blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray:
     """Blocks ``[*shape, depth blocks]`` of the row's format and content."""
+    nbytes = BLOCKS[draw.features["format"]][1]
+    return draw.made((*shape, depth * nbytes), np.uint8, lambda: _filled_blocks(draw, shape, depth))
+
+
+def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray:
     name, content = draw.features["format"], draw.features["content"]
     _, nbytes = BLOCKS[name]
     rng = draw.rng("blocks")
@@ -90,9 +95,9 @@ def _quantize_call(draw: Draw) -> Call:
 def _linear_call(draw: Draw) -> Call:
     dims = draw.dims
     lead, columns = (*dims["lead"], dims["rows"]), dims["n"]
-    x = draw.array("x", (*lead, _elements(draw)))
+    shape, divisor = (*lead, _elements(draw)), np.float64(max(_elements(draw), 1) ** 0.5)
     arrays: dict[str, np.ndarray | None] = {
-        "x": (x.astype(np.float64) / max(_elements(draw), 1) ** 0.5).astype(x.dtype),
+        "x": draw.made(shape, draw.dtype, lambda: (draw.array("x", shape) / divisor).astype(draw.dtype)),
         "blocks": _blocks(draw, (columns,), dims["blocks"]),
     }
     if draw.features["bias"]:

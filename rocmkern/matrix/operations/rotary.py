@@ -167,10 +167,15 @@ def _cache(draw: Draw, name: str, shape: tuple[int, ...]) -> np.ndarray:
     kind = draw.features["cache"]
     if kind is None:
         return draw.array(name, shape)
-    values = draw.array(name, shape, np.float32)
-    if kind == "int8":
-        return np.clip(np.rint(values * 32), -127, 127).astype(np.int8)
-    return values.astype(getattr(ml_dtypes, kind))
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+
+    def make() -> np.ndarray:
+        values = draw.array(name, shape, np.float32)
+        if kind == "int8":
+            values = np.clip(np.rint(values * 32), -127, 127)
+        return values.astype(dtype)
+
+    return draw.made(shape, dtype, make)
 
 
 def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import options_of
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 
 def _sample_call(draw: Draw) -> Call:
@@ -41,5 +41,17 @@ OPERATIONS = (
         exact=True,
         flops=lambda case: 3.0 * case.dims["batch"] * case.dims["vocabulary"],
         nbytes=lambda case: float(case.dims["batch"] * case.dims["vocabulary"] * (4 if case.dtype == "f32" else 2)),
+        domain=Domain(
+            {"batch": (0, 4), "vocabulary": (1, 300)},
+            {
+                "temperature": (0.0, 0.3, 2.0),
+                "top_k": (1, 5, 1000),
+                "top_p": (0.1, 0.9, 1.0),
+                "seed": (0, 2**62 + 1),
+                "offset": (3, 2**40),
+                # A broadcast layout repeats the first logit: were that hidden, nothing would be left to draw.
+                "hidden": (),
+            },
+        ),
     ),
 )

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from rocmkern.matrix.report import plots
-from rocmkern.matrix.report.summary import Cell, Place, Summary, counts, dtypes_of, ratios, roof_share
+from rocmkern.matrix.report.summary import Cell, Place, Summary, counts, dtypes_of, ratios, roof_share, si
 from rocmkern.matrix.results import Result, Run
 
 TITLE = "Kernels: support, accuracy, speed"
@@ -50,9 +50,11 @@ targets in {len(summary.runs)} runs: {passed} results passed, {failed} failed.</
 </header>
 <div class="search"><input id="search" type="search" autofocus aria-label="search the results"
 placeholder="search: operation, dtype, feature, dimension, target, e.g. bf16 causal d=80 gfx1100"></div>
-<section id="found" hidden><h2>Found</h2><p></p><div class="scroll"><table><thead><tr><th>case</th><th>target</th>
-<th>outcome</th><th class="number">error / bound</th><th class="number">speed</th></tr></thead><tbody></tbody></table>
-</div></section>
+<section id="found" hidden><h2>Found</h2><p></p>
+<div class="scroll"><table id="answer"><thead><tr><th>target</th><th>does it work</th><th>how exact</th>
+<th>how fast</th></tr></thead><tbody></tbody></table></div>
+<div class="scroll"><table id="hits"><thead><tr><th>case</th><th>target</th><th>outcome</th>
+<th class="number">error / bound</th><th class="number">speed</th></tr></thead><tbody></tbody></table></div></section>
 <section id="support"><h2>Support</h2>
 <p>Passed of all cases that ran. Hatched: the machine code ran in an emulator, not on a card.</p>
 {_support(summary)}</section>
@@ -114,7 +116,7 @@ def _accuracy(summary: Summary) -> str:
             continue
         share, result, output = cell.worst
         rows.append(
-            _td(operation, "id") + _td(dtype) + _td(place.title) + _td(result.case, "id")
+            _td(operation, "id") + _td(dtype) + _place(place) + _td(result.case, "id")
             + _td(f"{output['error']:.3g}", "number") + _td(f"{output['bound']:.3g}", "number")
             + _td(f"{share:.0%}", "number")
         )  # fmt: skip
@@ -130,11 +132,11 @@ def _speed(summary: Summary) -> str:
         share = roof_share(speed)
         peers = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios(speed).items())
         rows.append(
-            _td(result.case, "id") + _td(place.title, small=place.name) + _td(peers)
-            + _td(f"{speed['wall_s'] * 1e3:.3f}", "number") + _td(_giga(speed.get("flop_per_s")), "number")
-            + _td(_giga(speed.get("byte_per_s")), "number") + _td("" if share is None else f"{share:.0%}", "number")
+            _td(result.case, "id") + _place(place) + _td(peers)
+            + _td(f"{speed['wall_s'] * 1e3:.3f}", "number") + _td(si(speed.get("flop_per_s"), "FLOP/s"), "number")
+            + _td(si(speed.get("byte_per_s"), "B/s"), "number") + _td("" if share is None else f"{share:.0%}", "number")
         )  # fmt: skip
-    table = _table(_heads(("case", "target", "ratio to peers"), ("ms", "GFLOP/s", "GB/s", "of the roof")), rows)
+    table = _table(_heads(("case", "target", "ratio to peers"), ("ms", "arithmetic", "memory", "of the roof")), rows)
     drawn = [
         ("Against peers", "The peer's time over the kernel's in the same run: right of the line the kernel is faster.",
          plots.ratio_bars(summary)),
@@ -147,8 +149,8 @@ def _speed(summary: Summary) -> str:
     )
 
 
-def _giga(value: float | None) -> str:
-    return "" if value is None else f"{value / 1e9:.1f}"
+def _place(place: Place) -> str:
+    return _td(place.title, "place", "emulated" if place.emulated else "")
 
 
 def _unverified(summary: Summary) -> str:
@@ -166,7 +168,7 @@ def _runs(summary: Summary) -> str:
     places = _table(
         _heads(("target", "device", "run"), ("passed", "failed", "skipped")),
         [
-            _td(place.title) + _td(place.name, small="emulated" if place.emulated else "") + _td(place.run)
+            _place(place) + _td(place.name) + _td(place.run)
             + "".join(_td(str(n), "number") for n in counts(summary, place).values())
             for place in summary.places
         ],
@@ -191,14 +193,17 @@ def _embedded(summary: Summary) -> str:
 def _record(place: Place, result: Result, labels: dict[str, str]) -> dict[str, Any]:
     worst = max(result.outputs, key=lambda output: output["share"], default=None)
     speed = result.speed
+    peers = "".join(f", {ratio:.2f} × {name}" for name, ratio in ratios(speed or {}).items())
     return {
         "case": result.case,
         "place": f"{place.title}, {place.name}" + (" (emulated)" if place.emulated else ""),
         "outcome": result.outcome,
         "reason": result.reason,
         "emulated": place.emulated,
+        "card": place.is_card,
         "exact": f"{worst['error']:.2g} / {worst['bound']:.2g}" if worst else "",
-        "speed": f"{speed['wall_s'] * 1e3:.3f} ms, {_giga(speed.get('flop_per_s'))} GFLOP/s" if speed else "",
+        "share": worst["share"] if worst else None,
+        "speed": f"{speed['wall_s'] * 1e3:.3f} ms, {si(speed.get('flop_per_s'), 'FLOP/s')}{peers}" if speed else "",
         "words": _words(place, result, labels),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocmkern.matrix.report.summary import Summary, counts, dtypes_of, ratios, roof_share
+from rocmkern.matrix.report.summary import Summary, counts, dtypes_of, ratios, roof_share, si
 
 
 def text(summary: Summary) -> str:
@@ -33,14 +33,14 @@ def text(summary: Summary) -> str:
     if summary.timed:
         parts += ["", "## Speed", "", "Ratios are the peer's time over the kernel's: above 1 the kernel is faster.", ""]
         parts += _table(
-            ("case", "target", "ms", "GFLOP/s", "GB/s", "of the roof", "ratio to peers"),
+            ("case", "target", "ms", "arithmetic", "memory", "of the roof", "ratio to peers"),
             [
                 (
                     result.case,
                     place.title,
                     f"{result.speed['wall_s'] * 1e3:.3f}",
-                    f"{result.speed.get('flop_per_s', 0) / 1e9:.0f}",
-                    f"{result.speed.get('byte_per_s', 0) / 1e9:.1f}",
+                    si(result.speed.get("flop_per_s"), "FLOP/s"),
+                    si(result.speed.get("byte_per_s"), "B/s"),
                     "" if (share := roof_share(result.speed)) is None else f"{share:.0%}",
                     ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios(result.speed).items()),
                 )

@@ -7,36 +7,40 @@ from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 
-from rocmkern.matrix.report.summary import Summary, ratios
+from rocmkern.matrix.report.summary import Summary, ratios, si
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 300, 64, 40, 16
-COLOURS = ("#2a6fdb", "#d9622b", "#2b9a66", "#8a4fc7", "#b8860b", "#c2185b", "#00838f", "#5d4037")
+#: Readable on light and on dark ground; after all of them the marks change their shape.
+COLOURS = ("#3b82f6", "#e0692e", "#2b9a66", "#a066e0", "#b8900b", "#d6336c", "#0a95a3", "#8d6e63")
 
 
 def ratio_bars(summary: Summary) -> str:
-    """One bar for each timed case and peer: the peer's time over the kernel's, with a line at 1."""
-    bars = [
-        (f"{result.case} on {place.title}, against {name}", ratio)
-        for place, result in summary.timed
-        if result.speed is not None
-        for name, ratio in ratios(result.speed).items()
-    ]
+    """One bar for each timed case and peer, by operation: the peer's time over the kernel's, with a line at 1."""
+    several = len({place for place, _ in summary.timed}) > 1
+    bars: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    for place, result in summary.timed:
+        for name, ratio in ratios(result.speed or {}).items():
+            label = result.case.removeprefix(f"{result.operation}-{result.group}-").replace("-", " ")
+            bars[result.operation].append((f"{label}, {name}{f', {place.title}' if several else ''}", ratio))
     if not bars:
         return ""
-    step, largest = 20, max(1.0, *(ratio for _, ratio in bars))
-    scale, start = 300 / largest, 400
-    parts = []
-    for index, (label, ratio) in enumerate(bars):
-        y = index * step + 4
-        colour = "#2b9a66" if ratio >= 1 else "#c0392b"
-        parts.append(
-            f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{escape(_shortened(label))}</text>'
-            f'<rect x="{start}" y="{y}" width="{ratio * scale:.1f}" height="14" fill="{colour}"/>'
-            f'<text x="{start + ratio * scale + 5:.1f}" y="{y + 11}">{ratio:.2f}</text>'
-        )
-    height = len(bars) * step + 8
-    parts.append(f'<line x1="{start + scale:.1f}" x2="{start + scale:.1f}" y1="0" y2="{height}" class="rule"/>')
-    return _svg(WIDTH + 40, height, parts, "ratio of the peer's time to the kernel's, for each benchmark row")
+    step, largest = 19, max(1.0, *(ratio for each in bars.values() for _, ratio in each))
+    scale, start = 290 / largest, 430
+    parts, y = [], 0
+    for operation, each in bars.items():
+        parts.append(f'<text x="0" y="{y + 15}" class="head">{escape(operation)}</text>')
+        y += step + 3
+        for label, ratio in each:
+            parts.append(
+                f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{escape(_shortened(label))}</text>'
+                f'<rect x="{start}" y="{y}" width="{ratio * scale:.1f}" height="13" rx="2" '
+                f'class="{"faster" if round(ratio, 2) >= 1 else "slower"}"/>'
+                f'<text x="{start + ratio * scale + 5:.1f}" y="{y + 11}">{ratio:.2f}</text>'
+            )
+            y += step
+        y += 6
+    parts.append(f'<line x1="{start + scale:.1f}" x2="{start + scale:.1f}" y1="0" y2="{y}" class="rule"/>')
+    return _svg(WIDTH + 50, y, parts, "ratio of the peer's time to the kernel's, for each benchmark row")
 
 
 def speed_over_length(summary: Summary) -> str:
@@ -48,9 +52,9 @@ def speed_over_length(summary: Summary) -> str:
             others = ", ".join(f"{k} {v}" for k, v in result.dims.items() if k not in ("seq_q", "seq_k"))
             features = ", ".join(f"{k} {v}" for k, v in result.features.items())
             key = "; ".join(x for x in (result.operation, result.dtype, others, features, place.title) if x)
-            series[key].append((float(length), speed["flop_per_s"] / 1e9))
+            series[key].append((float(length), speed["flop_per_s"]))
     lines = {name: sorted(set(points)) for name, points in series.items() if len({x for x, _ in points}) > 1}
-    return _chart(lines, "keys", "GFLOP/s", joined=True)
+    return _chart(lines, "keys", "FLOP/s", joined=True)
 
 
 def roofline(summary: Summary) -> str:
@@ -61,15 +65,15 @@ def roofline(summary: Summary) -> str:
         speed = result.speed or {}
         if speed.get("flop_per_s") and speed.get("byte_per_s"):
             points[f"{place.title}: {result.operation}"].append(
-                (speed["flop_per_s"] / speed["byte_per_s"], speed["flop_per_s"] / 1e9)
+                (speed["flop_per_s"] / speed["byte_per_s"], speed["flop_per_s"])
             )
             if speed.get("roof", {}).get("flop_per_s") and speed["roof"].get("byte_per_s"):
-                roofs[place.title] = speed["roof"]["flop_per_s"] / 1e9, speed["roof"]["byte_per_s"] / 1e9
+                roofs[place.title] = speed["roof"]["flop_per_s"], speed["roof"]["byte_per_s"]
     lines: dict[str, list[tuple[float, float]]] = {}
     for name, (peak, bandwidth) in roofs.items():
         knee = peak / bandwidth
         lines[f"{name}: roof"] = [(knee / 256, bandwidth * knee / 256), (knee, peak), (knee * 64, peak)]
-    return _chart(dict(points), "FLOP per byte", "GFLOP/s", joined=False, rules=lines)
+    return _chart(dict(points), "FLOP per byte", "FLOP/s", joined=False, rules=lines)
 
 
 def _chart(
@@ -96,11 +100,11 @@ def _chart(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" class="grid"/>'
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{_number(value)}</text>'
         )
-    for value in _ticks([y for _, y in every]):
+    for value in _decimal_ticks([y for _, y in every]):
         y = y_of(value)
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{si(value, "")}</text>'
         )
     for points in rules.values():
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
@@ -111,12 +115,24 @@ def _chart(
             path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for x, y in points:
-            title = f"<title>{escape(name)}: {x:g} {escape(x_name)}, {y:.4g} {escape(y_name)}</title>"
-            parts.append(f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4" fill="{colour}">{title}</circle>')
+            title = f"<title>{escape(name)}: {x:g} {escape(x_name)}, {si(y, y_name)}</title>"
+            parts.append(_mark(x_of(x), y_of(y), index, colour, title))
         top = HEIGHT + 14 + index * 17
-        parts.append(f'<rect x="{LEFT}" y="{top - 9}" width="10" height="10" fill="{colour}"/>')
+        if points:
+            parts.append(_mark(LEFT + 5, top - 4, index, colour, ""))
+        else:
+            parts.append(f'<line x1="{LEFT}" x2="{LEFT + 11}" y1="{top - 4}" y2="{top - 4}" class="rule"/>')
         parts.append(f'<text x="{LEFT + 16}" y="{top}">{escape(name)}</text>')
     return _svg(WIDTH, HEIGHT + 12 + 17 * (len(series) + len(rules)), parts, f"{y_name} over {x_name}")
+
+
+def _mark(x: float, y: float, index: int, colour: str, title: str) -> str:
+    """A point of a series: a circle, then a square, then a diamond."""
+    shape = index // len(COLOURS)
+    if shape == 0:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}">{title}</circle>'
+    turn = f' transform="rotate(45 {x:.1f} {y:.1f})"' if shape > 1 else ""
+    return f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" fill="{colour}"{turn}>{title}</rect>'
 
 
 def _axis(values: Sequence[float], first: float, last: float):
@@ -133,11 +149,22 @@ def _ticks(values: Sequence[float]) -> list[float]:
     return [2.0**exponent for exponent in range(first, last + 1, step)]
 
 
+def _decimal_ticks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten within the values, or the powers alone where those are too many."""
+    low, high = min(values) * 0.95, max(values) * 1.05
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for multiples in ((1, 2, 5), (1,)):
+        ticks = [m * 10.0**e for e in exponents for m in multiples if low <= m * 10.0**e <= high]
+        if len(ticks) <= 8:
+            break
+    return ticks
+
+
 def _number(value: float) -> str:
     return f"{value:g}" if value < 10000 else f"{value:.0f}"
 
 
-def _shortened(label: str, limit: int = 62) -> str:
+def _shortened(label: str, limit: int = 70) -> str:
     return label if len(label) <= limit else label[: limit - 1] + "…"
 
 

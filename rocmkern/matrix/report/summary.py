@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.matrix.results import Result, Run
+from rocmkern.targets import GPU_TARGETS
 
 DTYPES = ("f32", "f16", "bf16")
-GPU_TARGETS = ("hip", "cuda")
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,16 @@ def counts(summary: Summary, place: Place) -> dict[str, int]:
 def ratios(speed: dict[str, Any]) -> dict[str, float]:
     """Times of the peers over that of the kernel: above 1 the kernel is faster."""
     return {name: peer["ratio"] for name, peer in speed.get("peers", {}).items() if "unavailable" not in peer}
+
+
+def si(value: float | None, unit: str) -> str:
+    """A number with a prefix: ``187 TFLOP/s``; empty for None."""
+    if value is None:
+        return ""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}" if value < 1000 * size else f"{value / size:.0f} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
 
 
 def roof_share(speed: dict[str, Any]) -> float | None:

@@ -12,7 +12,8 @@ tile       ``[m-tile][8 columns][row, row + 8][2 columns]`` float32 per lane
 rows       ``[m-tile][row, row + 8]`` per lane
 operand    16-bit: the A fragments of mma.sync, 4 registers of two elements for each m-tile and 16 columns (an
            accumulator rounded in place is one). float32: stored as a tile
-stage      source tensor and the shared-memory addresses of two windows, one in use, one being filled by cp.async
+stage      source tensor and the shared-memory addresses of two windows, one in use, one being filled by cp.async;
+           with ``cfg.depth`` > 1 a ring of windows that the copy engine fills, see `rings`
 =========  =======================================================================================================
 
 Every value is an array of scalars in SSA form, which ends in registers. Products of float16 and bfloat16 use mma.sync
@@ -22,12 +23,14 @@ with float32 accumulation, products of float32 are float32 FMAs.
 from rocmkern.tile.cuda.backend import COMPUTE_CAPABILITY, bound_config, device_function, has_matrix_instructions
 from rocmkern.tile.cuda.emit import LANES
 from rocmkern.tile.cuda.install import install
+from rocmkern.tile.cuda.rings import MAP_SYMBOL
 from rocmkern.tile.cuda.windows import LOCAL_MEMORY_SYMBOL
 
 __all__ = [
     "COMPUTE_CAPABILITY",
     "LANES",
     "LOCAL_MEMORY_SYMBOL",
+    "MAP_SYMBOL",
     "bound_config",
     "device_function",
     "has_matrix_instructions",

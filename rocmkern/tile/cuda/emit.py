@@ -161,12 +161,12 @@ def fabs(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return asm(b, "abs.f32 $0, $1;", F32, "=f,f", [x])
 
 
-def _divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+def divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """x / y to two units in the last place, y being neither very small nor very large."""
     return asm(b, "div.full.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])
 
 
-ACTIVATIONS = Activations(exp2=exp2, divide=_divide)
+ACTIVATIONS = Activations(exp2=exp2, divide=divide)
 
 
 def floor_divide(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:

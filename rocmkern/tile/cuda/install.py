@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 
 from numba.cuda.descriptor import cuda_target
 
@@ -11,14 +12,18 @@ from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.layouts import checked, rule_of_load_operand, rule_of_softmax_step
 from rocmkern.tile.cuda.products import CudaLowering
+from rocmkern.tile.cuda.rings import PRODUCTS, CompletingLowering, install_rules, of_complete
 
 
 @functools.cache
 def _install_operations() -> None:
-    TILE.rules = {op: checked(rule) for op, rule in TILE.rules.items()}
+    install_rules(TILE.rules, operator.getitem)
+    TILE.rules = {
+        op: checked(rule) if op in PRODUCTS else checked(of_complete(rule)) for op, rule in TILE.rules.items()
+    }
     TILE.rules[api.softmax_step] = rule_of_softmax_step(TILE.rules[api.softmax_step])
     TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
-    bind(NUMBA, TILE, CudaLowering(NUMBA, TILE))
+    bind(NUMBA, TILE, CompletingLowering(CudaLowering(NUMBA, TILE)))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
     cuda_target.target_context.refresh()
     cuda_target.target_context.install_registry(NUMBA.lowering_registry)

@@ -50,7 +50,7 @@ def checked(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         result = rule(*args)
-        if isinstance(result, PartialRows):  # a rule that returns the type of an argument
+        if isinstance(result, HeldRows):  # a rule that returns the type of an argument
             result = TILE.Rows(result.m, result.kind, result.hw)
         _check_layout(result)
         return result
@@ -85,34 +85,51 @@ def is_packed(ty: Any) -> bool:
 def storage(ty: Any) -> ir.ArrayType:
     """What one lane holds of rows, a tile or an operand."""
     if isinstance(ty, TILE.Rows):
-        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], slots_of(ty))
+        width = ty.width if isinstance(ty, HeldRows) else 1
+        return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], width * slots_of(ty))
     per_lane = ty.m * columns_of(ty) // (LANES * ty.hw[1])
     return ir.ArrayType(I32, per_lane // 2) if is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
-class _ArrayModel(models.PrimitiveModel):
+class ArrayModel(models.PrimitiveModel):
+    """An array of scalars, as `storage` says."""
+
     def __init__(self, manager: Any, ty: Any):
         super().__init__(manager, ty, storage(ty))
 
 
 for _type in (TILE.Rows, TILE.Tile, TILE.Operand):
-    register_model(_type)(_ArrayModel)
+    register_model(_type)(ArrayModel)
 register_model(TILE.Config)(models.OpaqueModel)
 
 
-class PartialRows(TILE.Rows):
-    """Rows of f32 that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+class HeldRows(TILE.Rows):
+    """Rows of f32 as `softmax_step` holds them between its steps; other operations take them by `complete_rows`."""
+
+    #: Values for each row of a lane.
+    width = 1
 
     def __init__(self, m: int, hw: tuple):
         super().__init__(m, "f32", hw)
-        self.name = f"cuda.PartialRows({m},{hw})"
+        self.name = f"cuda.{type(self).__name__}({m},{hw})"
 
     def unify(self, typingctx: Any, other: Any) -> Any:
-        """A variable that also holds complete rows holds partial ones."""
+        """A variable that also holds ordinary rows holds these."""
         return self if isinstance(other, TILE.Rows) and other.kind == "f32" and other.m == self.m else None
 
 
-register_model(PartialRows)(_ArrayModel)
+class PartialRows(HeldRows):
+    """Rows that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+
+
+class BaseRows(HeldRows):
+    """Rows near a running maximum; after those of a lane come the maxima themselves."""
+
+    width = 2
+
+
+for _type in (PartialRows, BaseRows):
+    register_model(_type)(ArrayModel)
 
 
 class StoredOperand(TILE.Operand):
@@ -148,14 +165,14 @@ OPERAND_REGISTERS = 32
 
 
 def rule_of_softmax_step(rule: Callable) -> Callable:
-    """The typing rule of `softmax_step`: its sums stay partial."""
+    """The typing rule of `softmax_step`: what it holds of rows; see `HeldRows`."""
 
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         p, m, sums, acc = rule(*args)
         if is_line(p):
             raise TypingError("softmax_step: a kernel with products needs a configuration with line=0")
-        return types.Tuple((p, m, PartialRows(sums.m, sums.hw), acc))
+        return types.Tuple((p, BaseRows(m.m, m.hw), PartialRows(sums.m, sums.hw), acc))
 
     return typed
 
@@ -178,14 +195,16 @@ class StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), and shared-memory addresses of the two windows.
 
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
+    ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
     A paged one also has the table, its entries and stride, and rows, stride and number of the pages.
     """
 
-    MEMBERS = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0", "window", "both")
+    WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")
+    NARROW = ("window", "both", "irregular")
+    MEMBERS = WIDE + NARROW
 
     def __init__(self, manager: Any, ty: Any):
-        wide, narrow = self.MEMBERS[:-2], self.MEMBERS[-2:]
-        members = [(name, types.int64) for name in wide] + [(name, types.int32) for name in narrow]
+        members = [(name, types.int64) for name in self.WIDE] + [(name, types.int32) for name in self.NARROW]
         if ty.paged:
             members += [(name, types.int64) for name in PAGED_MEMBERS]
         # The bytes of this thread's part of the next window of a quantised source, on their way.
@@ -303,17 +322,29 @@ class Lines:
 def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
-    return [over_lanes(b, x, b.fadd) for x in values] if isinstance(ty, PartialRows) else values
+    if isinstance(ty, PartialRows):
+        return [over_lanes(b, x, b.fadd) for x in values]
+    return values[: slots_of(ty)]
 
 
 def partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
-    """The values of rows as partial ones: the first lane of a quad has them."""
+    """The values of rows as `PartialRows`: the first lane of a quad has them."""
     if isinstance(ty, PartialRows):
         return unpack(b, value)
     first = b.icmp_signed("==", column_of_lane(b), const(I32, 0))
-    return [b.select(first, x, const(F32, 0.0)) for x in unpack(b, value)]
+    return [b.select(first, x, const(F32, 0.0)) for x in complete_rows(b, ty, value)]
+
+
+def base_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows as `BaseRows`: maxima are their own bases."""
+    return unpack(b, value) if isinstance(ty, BaseRows) else 2 * complete_rows(b, ty, value)
 
 
 @NUMBA.lowering_registry.lower_cast(TILE.Rows, PartialRows)
 def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
     return pack(b, partial_rows(b, source, value))
+
+
+@NUMBA.lowering_registry.lower_cast(TILE.Rows, BaseRows)
+def _cast_to_base_rows(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
+    return pack(b, base_rows(b, source, value))

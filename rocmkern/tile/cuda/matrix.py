@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import PTX_TYPE, asm, asm_many, thread
 from rocmkern.tile.cuda.windows import SLAB_ROW
-from rocmkern.tile.tensors import F32, I32, I64, const
+from rocmkern.tile.tensors import F32, I32, const
 
 
 def mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> list[ir.Value]:
@@ -28,52 +28,57 @@ def wgmma(
     steps: range,
     acc: list[ir.Value] | None,
     by_rows: bool,
+    wait: bool = True,
 ) -> list[ir.Value]:
     """acc + left @ window.T (``by_rows``) or left @ window, for the 64 rows of four warps.
 
     ``left`` has one A fragment for each step of 16 along the reduced axis, or it is the type and the window of a stage
     whose rows 64 g .. 64 g + 64 are those of the g-th four warps. A lane holds of the result what it holds of
     mma.sync's. The window is told by a descriptor (PTX ISA, "matrix descriptor"): address, distance of its slabs,
-    distance of 8 rows, and the swizzle of 128 bytes.
+    distance of 8 rows, and the swizzle of 128 bytes. Without ``wait`` the product is only started, as a group.
     """
     columns, slab = (ty.n if by_rows else ty.k), ty.n * SLAB_ROW
     count, t = columns // 2, PTX_TYPE[ty.dtype]
-    layout = 1 << 62 | (8 * SLAB_ROW >> 4) << 32 | (slab >> 4) << 16
-    descriptor = b.or_(b.zext(b.lshr(window, const(I32, 4)), I64), const(I64, layout))
+    # Descriptors differ in their lower halves only, where the address is: 32-bit sums are enough for them.
+    upper = 1 << 30 | 8 * SLAB_ROW >> 4
+    descriptor = b.or_(b.lshr(window, const(I32, 4)), const(I32, (slab >> 4) << 16))
     stage = left[0] if isinstance(left, tuple) else None
     if stage is None:
-        registers, letter = [x for fragment in left for x in fragment], "r"
+        registers = [x for fragment in left for x in fragment]
     else:
         # The same in all lanes, which the compiler cannot know.
         group = b.lshr(thread(b), const(I32, 7))
-        group = asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group], effect=True)
-        rows = b.add(left[1], b.mul(group, const(I32, 64 * SLAB_ROW)))
-        layout_of_left = 1 << 62 | (8 * SLAB_ROW >> 4) << 32
-        registers = [b.or_(b.zext(b.lshr(rows, const(I32, 4)), I64), const(I64, layout_of_left))]
-        letter = "l"
+        group = asm(b, "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", I32, "=r,r", [group])
+        across = getattr(stage, "swapped", False)  # 64 rows are the columns of one slab then
+        rows = b.add(left[1], b.mul(group, const(I32, (stage.k if across else 64) * SLAB_ROW)))
+        registers = [b.lshr(rows, const(I32, 4))]
     first = count if acc is None else 2 * count  # of the operands after the accumulators
     results = ", ".join(f"${i}" for i in range(count))
-    lines = ["{.reg .pred p; .reg .b64 c, d; setp.ne.b32 p, 0, 0;", "wgmma.fence.sync.aligned;"]
+    lines = ["{.reg .pred p; .reg .b32 e; .reg .b64 c, d; setp.ne.b32 p, 0, 0;", "wgmma.fence.sync.aligned;"]
+
+    def describe(name: str, operand: int, offset: int) -> None:
+        lines.append(f"add.u32 e, ${operand}, {offset >> 4}; mov.b64 {name}, {{e, {upper}}};")
+
     for i, step in enumerate(steps):
         chunks = 2 * step
         offset = chunks // 8 * slab + chunks % 8 * 16 if by_rows else 16 * step * SLAB_ROW
         fragment = f"{{{', '.join(f'${first + 4 * i + e}' for e in range(4))}}}"
         if stage is not None:
-            offset_of_left = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
-            lines.append(f"add.s64 c, ${first}, {offset_of_left >> 4};")
+            along = chunks // 8 * stage.n * SLAB_ROW + chunks % 8 * 16
+            describe("c", first, 16 * step * SLAB_ROW if across else along)
             fragment = "c"
         if i == 1:
             lines.append("setp.eq.b32 p, 0, 0;")
-        lines.append(f"add.s64 d, ${first + len(registers)}, {offset >> 4};")
+        describe("d", first + len(registers), offset)
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{results}}}, {fragment}, d, "
-            f"p, 1, 1, {'' if stage is None else '0, '}{0 if by_rows else 1};"
+            f"p, 1, 1, {'' if stage is None else f'{int(across)}, '}{0 if by_rows else 1};"
         )
     if acc is not None:
         lines[0] = lines[0].replace("setp.ne", "setp.eq")
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;}"]
+    lines += ["wgmma.commit_group.sync.aligned;", *(["wgmma.wait_group.sync.aligned 0;"] if wait else []), "}"]
     tied = [] if acc is None else [str(i) for i in range(count)]
-    constraints = ["=f"] * count + tied + [letter] * len(registers) + ["l", "~{memory}"]
+    constraints = ["=f"] * count + tied + ["r"] * (len(registers) + 1) + ["~{memory}"]
     args = [*(acc or []), *registers, descriptor]
     return asm_many(b, "\n".join(lines), [F32] * count, ",".join(constraints), args, effect=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,15 @@ from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
     LANES,
     any_in_block,
+    any_in_warp,
+    call_outlined,
     fabs,
     fma,
     if_else,
     lane_index,
-    outlined,
     pack,
     shuffle,
+    stack,
     thread,
     tree,
     unpack,
@@ -37,6 +40,15 @@ from rocmkern.tile.cuda.layouts import (
     storage,
 )
 from rocmkern.tile.cuda.matrix import Halves, mma, wgmma
+from rocmkern.tile.cuda.rings import (
+    MappedTensor,
+    PendingTile,
+    RingStage,
+    complete,
+    index_mapped,
+    note_started,
+    swap_mapped,
+)
 from rocmkern.tile.cuda.stages import StageLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
 from rocmkern.tile.tensors import F32, I32, const
@@ -46,13 +58,31 @@ from rocmkern.tile.types import DTYPES
 class CudaLowering(StageLowering):
     """Products, and with them all operations; one method each: see `binding.bind`."""
 
+    def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
+        part = super().operator_getitem(context, b, sig, x, index)
+        (ty, index_ty), part_ty = sig.args, sig.return_type
+        if not isinstance(part_ty, MappedTensor):
+            return part
+        numbers = [self.scalar(context, b, t, v, "i64") for t, v in self.index_entries(context, b, index_ty, index)]
+        return index_mapped(b, context, ty, x, part_ty, part, numbers)
+
+    def transposed(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, swap: Any) -> ir.Value:
+        new = super().transposed(context, b, sig, x, swap)
+        ty, new_ty = sig.args[0], sig.return_type
+        return swap_mapped(b, context, ty, x, new_ty, new) if isinstance(new_ty, MappedTensor) else new
+
+    def mapped(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, number: Any) -> ir.Value:
+        data, shape, strides = self.unpack_tensor(context, b, sig.args[0], x)
+        return self.pack_tensor(context, b, sig.return_type, data, shape, strides)
+
     def window(self, context: Any, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
         self.unsettle(b)
         return cgutils.create_struct_proxy(ty)(context, b, stage).window
 
     def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
         if acc:
-            return unpack(b, acc[0])
+            pending = isinstance(sig.args[-1], PendingTile) and not isinstance(sig.return_type, PendingTile)
+            return unpack(b, complete(b, acc[0]) if pending else acc[0])
         return [const(F32, 0.0)] * storage(sig.return_type).count
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
@@ -117,13 +147,13 @@ class CudaLowering(StageLowering):
         """`left` of a stage: the rows of this warp."""
         lane = lane_index(b)
         row = b.add(first_row(b, rows_of_stage(ty)), b.and_(lane, const(I32, 15)))
-        chunks = Chunks(b, ty, self.left_window(b, stage), row, b.lshr(lane, const(I32, 4)))
+        chunks = Chunks(b, ty, self.left_window(b, ty, stage), row, b.lshr(lane, const(I32, 4)))
         return lambda i, k: ldmatrix(b, *chunks.at(16 * i, 2 * k), transposed=False)
 
-    def left_window(self, b: ir.IRBuilder, stage: ir.Value) -> ir.Value:
+    def left_window(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> ir.Value:
         """Address of the window in use of a stage on the left."""
         self.unsettle(b)
-        return b.extract_value(stage, StageModel.MEMBERS.index("window"))
+        return b.extract_value(stage, 0 if isinstance(ty, RingStage) else StageModel.MEMBERS.index("window"))
 
     @staticmethod
     def fragment_of(ty: Any, registers: list[ir.Value]) -> Callable[[int, int], list[ir.Value]]:
@@ -162,8 +192,10 @@ class CudaLowering(StageLowering):
         """acc + left @ window.T (``by_rows``) or left @ window."""
         if isinstance(a_ty, TILE.Stage) and is_swizzled(a_ty) and is_swizzled(b_ty) and m_tiles(ty) == 1:
             into = None if all(isinstance(x, ir.Constant) for x in acc) else acc
-            both = a_ty, self.left_window(b, left)
-            return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows)
+            both, started = (a_ty, self.left_window(b, a_ty, left)), isinstance(ty, PendingTile)
+            if started:
+                note_started(b)
+            return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows, wait=not started)
         fragment = self.left(b, a_ty, left)
         if is_swizzled(b_ty):
             return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
@@ -220,24 +252,21 @@ class CudaLowering(StageLowering):
                 )
             return pack(b, into)
 
-        def visible(b: ir.IRBuilder, window: ir.Value, left: list, acc: list) -> list[ir.Value]:
-            fragments = self.fragments_of_columns(b, b_ty, window)
-            return self.multiply_visible(b, ty, a_ty, self.fragment_of(a_ty, left), fragments, acc)
-
         def whole() -> list[ir.Value]:
             return self.product(b, ty, a_ty, left, b_ty, window, into, by_rows=False)
 
-        name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
-        registers = self.registers(b, a_ty, left)
-        return pack(
-            b,
-            if_else(
-                b,
-                any_in_block(b, self.window_has_not_finite(b, b_ty, window)),
-                lambda: outlined(b, name, [window], [registers, into], storage(ty), visible),
-                whole,
-            ),
-        )
+        def visible() -> list[ir.Value]:
+            arrays = self.registers(b, a_ty, left), into
+            places = [stack(b, ir.ArrayType(values[0].type, len(values))) for values in arrays]
+            for values, place in zip(arrays, places, strict=True):
+                b.store(pack(b, values), place)
+            name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
+            call_outlined(b, name, [window, *places], functools.partial(self.multiply_visible, ty, a_ty, b_ty))
+            return unpack(b, b.load(places[1]))
+
+        # The same in all threads, which the compiler sees of a vote only.
+        special = any_in_warp(b, any_in_block(b, self.window_has_not_finite(b, b_ty, window)))
+        return pack(b, if_else(b, special, visible, whole))
 
     @staticmethod
     def window_has_not_finite(b: ir.IRBuilder, ty: Any, window: ir.Value) -> ir.Value:
@@ -255,46 +284,56 @@ class CudaLowering(StageLowering):
             flags += [halves.not_finite(x) for x in load_shared(b, address, 0, 4, I32)]
         return b.icmp_signed("!=", tree(b, flags, b.or_), const(I32, 0))
 
+    @staticmethod
     def multiply_visible(
-        self, b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, right: Callable, acc: list[ir.Value]
-    ) -> list[ir.Value]:
-        """As `multiply`, where 0 times anything is 0.
+        ty: Any, a_ty: Any, b_ty: Any, b: ir.IRBuilder, window: ir.Value, left: ir.Value, acc: ir.Value
+    ) -> None:
+        """Add left @ window to acc, where 0 times anything is 0; ``left`` and ``acc`` are addresses of registers.
 
         The finite numbers are multiplied as they are. Two more products, of signs and of ones, count the visible
         infinities of each direction and the visible numbers that are not finite: where the counts agree the result is
         that infinity, where they do not it is NaN.
+
+        It is a loop over 16 columns, and all but those stays in memory: the caller's registers are spilled for what a
+        function needs, whether it is called or not.
         """
-        halves, zero = Halves(b, a_ty.dtype), const(F32, 0.0)
-        acc, groups, tiles = list(acc), ty.n // 8, m_tiles(ty)
-        for j in range(ty.n // 16):
+        halves, zero, zero_index = Halves(b, a_ty.dtype), const(F32, 0.0), const(I32, 0)
+        groups, tiles, steps = ty.n // 8, m_tiles(ty), a_ty.k // 16
+        lane = lane_index(b)
+        row, chunk = b.and_(lane, const(I32, 15)), b.lshr(lane, const(I32, 4))
+        with cgutils.for_range(b, const(I32, ty.n // 16)) as loop:
+            chunks = Chunks(b, b_ty, window, row, b.add(chunk, b.shl(loop.index, const(I32, 1))))
             sums = {(i, half): [zero] * 4 for i in range(tiles) for half in (0, 1)}
             counts = dict(sums)
-            for k in range(a_ty.k // 16):
-                columns = right(k, j)
+            places = {}
+            for i, half in sums:
+                first = b.add(b.shl(loop.index, const(I32, 3)), const(I32, 4 * (i * groups + half)))
+                places[i, half] = [b.gep(acc, [zero_index, b.add(first, const(I32, e))]) for e in range(4)]
+            totals = {key: [b.load(place) for place in four] for key, four in places.items()}
+            for k in range(steps):
+                columns = ldmatrix(b, *chunks.at(16 * k), transposed=True)
                 finite = [halves.finite_or_zero(x) for x in columns]
                 directions = [halves.infinity_direction(x) for x in columns]
                 ones = [halves.not_finite_one(x) for x in columns]
                 for i in range(tiles):
-                    fragment = left(i, k)
+                    at = 4 * (i * steps + k)
+                    fragment = [b.load(b.gep(left, [zero_index, const(I32, at + e)])) for e in range(4)]
                     signs = [halves.direction(x) for x in fragment]
                     sizes = [halves.size_direction(x) for x in fragment]
                     for half in (0, 1):
-                        part, at = slice(2 * half, 2 * half + 2), 4 * (i * groups + 2 * j + half)
-                        acc[at : at + 4] = mma(b, fragment, finite[part], acc[at : at + 4], a_ty.dtype)
+                        part = slice(2 * half, 2 * half + 2)
+                        totals[i, half] = mma(b, fragment, finite[part], totals[i, half], a_ty.dtype)
                         sums[i, half] = mma(b, signs, directions[part], sums[i, half], a_ty.dtype)
                         counts[i, half] = mma(b, sizes, ones[part], counts[i, half], a_ty.dtype)
-            for (i, half), total in sums.items():
-                for e in range(4):
-                    at = 4 * (i * groups + 2 * j + half) + e
-                    count = counts[i, half][e]
+            for key, four in places.items():
+                for place, total, direction, count in zip(four, totals[key], sums[key], counts[key], strict=True):
                     infinity = b.select(
-                        b.fcmp_ordered(">", total[e], zero), const(F32, float("inf")), const(F32, float("-inf"))
+                        b.fcmp_ordered(">", direction, zero), const(F32, float("inf")), const(F32, float("-inf"))
                     )
-                    agree = b.fcmp_ordered("==", fabs(b, total[e]), count)
+                    agree = b.fcmp_ordered("==", fabs(b, direction), count)
                     extra = b.select(agree, infinity, const(F32, float("nan")))
                     seen = b.fcmp_ordered(">", count, zero)
-                    acc[at] = b.select(seen, b.fadd(acc[at], extra), acc[at])
-        return acc
+                    b.store(b.select(seen, b.fadd(total, extra), total), place)
 
     @staticmethod
     def broadcast(b: ir.IRBuilder, ty: Any, value: ir.Value, k: int) -> list[ir.Value]:
@@ -309,7 +348,7 @@ class CudaLowering(StageLowering):
             return [self.broadcast(b, ty, value, k + i) for i in range(4)]
         rows = rows_of_stage(ty)
         row = b.add(first_row(b, rows), row_of_lane(b))
-        address = b.add(self.left_window(b, value), b.mul(row, const(I32, pitch(ty))))
+        address = b.add(self.left_window(b, ty, value), b.mul(row, const(I32, pitch(ty))))
         loaded = [load_shared(b, address, 8 * slot * pitch(ty) + 4 * k, 4) for slot in range(2 * m_tiles(rows))]
         return [[words[i] for words in loaded] for i in range(4)]
 

@@ -12,7 +12,18 @@ from numba.cuda.core.errors import TypingError
 
 from rocmkern.tile import api
 from rocmkern.tile.architectures import architecture
-from rocmkern.tile.cuda.emit import LANES, PTX_TYPE, VOID, asm, call_outlined, pack, thread, to_fragments, unpack
+from rocmkern.tile.cuda.emit import (
+    LANES,
+    PTX_TYPE,
+    VOID,
+    any_in_warp,
+    asm,
+    call_outlined,
+    pack,
+    thread,
+    to_fragments,
+    unpack,
+)
 from rocmkern.tile.cuda.layouts import PAGED_MEMBERS, StoredOperand, is_packed
 from rocmkern.tile.cuda.memory import (
     REGISTERS,
@@ -23,6 +34,7 @@ from rocmkern.tile.cuda.memory import (
     pairs_to_float32,
 )
 from rocmkern.tile.cuda.quantised import decode_unit, raw_words, unit_elements, units_per_thread
+from rocmkern.tile.cuda.rings import RingStage, acquire_ring, fetch_ring, finish_ring, new_ring, release_ring
 from rocmkern.tile.cuda.softmax import SoftmaxLowering
 from rocmkern.tile.cuda.windows import (
     LOCAL_ALIGNMENT,
@@ -91,6 +103,9 @@ class StageLowering(SoftmaxLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
     ) -> ir.Value:
         ty = sig.return_type
+        if isinstance(ty, RingStage):
+            memory = self.local_memory(context, b, "stage", ty, ty.nbytes)
+            return new_ring(context, b, ty, sig.args[1], source, memory)
         memory = self.local_memory(context, b, "stage", ty, 2 * window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
@@ -103,6 +118,7 @@ class StageLowering(SoftmaxLowering):
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
         for name in PAGED_MEMBERS if ty.paged else ():
             setattr(st, name, const(I64, 0))
+        st.irregular = self.irregularity(b, ty, st)
         return st._getvalue()
 
     def paged(
@@ -118,6 +134,7 @@ class StageLowering(SoftmaxLowering):
         st.page_stride, st.row_stride, st.column_stride = strides[0], strides[2], strides[3]
         entries, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
         st.table, st.rows = b.ptrtoint(entries, I64), self.scalar(context, b, sig.args[4], stop, "i64")
+        st.irregular = self.irregularity(b, ty, st)
         return st._getvalue()
 
     @staticmethod
@@ -136,13 +153,17 @@ class StageLowering(SoftmaxLowering):
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
         starts = [self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True)]
-        st.row0, st.col0 = (*starts, const(I64, 0))[:2]
+        row0, col0 = (*starts, const(I64, 0))[:2]
         self.unsettle(b)
+        if isinstance(ty, RingStage):
+            fetch_ring(b, ty, st, row0, col0)
+            return st._getvalue()
+        st.row0, st.col0 = row0, col0
         if ty.format:
             self.fetch_quantised(b, ty, st)
             return st._getvalue()
         if rows_per_pass(ty) and ty.source == ty.dtype:
-            self.fetch_regular(b, ty, self.fetched_window(b, ty, st))
+            self.fetch_regular(b, ty, st)
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         return st._getvalue()
 
@@ -193,6 +214,24 @@ class StageLowering(SoftmaxLowering):
                 asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
 
     @staticmethod
+    def irregularity(b: ir.IRBuilder, ty: Any, st: Any) -> ir.Value:
+        """Bits that are 0 where windows from column 0 on consist of whole aligned chunks (i32); see `fetch_regular`."""
+        if not rows_per_pass(ty) or ty.source != ty.dtype:
+            return const(I32, 1)
+        size = const(I64, DTYPES[ty.source])
+        strides = b.or_(st.row_stride, st.page_stride) if ty.paged else st.row_stride
+        bits = b.or_(b.or_(st.source, strides), b.mul(st.columns, size))
+        bits = b.or_(b.and_(bits, const(I64, 15)), b.xor(st.column_stride, size))
+        # A vote is what the compiler does not compute again in every step of a loop, and it is the same in all lanes.
+        return b.zext(any_in_warp(b, b.icmp_signed("!=", bits, const(I64, 0))), I32)
+
+    @staticmethod
+    def is_regular(b: ir.IRBuilder, ty: Any, st: Any) -> ir.Value:
+        """Whether `fetch_regular` copies the window that is being fetched."""
+        column = b.and_(b.trunc(st.col0, I32), const(I32, 16 // DTYPES[ty.source] - 1))
+        return b.icmp_signed("==", b.or_(st.irregular, column), const(I32, 0))
+
+    @staticmethod
     def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
         """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
         size = const(I64, DTYPES[ty.source])
@@ -203,7 +242,6 @@ class StageLowering(SoftmaxLowering):
         in_chunks = b.and_(b.icmp_signed("==", unaligned, const(I64, 0)), b.icmp_signed("==", st.column_stride, size))
         whole = b.icmp_signed("==", b.and_(row_bytes, const(I64, 15)), const(I64, 0))
         paging = {name: getattr(st, name) for name in (*PAGED_MEMBERS, "row0")} if ty.paged else {}
-        regular = rows_per_pass(ty) and ty.source == ty.dtype
         return SimpleNamespace(
             source=source if ty.paged else b.add(source, b.mul(st.row0, st.row_stride)),
             rows=b.sub(st.rows, st.row0),
@@ -214,34 +252,39 @@ class StageLowering(SoftmaxLowering):
             row_bytes=row_bytes,
             in_chunks=in_chunks,
             whole=b.and_(in_chunks, whole),
-            regular=b.and_(in_chunks, whole) if regular else const(I1, 0),
             **paging,
         )
 
     @staticmethod
-    def fetch_regular(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
+    def fetch_regular(b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Start to copy a window 16 bytes at a time; what lies past the end of the source becomes 0.
 
         There is no jump in it: a jump in a main loop would keep the compiler from mixing the copies with the products
         around them. A window of another layout becomes 0, and `acquire` copies it.
         """
-        rows = rows_per_pass(ty)
+        rows, size = rows_per_pass(ty), const(I64, DTYPES[ty.source])
         chunks = ty.k * DTYPES[ty.dtype] // 16
         row, chunk = b.udiv(thread(b), const(I32, chunks)), b.urem(thread(b), const(I32, chunks))
         column = b.zext(b.shl(chunk, const(I32, 4)), I64)
-        places = Chunks(b, ty, window.into, row, chunk)
-        address = b.add(window.source, b.add(b.mul(b.zext(row, I64), window.row_stride), column))
-        step = b.mul(window.row_stride, const(I64, rows))
-        some = b.and_(window.regular, b.icmp_signed("<", column, window.row_bytes))
-        many = b.icmp_signed(">", window.rows, const(I64, ty.n))
-        left = b.sub(b.trunc(b.select(many, const(I64, ty.n), window.rows), I32), row)
-        left = b.select(some, left, const(I32, 0))
+        places = Chunks(b, ty, b.sub(st.both, st.window), row, chunk)
+        columns = b.mul(b.sub(st.columns, st.col0), size)
+        exists = b.and_(StageLowering.is_regular(b, ty, st), b.icmp_signed("<", column, columns))
+        # Rows of this thread that are left of the source, from its first on.
+        rest = b.sub(st.rows, st.row0)
+        many = b.icmp_signed(">", rest, const(I64, ty.n))
+        left = b.sub(b.trunc(b.select(many, const(I64, ty.n), rest), I32), row)
+        left = b.select(exists, left, const(I32, 0))
+        column = b.add(column, b.mul(st.col0, size))
+        address = b.add(
+            b.add(st.source, b.add(b.mul(b.zext(row, I64), st.row_stride), column)), b.mul(st.row0, st.row_stride)
+        )
+        step = b.mul(st.row_stride, const(I64, rows))
         for first in range(0, ty.n, rows):
             into, offset = places.at(first)
             copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
             if ty.paged:
                 this, inside = b.zext(b.add(row, const(I32, first)), I64), b.icmp_signed(">", left, const(I32, first))
-                address, exists = StageLowering.paged_row(b, window, this, inside)
+                address, exists = StageLowering.paged_row(b, st, this, inside)
                 address, skip = b.add(address, column), b.zext(b.not_(exists), I32)
                 code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; {copy}}}"
             else:
@@ -289,6 +332,8 @@ class StageLowering(SoftmaxLowering):
             code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
             args = [into, b.add(address, column), b.trunc(left, I32)]
             asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+        # A wait is for groups: copies that belong to none may still be on their way behind it.
+        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
 
     @staticmethod
     def row_of(b: ir.IRBuilder, ty: Any, window: SimpleNamespace, row: ir.Value) -> tuple:
@@ -351,36 +396,47 @@ class StageLowering(SoftmaxLowering):
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        if isinstance(ty, RingStage):
+            acquire_ring(b, ty, st)
+            return st._getvalue()
         state = states.get(b.function)
         if ty.format:
             self.acquire_quantised(b, ty, st)
             wait_for_fetches(b, ty)
             if state is not None:
-                state.settled = b.block
+                state.settled = state.met = b.block
             st.window = b.sub(st.both, st.window)
             return st._getvalue()
         window = self.fetched_window(b, ty, st)
         # One wait and one barrier serve all acquires that follow each other: every fetch before them has arrived, and
         # all threads are done with the windows that the next fetches overwrite.
         settled = state is not None and state.settled is b.block
-        with b.if_then(b.not_(window.regular), likely=False):
+        with b.if_then(b.not_(self.is_regular(b, ty, st)), likely=False):
             self.fetch_irregular(b, ty, window)
             if settled:
                 wait_for_fetches(b, ty)
         if not settled:
             wait_for_fetches(b, ty)
         if state is not None:
-            state.settled = b.block
+            state.settled = state.met = b.block
         st.window = b.sub(st.both, st.window)
         return st._getvalue()
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         self.unsettle(b)
+        if isinstance(sig.args[0], RingStage):
+            release_ring(b)
         return stage
+
+    def finish(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
+        ty = sig.args[0]
+        if isinstance(ty, RingStage):
+            finish_ring(b, ty, cgutils.create_struct_proxy(ty)(context, b, stage))
+        return context.get_dummy_value()
 
     @staticmethod
     def unsettle(b: ir.IRBuilder) -> None:
         """The next acquire needs a barrier of its own: something was fetched, read or released."""
         state = states.get(b.function)
         if state is not None:
-            state.settled = None
+            state.settled = state.met = None

@@ -120,11 +120,17 @@ class FunctionState:
         Local memory that has been given out.
     settled : Block or None
         Block in which the last thing that happened to stages is an acquire.
+    met : Block or None
+        Block in which all threads have met since anything but an acquire happened to stages.
+    started : (Block, int) or None
+        Block in which products were started since the last acquire of a ring, and their number.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self.settled: ir.Block | None = None
+        self.met: ir.Block | None = None
+        self.started: tuple[ir.Block, int] | None = None
 
 
 states: weakref.WeakKeyDictionary[ir.Function, FunctionState] = weakref.WeakKeyDictionary()

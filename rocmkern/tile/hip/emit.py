@@ -301,9 +301,9 @@ def keep_order(b: ir.IRBuilder) -> None:
 
 
 def uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """An i64 or i32 that is the same in all lanes, in scalar registers: LLVM may have put it elsewhere."""
-    if value.type == I32:
-        return math(b, "amdgcn.readfirstlane", value)
+    """An i64, i32 or float32 that is the same in all lanes, in scalar registers: LLVM may have put it elsewhere."""
+    if value.type in (I32, F32):
+        return b.bitcast(math(b, "amdgcn.readfirstlane", b.bitcast(value, I32)), value.type)
     parts = each_element(b, b.bitcast(value, ir.VectorType(I32, 2)), lambda x: math(b, "amdgcn.readfirstlane", x))
     return b.bitcast(parts, I64)
 
@@ -311,10 +311,9 @@ def uniform(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 def opaque(b: ir.IRBuilder, value: ir.Value, register: str) -> ir.Value:
     """The same value, of unknown origin: what is computed from it stays where it is, instead of moving out of a loop.
 
-    ``register`` is "s" for a value that is the same in all lanes, else "v".
+    ``register`` is "s" for a value in scalar registers, else "v". LLVM has launch words, loop counters and what is
+    computed from them in scalar registers; `uniform` brings other values there that are the same in all lanes.
     """
-    if register == "s" and isinstance(value.type, ir.IntType) and not isinstance(value, ir.Constant):
-        value = uniform(b, value)
     ty = ir.FunctionType(value.type, [value.type])
     return b.call(ir.InlineAsm(ty, "", f"={register},0", side_effect=True), [value])
 

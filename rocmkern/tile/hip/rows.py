@@ -20,6 +20,7 @@ from rocmkern.tile.hip.emit import (
     math,
     over_lanes,
     splat,
+    uniform,
 )
 from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import in_space, load_from, memory_int, narrowed, over_waves, store_to, widen
@@ -46,6 +47,11 @@ class RowLowering(TensorLowering):
         for i in (1, 2):
             chosen = b.select(b.icmp_signed("==", axis, const(I64, i)), ids[i], chosen)
         return b.zext(chosen, I64)
+
+    def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
+        item = super().operator_getitem(context, b, sig, x, index)
+        # A number is loaded into vector registers, where everything computed from it would stay as well.
+        return item if isinstance(sig.return_type, TILE.Tensor) else uniform(b, item)
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         return array_of(b, Layout(sig.return_type).row_numbers(b))

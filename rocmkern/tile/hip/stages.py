@@ -25,9 +25,11 @@ from rocmkern.tile.hip.emit import (
     keep_order,
     local_barrier,
     opaque,
+    pinned,
     schedule_no_further,
     shared_code,
     shuffle,
+    splat,
     thread_index,
     uniform,
     vector_of,
@@ -160,12 +162,12 @@ class StageLowering(SoftmaxLowering):
         if col0:
             # The source from that column on: a narrower one, which may have to be read in another way.
             source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)
-            source[2] = b.sub(source[2], col0[0])
+            source[2] = uniform(b, b.sub(source[2], col0[0]))
         for number, copy in enumerate(window.copies):
             lane = b.extract_value(st, self.member(number, LANE_SOURCE))
             access = b.extract_value(st, self.member(number, ACCESS))
             if col0:
-                access = self.access_from(b, window, copy, access, col0[0], source[2])
+                access = uniform(b, self.access_from(b, window, copy, access, col0[0], source[2]))
             pages = Pages(b, st) if window.paged else None
             chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages)
             st = b.insert_value(st, array_of(b, chunks), self.member(number, CHUNKS))
@@ -279,7 +281,12 @@ class StageLowering(SoftmaxLowering):
             for offset, column, ok in places(opaque(b, thread_index(b), "v"), opaque(b, row_stride, "s")):
                 ok = b.and_(ok, b.icmp_signed("<", column, columns))
                 address = b.select(ok, b.add(offset, b.mul(column, const(I64, size))), offset)
-                out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
+                if window.atom.wave == 32:
+                    out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
+                else:
+                    # A lane mask would take two scalar registers from before the load until after it.
+                    bits = opaque(b, b.sext(ok, I32), "v")
+                    out.append(b.and_(load(base, address), splat(b, bits, copy.chunk.count)))
             return out
 
         def singles() -> list:
@@ -292,7 +299,9 @@ class StageLowering(SoftmaxLowering):
                     items.append(b.select(is_below(b, e, left_again), value, const(item, 0)))
                     place = b.add(place, column_stride)
                 chunk = vector_of(b, items)
-                out.append(b.bitcast(chunk, copy.chunk) if window.source == window.dtype else converted(chunk))
+                # Converted at once: left alone, LLVM loads all chunks first, and keeps a lane mask for each element.
+                same = window.source == window.dtype
+                out.append(b.bitcast(chunk, copy.chunk) if same else pinned(b, converted(chunk)))
                 schedule_no_further(b)
             return out
 
@@ -383,6 +392,9 @@ class StageLowering(SoftmaxLowering):
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         # The barrier that protects the window stands at the next acquire.
         return st
+
+    def finish(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
+        return context.get_dummy_value()
 
     def load_operand(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any

@@ -34,6 +34,7 @@ from rocmkern.tile.hip.emit import (
     shuffle,
     splat,
     tree,
+    uniform,
     vector_of,
 )
 from rocmkern.tile.hip.layouts import Layout, LineLayout
@@ -112,7 +113,7 @@ class TileLowering(RowLowering):
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         base = in_space(b, data, GLOBAL)
         # What is computed from them is not kept in scalar registers around a loop.
-        stride, columns = opaque(b, strides[-1], "s"), opaque(b, shape[-1], "s")
+        stride, columns = (opaque(b, uniform(b, x), "s") for x in (strides[-1], shape[-1]))
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
@@ -325,15 +326,19 @@ class TileLowering(RowLowering):
         return tile  # an SSA value
 
     def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
+        # Of known value, they would be kept in scalar registers around a loop, even one that seldom comes here.
+        numbers = (TANH_SMALL, 2 * LOG2_E, *TANH_COEFFICIENTS)
+        largest_small, exponent, *coefficients = (opaque(b, const(F32, x), "s") for x in numbers)
+
         def one(x: ir.Value) -> ir.Value:
             size, square = math(b, "fabs", x), b.fmul(x, x)
-            series = const(F32, TANH_COEFFICIENTS[-1])
-            for coefficient in TANH_COEFFICIENTS[-2::-1]:
-                series = math(b, "fma", series, square, const(F32, coefficient))
+            series = coefficients[-1]
+            for coefficient in coefficients[-2::-1]:
+                series = math(b, "fma", series, square, coefficient)
             small = math(b, "fma", b.fmul(x, square), series, x)
-            power = b.fadd(exp2(b, b.fmul(size, const(F32, 2 * LOG2_E))), const(F32, 1.0))
+            power = b.fadd(exp2(b, b.fmul(size, exponent)), const(F32, 1.0))
             large = math(b, "fma", math(b, "amdgcn.rcp", power), const(F32, -2.0), const(F32, 1.0))
-            is_small = b.fcmp_ordered("<", size, const(F32, TANH_SMALL))
+            is_small = b.fcmp_ordered("<", size, largest_small)
             return b.select(is_small, small, math(b, "copysign", large, x))
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: each_element(b, v, one))

@@ -1,0 +1,138 @@
+"""Which bounds of a table are loose, by what runs have measured.
+
+A table widens or narrows the default rule (c = u = 2) where it says ``tolerance``: for everything, an operation, a
+group or a row. Such a bound is **loose** when every output that it holds for, on every target that was recorded, stays
+below a tenth of it. Validation refuses that: a kernel could become ten times worse unnoticed. It is made smaller, or
+the tolerance says with ``loose: why`` why it is kept; and one that says so although an output comes nearer than that
+is refused as well. The default itself is no choice of the table and is never loose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rocmkern.matrix.expand import Case
+from rocmkern.matrix.loader import Document
+from rocmkern.matrix.results import Run
+from rocmkern.matrix.schema import Tolerance
+from rocmkern.matrix.tolerance import rule_of
+from rocmkern.matrix.yaml_source import DataPath, format_path
+
+FACTOR = 10.0
+
+
+@dataclass
+class Bound:
+    """A tolerance of the table, and how near the outputs that it holds for came to it.
+
+    Attributes
+    ----------
+    path : tuple
+        Where it stands in the data.
+    tolerance : Tolerance
+    share : float
+        The largest share of the bound that was measured.
+    nearest : str
+        The case and target of that output.
+    outputs : int
+        How many outputs were measured.
+    targets : set of str
+        On which targets.
+    """
+
+    path: DataPath
+    tolerance: Tolerance
+    share: float = 0.0
+    nearest: str = ""
+    outputs: int = 0
+    targets: set[str] = field(default_factory=set)
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with it, or nothing."""
+        if not self.outputs:
+            return ""
+        near = self.share * FACTOR >= 1
+        if not near and self.tolerance.loose is None:
+            smaller = f"a {1 / self.share:.0f} times smaller one would hold" if self.share else "every output is exact"
+            return f"is loose: {self.describe()}; {smaller}: make it smaller, or say with loose: why it is kept"
+        if near and self.tolerance.loose is not None:
+            return f"says that it is loose, but {self.describe()}; remove loose"
+        return ""
+
+    def describe(self) -> str:
+        """What was measured."""
+        if not self.outputs:
+            return "nothing was recorded"
+        where = f" ({self.nearest})" if self.nearest else ""
+        targets = ", ".join(sorted(self.targets))
+        return f"at most {self.share:.1%} of it was measured in {self.outputs} outputs on {targets}{where}"
+
+
+def judge_bounds(document: Document, cases: Sequence[Case], runs: Sequence[Run]) -> list[Bound]:
+    """Every tolerance of a table with what was measured of it, in the order of the file.
+
+    Parameters
+    ----------
+    document : Document
+    cases : sequence of Case
+        Of the document.
+    runs : sequence of Run
+        What was recorded. Shares are of the bounds that the document has now.
+
+    Returns
+    -------
+    list of Bound
+    """
+    bounds = {id(tolerance): Bound(path, tolerance) for path, tolerance in _declared(document)}
+    named = {case.id: case for case in cases}
+    for run in runs:
+        for result in run.results:
+            case = named.get(result.case)
+            if case is None or result.outcome != "passed" or case.operation.is_exact(case.features):
+                continue
+            bound = bounds.get(id(case.facts.tolerance))
+            if bound is not None:
+                _measure(bound, case, f"{result.case}[{result.target}]", result.target, result.outputs)
+    return list(bounds.values())
+
+
+def _measure(bound: Bound, case: Case, name: str, target: str, outputs: list[dict]) -> None:
+    dtypes = {o.name: case.dtype if o.dtype == "input" else o.dtype for o in case.operation.outputs_of(case.features)}
+    for output in outputs:
+        dtype = dtypes.get(output["output"], case.dtype)
+        if bound.tolerance.dtypes is not None and dtype not in bound.tolerance.dtypes:
+            continue
+        if "e" not in output:
+            continue  # a file of an older version: its shares may be of another bound
+        bound.outputs += 1
+        bound.targets.add(target)
+        limit = float(rule_of(bound.tolerance, dtype).bound(output["e"], output["ulp"]))
+        share = output["error"] / limit if limit else output["share"]
+        if share > bound.share:
+            bound.share, bound.nearest = share, name
+
+
+def _declared(document: Document) -> Iterator[tuple[DataPath, Tolerance]]:
+    matrix = document.matrix
+    places: list[tuple[DataPath, Tolerance | None]] = []
+    if matrix.defaults is not None:
+        places.append((("defaults", "tolerance"), matrix.defaults.tolerance))
+    for name, settings in (matrix.operations or {}).items():
+        places.append((("operations", name, "tolerance"), settings.tolerance))
+    for name, group in matrix.groups.items():
+        places.append((("groups", name, "tolerance"), group.tolerance))
+        for index, row in enumerate(group.rows):
+            places.append((("groups", name, "rows", index, "tolerance"), row.tolerance))
+    return ((path, tolerance) for path, tolerance in places if tolerance is not None)
+
+
+def mistakes(document: Document, bounds: Sequence[Bound]) -> list[str]:
+    """A line with its position for each bound that is loose, or that wrongly says so."""
+    lines = []
+    for bound in bounds:
+        if bound.mistake:
+            at = document.source.position(bound.path)
+            lines.append(f"{document.name}:{at.line}:{at.column}: {format_path(bound.path)}: {bound.mistake}")
+    return lines

@@ -1,0 +1,97 @@
+"""Tensor maps: what Hopper's copy engine is told of a tensor, as a kernel parameter (CUDA driver API, tensor maps).
+
+A map follows from the launch words of its tensor, so a launch makes it of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Bytes of a map, and a divisor of its address.
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+#: Bytes of a row of a window, which is also what the swizzle repeats after.
+ROW_BYTES = 128
+_ITEMSIZE = 2
+_LARGEST_EXTENT, _LARGEST_STRIDE = 2**31, 2**40
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A map that a kernel takes.
+
+    Attributes
+    ----------
+    symbol : str
+        Name of the parameter.
+    at, ndim : int
+        Number of the tensor's first launch word, and its axes.
+    rows : int
+        Rows that are copied at a time, of `ROW_BYTES` each.
+    dtype : str
+        Element type: float16 or bfloat16.
+    """
+
+    symbol: str
+    at: int
+    ndim: int
+    rows: int
+    dtype: str
+
+    def words(self, words: Sequence[int]) -> tuple[int, ...]:
+        """The tensor's words among those of a launch."""
+        return tuple(words[self.at : self.at + 1 + 2 * self.ndim])
+
+    def encode(self, words: tuple[int, ...]) -> bytes | None:
+        """The map of a tensor; None if the copy engine does not take such a tensor."""
+        return _encode(words, self.rows, self.dtype)
+
+
+def with_maps(ptx: str, prefix: str) -> tuple[str, tuple[TensorMap, ...]]:
+    """PTX whose kernel takes the maps that it names after its other parameters, and what they are."""
+    names = sorted(set(re.findall(rf"\b{prefix}\w+", ptx)))
+    maps = []
+    for name in names:
+        at, ndim, rows, dtype = name.removeprefix(prefix).split("_")
+        maps.append(TensorMap(name, int(at), int(ndim), int(rows), dtype))
+    parameters = "".join(f",\n\t.param .align {MAP_ALIGNMENT} .b8 {name}[{MAP_BYTES}]" for name in names)
+    return re.sub(r"(\.entry\s+[\w$]+\s*\([^)]*?)(\s*\))", rf"\1{parameters}\2", ptx, count=1), tuple(maps)
+
+
+@functools.lru_cache(4096)
+def _encode(words: tuple[int, ...], rows: int, dtype: str) -> bytes | None:
+    from cuda.bindings import driver
+
+    ndim = len(words) // 2
+    address, shape, strides = words[0], words[1 : 1 + ndim], words[1 + ndim :]
+    if not address or address % 16 or strides[-1] != _ITEMSIZE or not all(0 < n < _LARGEST_EXTENT for n in shape):
+        return None
+    # An axis of which there is one element, or one for all indices, has a stride of no consequence.
+    axes = [(1, 16) if n == 1 or step == 0 else (n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
+    if any(step % 16 or not 0 < step < _LARGEST_STRIDE for _, step in axes):
+        return None
+    axes.reverse()  # the innermost first
+    kinds, u32, u64 = driver.CUtensorMapDataType, driver.cuuint32_t, driver.cuuint64_t
+    kind = {
+        "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    }[dtype]
+    status, encoded = driver.cuTensorMapEncodeTiled(
+        kind,
+        ndim,
+        address,
+        [u64(shape[-1]), *(u64(n) for n, _ in axes)],
+        [u64(step) for _, step in axes],
+        [u32(ROW_BYTES // _ITEMSIZE), u32(rows), *[u32(1)] * (ndim - 2)],
+        [u32(1)] * ndim,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return None
+    return struct.pack("=16Q", *(int(x) for x in encoded.opaque))

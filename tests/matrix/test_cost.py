@@ -1,0 +1,116 @@
+"""What reading, expanding and collecting a table costs, counted in work rather than in seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from test_loader import GOOD
+from test_plugin import PLUGIN
+
+from rocmkern.matrix import expand, inputs, load, load_cases, loader, loads, yaml_nodes
+
+COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
+
+
+def calls_of(function) -> Counter[str]:
+    """How often each function, of Python and of C, is called during a call."""
+    counts: Counter[str] = Counter()
+
+    def count(frame, event, argument):
+        if event == "call":
+            counts[frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name] += 1
+        elif event == "c_call":
+            counts[argument.__name__] += 1
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counts
+
+
+def table(rows: int) -> str:
+    """A table of so many rows, each of six cases."""
+    row = "      - {{name: r{}, shape: {{rows: 2}}, axes: {{columns: [1, 31, 64]}}, dtypes: [f32, f16]}}\n"
+    head = GOOD.partition("groups:\n")[0]
+    return (
+        head
+        + "groups:\n  a:\n    why: as many as are asked for\n    operation: row_stats\n    rows:\n"
+        + "".join(row.format(index) for index in range(rows))
+    )
+
+
+def test_the_work_grows_as_the_number_of_cases_does(registry):
+    def work(rows: int) -> int:
+        text = table(rows)
+        return sum(calls_of(lambda: expand(loads(text, "test.yaml", registry))).values())
+
+    work(10)  # what is imported and cached once
+    small, large = work(100), work(400)
+    assert large < 4.1 * small
+    assert large < 400 * 6 * 160, "calls for a case, its part of reading and checking included"
+
+
+def test_nothing_is_drawn_and_the_models_are_checked_once(monkeypatch):
+    validated = []
+    check = loader.Matrix.model_validate
+    monkeypatch.setattr(loader.Matrix, "model_validate", lambda data: validated.append(1) or check(data))
+    document = load(COMMITTED)
+    counts = calls_of(lambda: expand(document))
+    assert len(validated) == 1
+    drawing = {function.__name__ for function in (inputs.generate, inputs.make_call, inputs.place)}
+    assert not drawing & set(counts)
+    assert not any("Generator" in name or name in ("empty", "zeros", "array", "asarray") for name in counts), counts
+
+
+def test_a_file_is_read_once_for_as_long_as_it_does_not_change(tmp_path):
+    path = tmp_path / "matrix.yaml"
+    text = (
+        "version: 1\nregistry: rocmkern.matrix.operations\ngroups:\n  a:\n    why: of one row\n    operation: scale\n"
+    )
+    path.write_text(text + "    rows: [{shape: {size: [3]}}]\n")
+    document, cases = load_cases(path)
+    assert load_cases(path)[1] is cases and load_cases(str(path))[0] is document
+    path.write_text(text + "    rows: [{shape: {size: [3]}}, {shape: {size: [44]}}]\n")
+    assert len(load_cases(path)[1]) == 2
+
+
+def test_positions_are_the_same_with_and_without_libyaml(monkeypatch):
+    fast = load(COMMITTED).source
+    monkeypatch.delattr(yaml_nodes.yaml, "CSafeLoader", raising=False)
+    slow = load(COMMITTED).source
+    assert fast.data == slow.data
+    assert fast.positions == slow.positions and fast.key_positions == slow.key_positions
+
+
+COUNTING = """
+import importlib
+expand, inputs = (importlib.import_module(f"rocmkern.matrix.{name}") for name in ("expand", "inputs"))
+readings, draws, load, generate = [], [], expand.load, inputs.generate
+expand.load = lambda path: readings.append(path) or load(path)
+inputs.generate = lambda *given: draws.append(given) or generate(*given)
+
+def pytest_collection_finish(session):
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    terminal.write_line(f"{len(session.items)} items, {len(readings)} reading, {len(draws)} draws")
+"""
+
+
+def test_collecting_reads_the_file_once_and_draws_nothing(tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    root, options = (
+        COMMITTED.parent,
+        ["--collect-only", "-q", "-p", "no:cacheprovider", "--rocmkern-target", "python,cpu"],
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "counting", *PLUGIN, *options, "matrix.yaml"],
+        cwd=root, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}", "ROCMKERN_NO_GPU": "1"},
+    )  # fmt: skip
+    quick = sum(case.category == "quick" for case in load_cases(COMMITTED)[1])
+    assert f"{2 * quick} items, 1 reading, 0 draws" in done.stdout, done.stdout[-500:]
