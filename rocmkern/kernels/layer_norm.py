@@ -1,76 +1,100 @@
 """Layer norm over the last axis: ``out = (x - mean) / sqrt(var + eps) * weight + bias`` (Ba, Kiros, Hinton, 2016).
 
-The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What
-the mean lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
+The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What the mean
+lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
 
 Shapes (any strides; weight and bias have one row)::
 
     x, out [A, B, R, N]   weight, bias [1, N]
 
-Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. It reads a row three times, but for its last
-tile, which stays: a row of one tile is read once. Grid: (row block, B, A). No local memory.
+Mapping: a block takes ``block_m`` rows at a time, ``block_n`` columns at a time, and then the rows ``step`` row blocks
+further on. It reads a row three times, but for its last tile, which stays: a row of one tile is read once. Grid: (row
+block, B, A). Local memory: what reductions take, if rows lie along several waves.
 """
 
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.kernels.squares import unit
 
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether there are weights and biases."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether there are weights and biases,
+    and whether a block keeps those of the last tile for all its rows."""
 
     block_m: int = 16
     block_n: int = 64
     with_weight: bool = True
     with_bias: bool = True
+    keep: bool = False
 
 
 @T.device
-def store(cfg, t, scale, factor, weight, bias, out, row, n0, valid):
+def load_parameters(cfg, weight, bias, n0, valid):
+    w = T.zeros(cfg, cfg.block_m, cfg.block_n)
+    if cfg.with_weight:
+        w = T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
+    b = T.zeros(cfg, cfg.block_m, cfg.block_n)
+    if cfg.with_bias:
+        b = T.load_tile(cfg, bias, (0,), n0, cfg.block_n, valid)
+    return w, b
+
+
+@T.device
+def store(cfg, t, scale, factor, w, b, out, row, n0, valid):
     t = t * scale * factor
     if cfg.with_weight:
-        t = t * T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
+        t = t * w
     if cfg.with_bias:
-        t = t + T.load_tile(cfg, bias, (0,), n0, cfg.block_n, valid)
+        t = t + b
     T.store_tile(out, (row,), n0, t, valid)
 
 
 @T.kernel
 def layer_norm(
-    cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4], root_eps: T.Float, inverse_n: T.Float,
+    cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4],
+    root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, step: T.Int,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
     n_columns = x.shape[3]
-    row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
-    valid = row < x.shape[2]
     last = (n_columns - 1) // cfg.block_n * cfg.block_n
+    first_row = T.row_index(cfg, cfg.block_m)
+    if cfg.keep:
+        last_weights, last_biases = load_parameters(cfg, weight, bias, last, first_row >= 0)
+    for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
+        row = first_row + row0
+        valid = row < x.shape[2]
+        mean = T.full_rows(cfg, cfg.block_m, 0.0)
+        for n0 in range(0, last, cfg.block_n):
+            mean = mean + T.rowsum(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid)) * inverse_n
+        t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
+        mean = mean + T.rowsum(t) * inverse_n
 
-    mean = T.full_rows(cfg, cfg.block_m, 0.0)
-    for n0 in range(0, last, cfg.block_n):
-        mean = mean + T.rowsum(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid)) * inverse_n
-    t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
-    mean = mean + T.rowsum(t) * inverse_n
+        t = t - mean
+        if last + cfg.block_n > n_columns:
+            t = T.pad_columns(t, last, n_columns, 0.0)
+        scale = T.full_rows(cfg, cfg.block_m, first_scale)
+        scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
+        shift = T.rowsum(t)
+        for n0 in range(0, last, cfg.block_n):
+            u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
+            scale, total = T.square_step(u, scale, total)
+            shift = shift + T.rowsum(u)
 
-    t = T.pad_columns(t - mean, last, n_columns, 0.0)
-    m, total = T.square_step(t, T.full_rows(cfg, cfg.block_m, root_eps), T.full_rows(cfg, cfg.block_m, 0.0))
-    shift = T.rowsum(t)
-    for n0 in range(0, last, cfg.block_n):
-        u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
-        m, total = T.square_step(u, m, total)
-        shift = shift + T.rowsum(u)
-
-    scale = unit(m)
-    shift = shift * inverse_n
-    eps = root_eps * scale * scale
-    off = shift * scale * scale
-    variance = total * inverse_n - off * off
-    variance = T.where(variance < 0.0, 0.0, variance)
-    factor = scale * T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
-    store(cfg, t - shift, scale, factor, weight, bias, out[a, b], row, last, valid)
-    mean = mean + shift
-    for n0 in range(0, last, cfg.block_n):
-        u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
-        store(cfg, u, scale, factor, weight, bias, out[a, b], row, n0, valid)
+        shift = shift * inverse_n
+        eps = root_eps * scale
+        off = shift * scale
+        variance = total * inverse_n - off * off
+        variance = T.where(variance < 0.0, 0.0, variance)
+        factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+        if cfg.keep:
+            w, bias_tile = T.copy(last_weights), T.copy(last_biases)
+        else:
+            w, bias_tile = load_parameters(cfg, weight, bias, last, valid)
+        store(cfg, t - shift, scale, factor, w, bias_tile, out[a, b], row, last, valid)
+        mean = mean + shift
+        for n0 in range(0, last, cfg.block_n):
+            u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
+            w, bias_tile = load_parameters(cfg, weight, bias, n0, valid)
+            store(cfg, u, scale, factor, w, bias_tile, out[a, b], row, n0, valid)

@@ -1,21 +1,21 @@
 """RMS norm over the last axis: ``out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset)`` (Zhang, Sennrich, 2019).
 
-With a residual, ``sums = x + residual``, rounded to its dtype, takes the place of x. The sum of
-squares is in units of the largest value or ``sqrt(eps)``, whichever is larger: in these units ``sqrt(mean + eps)`` lies
-between ``1 / sqrt(N)`` and ``sqrt(2)``.
+With a residual, ``sums = x + residual``, rounded to its dtype, takes the place of x. Where squares would overflow or
+vanish, the sum is that of scaled values. The scale is at most ``first_scale``, a power of two up to ``1 / sqrt(eps)``:
+values that are smaller than that do not count.
 
 Shapes (any strides; weight has one row)::
 
     x, residual, out, sums [A, B, R, N]   weight [1, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. It reads a row twice, but for its last tile,
-which stays: a row of one tile is read once. Grid: (row block, B, A). No local memory.
+which stays: a row of one tile is read once. Grid: (row block, B, A). Local memory: what reductions take, if rows lie
+along several waves.
 """
 
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.kernels.squares import unit
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,19 @@ def load(cfg, x, residual, a, b, row, n0, valid):
 
 
 @T.device
-def store(cfg, t, scale, factor, weight, weight_offset, out, row, n0, valid):
-    w = T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid) + weight_offset
+def load_weight(cfg, weight, weight_offset, n0, valid):
+    return T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid) + weight_offset
+
+
+@T.device
+def store(t, scale, factor, w, out, row, n0, valid):
     T.store_tile(out, (row,), n0, t * scale * factor * w, valid)
 
 
 @T.kernel
 def rms_norm(
     cfg, x: T.Tensor[4], residual: T.Tensor[4], weight: T.Tensor[2], out: T.Out[4], sums: T.Out[4],
-    root_eps: T.Float, inverse_n: T.Float, weight_offset: T.Float,
+    root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, weight_offset: T.Float,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
@@ -52,24 +56,26 @@ def rms_norm(
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < x.shape[2]
 
-    m = T.full_rows(cfg, cfg.block_m, root_eps)
+    scale = T.full_rows(cfg, cfg.block_m, first_scale)
     total = T.full_rows(cfg, cfg.block_m, 0.0)
     t = load(cfg, x, residual, a, b, row, 0, valid)
     last = 0
     for n0 in range(cfg.block_n, n_columns, cfg.block_n):
-        m, total = T.square_step(t, m, total)
+        scale, total = T.square_step(t, scale, total)
         if cfg.with_residual:
             T.store_tile(sums[a, b], (row,), last, t, valid)
         last = n0
         t = load(cfg, x, residual, a, b, row, n0, valid)
-    m, total = T.square_step(t, m, total)
+    # On their way while the rows are reduced.
+    w = load_weight(cfg, weight, weight_offset, last, valid)
+    scale, total = T.square_step(t, scale, total)
     if cfg.with_residual:
         T.store_tile(sums[a, b], (row,), last, t, valid)
 
-    scale = unit(m)
-    eps = root_eps * scale * scale
-    factor = scale * T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
-    store(cfg, t, scale, factor, weight, weight_offset, out[a, b], row, last, valid)
+    eps = root_eps * scale
+    factor = T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
+    store(t, scale, factor, w, out[a, b], row, last, valid)
     for n0 in range(0, last, cfg.block_n):
         t = load(cfg, x, residual, a, b, row, n0, valid)
-        store(cfg, t, scale, factor, weight, weight_offset, out[a, b], row, n0, valid)
+        w = load_weight(cfg, weight, weight_offset, n0, valid)
+        store(t, scale, factor, w, out[a, b], row, n0, valid)

@@ -11,12 +11,17 @@ modulo one turn is an exact integer product (`rocmkern.tile.angles`).
 
 Shapes (any strides)::
 
-    x, out [2, B, H, S, P]   positions [B, S]   frequencies [P]
+    x, out [2, B, H, S, P] (or S, H)   positions [B, S]   frequencies [P]
 
 out may be x. ``direction`` is 1, or -1 for the inverse rotation.
 
-Mapping: a block takes ``block_m`` rows and ``heads`` heads, so that angles are found once for several heads, and
-``block_n`` pairs at a time. Grid: (row block, head group, batch). No local memory.
+Mapping: a tile has ``block_m`` rows and ``block_n`` pairs, and a block goes through ``share`` tiles. With
+``rows_are_heads`` its rows are heads at one position, whose angles are found once for all of them, and the block goes
+through positions. Else they are positions, and it goes through heads. Axes J and R are S and H, or H and S::
+
+    x, out [2, B, J, R, P]
+
+Grid: (row block, group of ``share``, batch). No local memory.
 """
 
 from dataclasses import dataclass
@@ -26,10 +31,35 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether rows are heads; whether the elements
+    of a pair are neighbours, and it pays to read them together."""
 
     block_m: int = 16
     block_n: int = 64
+    rows_are_heads: bool = False
+    neighbours: bool = False
+
+
+@T.device
+def angles(cfg, position, frequencies, n0, factor, direction):
+    cos, sin = T.rotations(cfg, position, frequencies, n0, cfg.block_n)
+    return cos * factor, sin * (factor * direction)
+
+
+@T.device
+def load(cfg, x, y, row, n0, valid):
+    if cfg.neighbours:
+        return T.load_pair(cfg, x, y, (row,), n0, cfg.block_n, valid)
+    return T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid), T.load_tile(cfg, y, (row,), n0, cfg.block_n, valid)
+
+
+@T.device
+def store(cfg, x, y, row, n0, a, b, valid):
+    if cfg.neighbours:
+        T.store_pair(x, y, (row,), n0, a, b, valid)
+    else:
+        T.store_tile(x, (row,), n0, a, valid)
+        T.store_tile(y, (row,), n0, b, valid)
 
 
 @T.kernel
@@ -41,21 +71,21 @@ def rope(
     frequencies: T.Tensor[1],
     factor: T.Float,
     direction: T.Float,
-    heads: T.Int,
+    share: T.Int,
 ):
     batch = T.block_id(cfg, 2)
-    first = T.block_id(cfg, 1) * heads
-    last = min(first + heads, x.shape[2])
+    first = T.block_id(cfg, 1) * share
+    last = min(first + share, x.shape[2])
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < x.shape[3]
-    position = T.load_integers(positions[batch], (row,), valid)
     for n0 in range(0, x.shape[4], cfg.block_n):
-        cos, sin = T.rotations(cfg, position, frequencies, n0, cfg.block_n)
-        cos = cos * factor
-        sin = sin * (factor * direction)
-        for head in range(first, last):
-            a = T.load_tile(cfg, x[0, batch, head], (row,), n0, cfg.block_n, valid)
-            b = T.load_tile(cfg, x[1, batch, head], (row,), n0, cfg.block_n, valid)
+        if not cfg.rows_are_heads:
+            position = T.load_integers(positions[batch], (row,), valid)
+            cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
+        for j in range(first, last):
+            a, b = load(cfg, x[0, batch, j], x[1, batch, j], row, n0, valid)
+            if cfg.rows_are_heads:
+                position = T.full_rows(cfg, cfg.block_m, positions[batch, j])
+                cos, sin = angles(cfg, position, frequencies, n0, factor, direction)
             a, b = T.rotate(a, b, cos, sin)
-            T.store_tile(out[0, batch, head], (row,), n0, a, valid)
-            T.store_tile(out[1, batch, head], (row,), n0, b, valid)
+            store(cfg, out[0, batch, j], out[1, batch, j], row, n0, a, b, valid)

@@ -132,6 +132,8 @@ def rows(operation: Operation) -> Any:
         arrays = [*operation.arrays, *(["out"] if operation.out else [])]
         layouts = {}
         for name in arrays:
+            if name in domain.plain:
+                continue
             layout = draw(st.sampled_from(LAYOUTS))
             if layout != "contiguous" and not (name == "out" and layout.startswith("broadcast")):
                 layouts[name] = layout

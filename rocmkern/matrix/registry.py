@@ -178,12 +178,15 @@ class Domain:
         All by default.
     accepts : callable, optional
         ``accepts(dims, features)``: whether these fit together.
+    plain : tuple of str
+        Arrays whose layout is not drawn: repeated numbers would mean something else.
     """
 
     dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     features: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] | None = None
     accepts: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None
+    plain: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

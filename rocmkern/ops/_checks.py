@@ -222,3 +222,12 @@ def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
     """The shape of x must be this one; `meaning` says whose it is."""
     if x.shape != tuple(shape):
         raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")
+
+
+def epsilon(eps: Any) -> float:
+    """The ``eps`` of a norm as a float, checked."""
+    value = number("eps", eps)
+    # An epsilon that float32 rounds to 0 would be dropped in silence.
+    if value < 0 or (value == 0 and eps != 0) or math.copysign(1.0, value) < 0:
+        raise ArgumentError("eps", repr(eps), "0 or a positive number in the range of float32")
+    return value

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.ops import _arrays, _configs, _streams
+from rocmkern.ops import _arrays, _configs, _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
@@ -85,6 +85,16 @@ def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernErro
     return device_view(tensor)
 
 
+def constant(target: Any, array: np.ndarray) -> Any:
+    """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
+    if target.device is None:
+        return array
+    with _recording.constant_made():
+        tensor = default_manager(target.device).constant(array)
+    _recording.keep(tensor)
+    return device_view(tensor)
+
+
 def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Any:
     """A new `DeviceTensor` for inner results of an operation, its content undefined; to be closed after the launches.
 
@@ -108,12 +118,30 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def by_lines(
-    kernel: Any, config: type, out: Any, args: list, stream: Any, *, along_lanes: bool = False, **features: Any
+    kernel: Any,
+    config: type,
+    out: Any,
+    args: list,
+    stream: Any,
+    *,
+    along_lanes: bool = False,
+    whole: bool = False,
+    stepping: bool = False,
+    **features: Any,
 ) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output.
 
-    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row.
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row; with
+    ``whole``, in one tile if there is such a large one. With ``stepping`` the kernel's last argument is a number of row
+    blocks: a block goes on with the rows so many further on.
     """
     target = target_for(out)
-    cfg = _configs.line(config, target.arch, out.shape[3] if along_lanes else 0, out.dtype.itemsize, **features)
-    launch(target, kernel, cfg, (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0]), args, stream)
+    columns = out.shape[3] if along_lanes else 0
+    cfg = _configs.line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
+    row_blocks = ceil_div(out.shape[2], cfg.block_m)
+    if stepping:
+        if cfg.resident:
+            # As many blocks as the device holds at once: what they share of all rows is found once.
+            row_blocks = min(row_blocks, ceil_div(target.parallelism * cfg.resident, out.shape[0] * out.shape[1]))
+        args = [*args, row_blocks]
+    launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

@@ -20,5 +20,11 @@ def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
 
 def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
     """``kernels.copy_rows``."""
+    if x.strides[2] == x.itemsize != x.strides[3]:
+        target = target_for(out)
+        cfg = _configs.turned(copy_rows.Config, target.arch)
+        grid = (ceil_div(out.shape[2], cfg.block_m), *out.shape[1::-1])
+        launch(target, copy_rows.copy_rows, cfg, grid, [x, out], stream)
+        return
     dense = x.strides[3] == out.strides[3] == x.itemsize
     by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream, along_lanes=dense)

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from rocmkern.kernels import add_residual, layer_norm, rms_norm
-from rocmkern.ops._launch import absent, by_lines
+from rocmkern.ops import _configs
+from rocmkern.ops._launch import absent, by_lines, target_for
 
 
 def launch_rms_norm(
@@ -15,17 +16,27 @@ def launch_rms_norm(
     """``kernels.rms_norm``."""
     nothing = absent(1, 4, x.dtype)
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
-    args += [math.sqrt(eps), 1 / x.shape[3], weight_offset]
-    features = {"with_residual": residual is not None}
-    by_lines(rms_norm.rms_norm, rms_norm.Config, out, args, stream, along_lanes=True, **features)
+    args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
+    resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
+    resident = 0 if residual is not None else resident
+    by_lines(kernel, config, out, args, stream, with_residual=residual is not None, resident=resident, **how)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
-    args = [x, *parameters, out, math.sqrt(eps), 1 / x.shape[3]]
-    features = {"with_weight": weight is not None, "with_bias": bias is not None}
-    by_lines(layer_norm.layer_norm, layer_norm.Config, out, args, stream, along_lanes=True, **features)
+    args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
+    _, resident = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": resident > 0}
+    kernel, config = layer_norm.layer_norm, layer_norm.Config
+    how = {"along_lanes": True, "whole": True, "stepping": True}
+    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
+
+
+def _first_scale(eps: float) -> float:
+    """The largest power of two by which values are scaled: what is smaller than ``sqrt(eps)`` does not count."""
+    return 2.0 ** min(100, math.floor(-math.log2(math.sqrt(eps)))) if eps else 2.0**100
 
 
 def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rocmkern.kernels import rope, rope_append_kv
 from rocmkern.ops import _configs
-from rocmkern.ops._launch import ceil_div, error_word, launch, target_for
+from rocmkern.ops._launch import ceil_div, constant, error_word, launch, target_for
 from rocmkern.ops._launch_steps import launch_repeat_kv
 
 
@@ -15,18 +15,21 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
 
     x, out [B, H, S, D], positions [B, S].
     """
-    if x.shape[2] == 1:
+    target = target_for(x)
+    cfg = _configs.rotation(target.arch, x.shape[1], turn.dim // 2, turn.interleaved)
+    if cfg.rows_are_heads:
+        x, out = (a.swapaxes(1, 2) for a in (x, out))
+    elif x.shape[2] == 1:
         # One row a sequence: the sequences are the rows.
         x, out = (a.transpose(2, 1, 0, 3) for a in (x, out))
         positions = [p.T for p in positions]
-    batch, heads, rows, _ = x.shape
-    target = target_for(x)
-    cfg = _configs.rotary(rope.Config, target.arch)
+    batch, groups, rows, _ = x.shape
     row_blocks = ceil_div(rows, cfg.block_m)
-    share = _heads_of_block(target, heads, row_blocks * batch)
-    grid = (row_blocks, ceil_div(heads, share), batch)
+    share = 1 if cfg.rows_are_heads else _heads_of_block(target, groups, row_blocks * batch)
+    grid = (row_blocks, ceil_div(groups, share), batch)
+    frequencies = constant(target, turn.frequencies)
     for part, rows_of_part in enumerate(positions):
-        args = [turn.pairs(x, part), turn.pairs(out, part), rows_of_part, turn.frequencies]
+        args = [turn.pairs(x, part), turn.pairs(out, part), rows_of_part, frequencies]
         launch(target, rope.rope, cfg, grid, [*args, turn.factor, turn.direction, share], stream)
     rest, out_rest = turn.rest(x), turn.rest(out)
     if rest.size and not _same(rest, out_rest):
@@ -45,7 +48,7 @@ def launch_rope_append_kv(
     share = _heads_of_block(target, heads, row_blocks)
     grid = (row_blocks, ceil_div(heads, share), 1)
     error = error_word(target, "rope_append_kv", "slots", "key_cache", "its token was not written")
-    numbers = [positions, slots, turn.frequencies, error, turn.factor, share]
+    numbers = [positions, slots, constant(target, turn.frequencies), error, turn.factor, share]
     args = [turn.pairs(k), v, turn.pairs(key_cache), value_cache, *numbers]
     launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
     rest = turn.rest(k)

@@ -45,7 +45,7 @@ def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
 
 def launch_softmax(x: Any, out: Any, stream: Any) -> None:
     """``kernels.softmax``."""
-    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream, along_lanes=True)
+    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream, along_lanes=True, whole=True)
 
 
 def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:

@@ -48,6 +48,7 @@ _SCRATCH_ALIGNMENT = 256  # as that of an allocation
 
 _BY_VALUE = frozenset((int, bool, str, type(None)))
 _launch: Any = None  # imported by the first call that needs it: `import rocmkern` stays cheap
+_by_repr: set[type] = set()
 # Filled when PyTorch is first seen: a process without it does not import it.
 _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
@@ -110,6 +111,7 @@ class Plan:
         self._names = [launch.name for launch in recorder.launches]
         self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
+        self._constants = recorder.constants  # the launches have their addresses
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._scratch: list[tuple[int, int]] = []
         self._scratch_bytes = 0
@@ -322,6 +324,9 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             addresses.append(address)
             if stream is None:
                 stream = _streams.current_stream_of_torch(value.get_device())
+        elif kind in _by_repr:
+            key += (kind, repr(value))
+            continue
         elif isinstance(value, (np.dtype, type)):
             key += (kind, value)
             continue
@@ -343,6 +348,11 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         key.append(stream)
     key.append((_launch or _import_launch()).target_of(layout.device))
     return tuple(key), arrays, addresses, owners, stream
+
+
+def describe_by_repr(*kinds: type) -> None:
+    """Let calls with arguments of these types be planned: what they mean is their ``repr``, whole and exact."""
+    _by_repr.update(kinds)
 
 
 def _import_launch() -> Any:

@@ -76,6 +76,10 @@ class Recorder:
     fresh : list of Fresh
     apart : set of (int, int)
         Pairs of arguments that were found not to overlap.
+    constants : list of DeviceTensor
+        Memory that stays where it is as long as the plan has it.
+    copies : int
+        Copies between host and device before the call, and those that a later call will not need.
     refused : str or None
         Why there is no plan.
     """
@@ -87,6 +91,7 @@ class Recorder:
     launches: list[Launch] = field(default_factory=list)
     fresh: list[Fresh] = field(default_factory=list)
     apart: set[tuple[int, int]] = field(default_factory=set)
+    constants: list[Any] = field(default_factory=list)
     refused: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +100,7 @@ class Recorder:
         for number, array in enumerate(self.arrays):
             self._numbers.setdefault(id(array), number)
         self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
-        self._copies = transfer.copies()
+        self.copies = transfer.copies()
 
     def refuse(self, reason: str) -> None:
         """There will be no plan."""
@@ -114,8 +119,9 @@ class Recorder:
                 continue
             number = self._number_of(view)
             if number is None:
-                if isinstance(view.owner.keep_alive(), ErrorWord):
-                    continue  # it stays where it is as long as the process lives
+                stays = any(view.owner is tensor for tensor in self.constants)
+                if stays or isinstance(view.owner.keep_alive(), ErrorWord):
+                    continue  # an error word stays where it is as long as the process lives
                 self.refuse(f"{kernel.__name__} reads memory that is neither an argument nor made by the call")
                 return
             pointers.append((at, number, prepared.words[at] - self._bases[number]))
@@ -153,7 +159,7 @@ class Recorder:
         """Look back at the whole call."""
         if not self.launches:
             self.refuse("no launch on a GPU")
-        if transfer.copies() != self._copies:
+        if transfer.copies() != self.copies:
             self.refuse("copies between host and device")
 
     def _number_of(self, view: DeviceView) -> int | None:
@@ -180,6 +186,21 @@ def refuse(reason: str) -> None:
     """Say that this thread's call cannot be done again from notes."""
     if thread.recorder is not None:
         thread.recorder.refuse(reason)
+
+
+def keep(tensor: Any) -> None:
+    """Note memory that this thread's call reads and that stays where it is as long as somebody has the tensor."""
+    if thread.recorder is not None:
+        thread.recorder.constants.append(tensor)
+
+
+@contextmanager
+def constant_made() -> Iterator[None]:
+    """The block may copy to the device what later calls will find there."""
+    before = transfer.copies()
+    yield
+    if thread.recorder is not None:
+        thread.recorder.copies += transfer.copies() - before
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import Operand, accept, accept_out, flat_lines, lines
 from rocmkern.ops._plan import planned
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.errors import ArgumentTypeError
 
 
 @planned
@@ -76,7 +75,7 @@ def rms_norm(
     _arrays.same_dtype(x, inputs[1:])
     _checks.some_axes(x)
     _checks.same_shape(weight, x.shape[-1:], "the last axis of x")
-    eps, offset = _epsilon(eps), _checks.number("weight_offset", weight_offset)
+    eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
     if added is not None:
         _checks.same_shape(added, x.shape, "the shape of x")
     given = _given_outputs(out, x, inputs, pair=added is not None)
@@ -149,7 +148,7 @@ def layer_norm(
     _checks.some_axes(x)
     for p in parameters:
         _checks.same_shape(p, x.shape[-1:], "the last axis of x")
-    eps = _epsilon(eps)
+    eps = _checks.epsilon(eps)
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *parameters])
 
     # Configuration
@@ -215,14 +214,6 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
         for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.array):
             launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
-
-
-def _epsilon(eps: Any) -> float:
-    value = _checks.number("eps", eps)
-    # An epsilon that float32 rounds to 0 would be dropped in silence.
-    if value < 0 or (value == 0 and eps != 0) or math.copysign(1.0, value) < 0:
-        raise ArgumentError("eps", repr(eps), "0 or a positive number in the range of float32")
-    return value
 
 
 def _given_outputs(out: Any, x: Operand, inputs: list, *, pair: bool) -> tuple[Operand | None, Operand | None]:

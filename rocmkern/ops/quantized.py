@@ -311,9 +311,7 @@ def dequantize_rms_norm(
     stream, name = _checks.stream(stream), _format(format, order)
     blocks, weight = accept("blocks", blocks, UINT8), accept("weight", weight)
     _arrays.same_place(blocks, [weight])
-    eps, offset = _checks.number("eps", eps), _checks.number("weight_offset", weight_offset)
-    if eps < 0:
-        raise ArgumentError("eps", repr(eps), "a number of at least 0")
+    eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
     shape = (*blocks.shape[:-1], _columns(blocks, name))
     _checks.rank(weight, "n")
     _checks.extent(weight, 0, shape[-1], "the elements of a row of blocks")

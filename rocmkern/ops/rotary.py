@@ -11,12 +11,22 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import INT32, Operand, accept, accept_out
-from rocmkern.ops.rope_scaling import accept_scaling, attention_factor, frequencies
+from rocmkern.ops._plan import describe_by_repr, planned
+from rocmkern.ops.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    YarnScaling,
+    accept_scaling,
+    attention_factor,
+    frequencies,
+)
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 INTEGERS = (*INT32, np.dtype(np.int64))
+describe_by_repr(LinearScaling, YarnScaling, Llama3Scaling)
 
 
+@planned
 def rope(
     x: Any,
     positions: Any,
@@ -129,6 +139,7 @@ def rope(
     return result.source
 
 
+@planned
 def rope_append_kv(
     k: Any,
     v: Any,

@@ -27,6 +27,8 @@ class LedgerEntry:
         ``file:line`` of the caller outside this library.
     manager : int
         Number of the manager that made it.
+    kept : bool
+        Whether it is the manager's own, until it is closed, so that it is no leak.
     """
 
     nbytes: int
@@ -34,6 +36,7 @@ class LedgerEntry:
     dtype: str
     where: str
     manager: int
+    kept: bool = False
 
     def __str__(self) -> str:
         return f"{self.nbytes} bytes, {self.dtype}{list(self.shape)}, made at {self.where}"

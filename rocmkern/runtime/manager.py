@@ -37,6 +37,7 @@ from rocmkern.runtime.waiting import poll
 _LISTED_LEAKS = 10
 # Kernels that share an event; if one of them is stuck, an error names them all.
 _NOTED = 16
+_CONSTANTS = 64
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,8 @@ class ResourceManager:
         self._memory.managers.add(self)
         self._storages: dict[int, weakref.ref[Storage]] = {}
         self._guards = GuardBands()
+        self._constants: dict[tuple, DeviceTensor] = {}
+        self._constants_lock = threading.Lock()
         self._in_flight: deque[_Operation] = deque()
         self._in_flight_lock = threading.Lock()
         self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
@@ -229,6 +232,23 @@ class ResourceManager:
         transfer.from_host(tensor, a)
         return tensor
 
+    def constant(self, a: np.ndarray) -> DeviceTensor:
+        """Return a copy of a small array that many calls read, made when its content is first asked for.
+
+        The manager keeps the last few until it is closed. They count as held, but not as leaks. Nobody may write them.
+        """
+        self._check_open()
+        key = (a.dtype.str, a.shape, a.tobytes())
+        with self._constants_lock:
+            tensor = self._constants.pop(key, None)
+            if tensor is None:
+                tensor = self._allocate(a.shape, check_dtype(a.dtype, "a"), fill=None, kept=True)
+                transfer.from_host(tensor, a)
+            self._constants[key] = tensor
+            while len(self._constants) > _CONSTANTS:
+                del self._constants[next(iter(self._constants))]
+        return tensor
+
     def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceTensor:
         """Return a tensor of zeros (also under test, where `empty` gives NaN)."""
         return self._allocate(shape, dtype, fill=0)
@@ -315,12 +335,13 @@ class ResourceManager:
         fill: int | None,
         stream: Stream | None = None,
         where: str | None = None,
+        kept: bool = False,
     ) -> DeviceTensor:
         self._check_open()
         shape, dtype = check_shape(shape), check_dtype(dtype)
         stream = self.stream if stream is None else stream
         where = where or caller_location()
-        entry = LedgerEntry(math.prod(shape) * dtype.itemsize, shape, dtype.name, where, self._number)
+        entry = LedgerEntry(math.prod(shape) * dtype.itemsize, shape, dtype.name, where, self._number, kept)
         guard_bytes = self._guard_bytes
         buffer = self._memory.allocate(
             entry,
@@ -462,9 +483,9 @@ class ResourceManager:
         self._guards.check(kernel, self.wait)
 
     def live_buffers(self) -> list[LedgerEntry]:
-        """Return the live buffers of this manager, oldest first."""
+        """Return the live buffers of this manager, oldest first, without what it keeps for itself."""
         self._memory.settle()
-        return self._memory.ledger.entries(self._number)
+        return [entry for entry in self._memory.ledger.entries(self._number) if not entry.kept]
 
     def assert_no_leak(self, tolerance_percent: float = 5) -> None:
         """Raise `LeakError` if a buffer of this manager is alive or memory of the device is missing.
@@ -520,6 +541,7 @@ class ResourceManager:
             storage = reference()
             if storage is not None:
                 storage.close()
+        self._constants.clear()
         self._memory.managers.discard(self)
         if not self._memory.managers:
             self._memory.trim(self._poll)

@@ -76,10 +76,21 @@ def cos_sin(b: ir.IRBuilder, position: ir.Value, frequency: ir.Value) -> tuple[i
 
 def rotated(b: ir.IRBuilder, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value) -> tuple[ir.Value, ir.Value]:
     """``x * cos - y * sin``, ``y * cos + x * sin``; where ``sin`` is 0 the products with it are left out."""
-    still = b.fcmp_ordered("==", sin, const(sin.type, 0.0))
+    still = is_still(b, sin)
     results = []
     minus_sin = b.fsub(const(sin.type, -0.0), sin)  # the compiler of CUDA does not know fneg
     for value, other, factor in ((x, y, minus_sin), (y, x, sin)):
         product = b.fmul(value, cos)
         results.append(b.select(still, product, _fma(b, other, factor, product)))
     return results[0], results[1]
+
+
+def is_still(b: ir.IRBuilder, sin: ir.Value) -> ir.Value:
+    """Whether a rotation changes nothing."""
+    return b.fcmp_ordered("==", sin, const(sin.type, 0.0))
+
+
+def turned(b: ir.IRBuilder, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """`rotated` where ``sin`` is not 0."""
+    minus_sin = b.fsub(const(sin.type, -0.0), sin)
+    return _fma(b, y, minus_sin, b.fmul(x, cos)), _fma(b, x, sin, b.fmul(y, cos))

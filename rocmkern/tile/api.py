@@ -63,10 +63,11 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
-    line : bool
-        For kernels without products: on a GPU a tile row lies along the lanes of one wave, a few columns side by side
-        in each, so that loads and stores are as wide as they can be. A tile has a multiple of ``waves`` rows and of
-        `LINE_COLUMNS` columns a lane then.
+    line : int
+        For kernels without products: on a GPU a tile row lies along so many lanes, `LINE_COLUMNS` columns side by side
+        in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a part of
+        a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block hold,
+        and of the columns that those of a row hold. 0: rows lie as products need them.
     shared : bool
         On an NVIDIA GPU, for few rows in an online softmax over many keys: all waves of a block have all of its rows,
         and each computes with keys of its own until `softmax_end`.
@@ -81,7 +82,7 @@ class Config:
 
     arch: str = "python"
     waves: int = 1
-    line: bool = False
+    line: int = 0
     shared: bool = False
     wave_rows: int = 16
     resident: int = 0
@@ -374,7 +375,10 @@ def row_index(cfg: Config, m: int) -> np.ndarray:
 
 
 def full_rows(cfg: Config, m: int, value: float) -> np.ndarray:
-    """Float32 rows that all hold ``value``."""
+    """Rows that all hold ``value``: float32, or int32 (the nearest that it holds) for an integer."""
+    if isinstance(value, (int, np.integer)):
+        limits = np.iinfo(np.int32)
+        return np.full(m, min(max(value, limits.min), limits.max), np.int32)
     return np.full(m, value, np.float32)
 
 
@@ -526,6 +530,31 @@ def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nda
     stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
     if stop > col0:
         x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)
+
+
+def load_pair(
+    cfg: Config, x: np.ndarray, y: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray
+) -> tuple[Tile, Tile]:
+    """`load_tile` of two tensors of one shape, which may lie in memory by turns: an element of x, one of y, and so on.
+
+    Where they do, they are read together.
+    """
+    _check_pair("load_pair", x, y)
+    return load_tile(cfg, x, index, col0, n, valid), load_tile(cfg, y, index, col0, n, valid)
+
+
+def store_pair(x: np.ndarray, y: np.ndarray, index: tuple, col0: int, a: Tile, b: Tile, valid: np.ndarray) -> None:
+    """`store_tile` of a to x and of b to y, which may lie in memory by turns, as in `load_pair`."""
+    _check_pair("store_pair", x, y)
+    store_tile(x, index, col0, a, valid)
+    store_tile(y, index, col0, b, valid)
+
+
+def _check_pair(by: str, x: np.ndarray, y: np.ndarray) -> None:
+    for tensor in (x, y):
+        _want_tensor(by, tensor)
+    if (x.shape, x.dtype) != (y.shape, y.dtype):
+        raise TileError(f"{by}: {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)} do not match")
 
 
 def rowmax(tile: Tile) -> np.ndarray:
@@ -745,35 +774,37 @@ def softmax_end(scale: float, m: np.ndarray, l: np.ndarray, acc: Tile) -> tuple[
     return m, l, Tile(acc.consume("softmax_end"))
 
 
-def square_step(tile: Tile, m: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def square_step(tile: Tile, scale: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One step of a sum of squares that neither overflows nor vanishes: take in some more columns. Does not consume.
 
-    The sum is kept in units of the square of the largest absolute value so far, as an online softmax keeps its
-    denominator::
+    The sum is that of scaled values, as an online softmax keeps its denominator::
 
-        m'     = max(m, rowmax(|tile|))
-        total' = total * (m / m') ** 2 + rowsum((tile / m') ** 2)
+        scale' = min(scale, u)
+        total' = total * (scale' / scale) ** 2 + rowsum((tile * scale') ** 2)
 
-    A row that has only zeros, or an infinity, is summed in units of 1.
+    u is a power of two that suits the row of the tile: 1 if its squares, as they are, neither overflow nor vanish, or
+    what brings its largest absolute value to 1 or up to 2. A target chooses where both will do.
 
     Parameters
     ----------
     tile : Tile, [M, N]
-    m, total : rows, float32
-        Running maximum and running sum, at first any m and 0.
+    scale, total : rows, float32
+        Running scale, a power of two, at first the largest one that is of use, up to 2 ** 100; running sum, at first 0.
 
     Returns
     -------
-    m, total
+    scale, total
     """
-    _match("square_step", _want(Tile, tile, "square_step: the argument"), m, total)
+    _match("square_step", _want(Tile, tile, "square_step: the argument"), scale, total)
     values = tile.data
-    new = np.fmax(m, np.fmax.reduce(np.abs(values), axis=1))
-    unit = np.where((new > 0) & np.isfinite(new), new, np.float32(1)).astype(np.float64)
+    largest = np.fmax.reduce(np.abs(values), axis=1)
+    fitting = np.clip(np.exp2(1 - np.frexp(largest)[1].astype(np.float64)), 2.0**-126, 2.0**127)
+    fitting = np.where(largest == 0, 2.0**127, np.where(np.isfinite(largest), fitting, 1.0))
+    new = np.fmin(scale, fitting).astype(np.float32)
     with np.errstate(all="ignore"):
-        scaled = (values / unit[:, None]).astype(np.float32)
-        shrink = ((m / unit) ** 2).astype(np.float32)
-        return new, np.where(m == new, total, total * shrink) + (scaled * scaled).sum(axis=1, dtype=np.float32)
+        scaled = values * new[:, None]
+        before = np.where(scale == new, total, total * (new / scale) ** 2)
+        return new, (before + (scaled * scaled).sum(axis=1, dtype=np.float32)).astype(np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------------- products
@@ -980,7 +1011,8 @@ OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
-        load_integers, store_rows, zeros, load_tile, store_tile, rowmax, rowsum, rowdot, exp2, copy, tanh, absolute,
+        load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot, exp2,
+        copy, tanh, absolute,
         silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
         softmax_end, square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release,
         finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float,

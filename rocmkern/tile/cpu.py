@@ -168,6 +168,12 @@ def _any(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.icmp_unsigned("!=", bits, const(bits.type, 0))
 
 
+def _all(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Whether all elements of a vector of i1 are set."""
+    bits = b.bitcast(x, ir.IntType(x.type.count))
+    return b.icmp_unsigned("==", bits, const(bits.type, -1))
+
+
 def _iota(n: int) -> ir.Constant:
     return ir.Constant(_vec(I32, n), list(range(n)))
 
@@ -496,7 +502,8 @@ class CpuLowering(TensorLowering):
         return _iota(sig.return_type.m)
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
-        return self.row_value(context, b, sig.args[2], value, sig.return_type)
+        rows = sig.return_type
+        return _splat(b, self.number_of_rows(context, b, sig.args[2], value, rows.kind), rows.m)
 
     def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         x, y = (self.row_value(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True))
@@ -674,7 +681,8 @@ class CpuLowering(TensorLowering):
     ) -> SimpleNamespace:
         """Where the rows of a tile lie in a tensor, and how much of it exists there.
 
-        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there.
+        ``row(r)`` is the address of a row, ``exists(r, n)`` whether all rows ``r .. r + n`` are there, and
+        ``side_by_side(r, n)`` whether an element of each of them lies beside that of the next one.
         """
         addresses, extent, stride = self.row_addresses(context, b, ty, x, index_ty, index, shape.m)
         first = self.scalar(context, b, col0_ty, col0, "i64")
@@ -685,11 +693,18 @@ class CpuLowering(TensorLowering):
             some = b.load(at(b, flags, r, _vec(I8, n)), align=1)
             return b.not_(_any(b, b.icmp_unsigned("==", some, const(some.type, 0))))
 
+        def side_by_side(r: ir.Value, n: int) -> ir.Value:
+            places = b.load(at(b, addresses, b.mul(r, const(I64, 8)), _vec(I64, n)), align=8)
+            steps = ir.Constant(places.type, [i * DTYPES[ty.dtype] for i in range(n)])
+            expected = b.add(_splat(b, _element(b, places, 0), n), steps)
+            return _all(b, b.icmp_signed("==", places, expected))
+
         return SimpleNamespace(
             row=lambda r: b.add(self.pick(b, addresses, r, I64, 8), offset),
             exists=exists,
             stride=stride,
             columns=_smax(b, const(I64, 0), _smin(b, left, const(I64, shape.n))),
+            side_by_side=side_by_side,
         )
 
     def transfer(self, b: ir.IRBuilder, ty: Any, data: ir.Value, dtype: str, window: Any, load: bool) -> None:
@@ -743,7 +758,17 @@ class CpuLowering(TensorLowering):
                         got = _transpose(b, [_load(b, data, buffer_index(r0, c), w) for c in columns])
                         for r, vector in zip(rows, got, strict=True):
                             b.store(_to_memory(b, vector, dtype), memory(r, c0, w), align=1)
-                first = b.select(fast, whole, const(I64, 0))
+                # A transposed view: its columns are what the buffer has.
+                turned = b.and_(b.and_(window.exists(r0, w), b.not_(dense)), window.side_by_side(r0, w))
+                with b.if_then(turned), _loop(b, window.columns) as (c, _):
+                    address = b.add(window.row(r0), b.mul(c, window.stride))
+                    place = b.inttoptr(address, ir.PointerType(_vec(storage, w)))
+                    if load:
+                        got = b.load(place, align=1)
+                        _store(b, _from_memory(b, got, dtype), data, buffer_index(r0, c))
+                    else:
+                        b.store(_to_memory(b, _load(b, data, buffer_index(r0, c), w), dtype), place, align=1)
+                first = b.select(fast, whole, b.select(turned, window.columns, const(I64, 0)))
                 with _loop(b, b.add(r0, const(I64, w)), 1, r0) as (r, _):
                     row_by_row(r, first)
         else:
@@ -952,22 +977,41 @@ class CpuLowering(TensorLowering):
         return impl_ret_borrowed(context, b, sig.return_type, result)
 
     def square_step(
-        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, m: ir.Value, total: ir.Value
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, scale: ir.Value, total: ir.Value
     ) -> ir.Value:
         ty = sig.args[0]
         data = self.data(context, b, ty, tile)
+        plain = self.reduce_rows(b, ty, data, 0.0, b.fadd, lambda index, vector, part: b.fmul(vector, vector))
+        done = squares.is_plain(b, plain, scale)
+        with b.if_else(_all(b, done), likely=True) as (yes, no):
+            with yes:
+                left = squares.add_plain(b, plain, scale, total)
+                left_block = b.block
+            with no:
+                right = self.scaled_squares(b, ty, data, scale, total)
+                right_block = b.block
+        results = []
+        for x, y in zip(left, right, strict=True):
+            results.append(b.phi(x.type))
+            results[-1].add_incoming(x, left_block)
+            results[-1].add_incoming(y, right_block)
+        return context.make_tuple(b, sig.return_type, results)
+
+    def scaled_squares(
+        self, b: ir.IRBuilder, ty: Any, data: ir.Value, scale: ir.Value, total: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """`square_step` where squares as they are would not do."""
 
         def size(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
             return call(b, f"llvm.fabs.v{vector.type.count}f32", vector.type, [vector])
 
-        new = _fmax(b, self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size), m)
-        scale = squares.unit(b, new, lambda b, x: call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x]))
-
         def square(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
-            return squares.square(b, vector, self.row_part(b, ty, scale, part))
+            return squares.square(b, vector, self.row_part(b, ty, new, part))
 
+        largest = self.reduce_rows(b, ty, data, 0.0, lambda most, x: _fmax(b, x, most), size)
+        new = squares.scale_of(b, largest, scale)
         more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square)
-        return context.make_tuple(b, sig.return_type, (new, b.fadd(squares.rescale(b, total, m, new, scale), more)))
+        return new, b.fadd(squares.rescale(b, total, scale, new), more)
 
     # --------------------------------------------------------------------------------------------------- operators
     def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:

@@ -124,6 +124,37 @@ class TensorLowering:
         target = {"i32": self.numba.types.int32, "i64": self.numba.types.int64, "f32": self.numba.types.float32}[to]
         return context.cast(builder, value, ty, target)
 
+    def number_of_rows(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value, kind: str) -> ir.Value:
+        """A numba scalar as an element of new rows; what int32 does not hold becomes the nearest that it holds."""
+        if kind == "i32":
+            return as_int32(builder, self.scalar(context, builder, ty, value, "i64"))
+        return self.scalar(context, builder, ty, value, kind)
+
+    def load_pair(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        """Two tiles, one after the other."""
+        cfg_ty, x_ty, y_ty, *others = sig.args
+        tiles = [
+            self.load_tile(
+                context, builder, self.numba.signature(ty, cfg_ty, t, *others), cfg, tensor, index, col0, n, valid
+            )
+            for ty, t, tensor in zip(sig.return_type, (x_ty, y_ty), (x, y), strict=True)
+        ]
+        return context.make_tuple(builder, sig.return_type, tiles)
+
+    def store_pair(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, x: Any, y: Any, index: Any, col0: Any, a: Any, b: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        """Two tiles, one after the other."""
+        x_ty, y_ty, index_ty, col0_ty, a_ty, b_ty, valid_ty = sig.args
+        for t, tensor, tile_ty, tile in ((x_ty, x, a_ty, a), (y_ty, y, b_ty, b)):
+            one = self.numba.signature(self.numba.types.none, t, index_ty, col0_ty, tile_ty, valid_ty)
+            self.store_tile(context, builder, one, tensor, index, col0, tile, valid)
+        return context.get_dummy_value()
+
     # ------------------------------------------------------------------------------------------------- launch words
     def tensor(self, context: Any, builder: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
         n = sig.return_type.ndim

@@ -35,6 +35,11 @@ LOGICAL = (operator.and_,)
 OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
 
 
+def line_lanes(hw: tuple) -> int:
+    """Lanes that a row lies along, of what values are laid out for; 0 where rows do not lie along lanes."""
+    return int(hw[2].removeprefix("line")) if str(hw[2]).startswith("line") else 0
+
+
 def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespace:
     """Make the tile types and typing rules over one set of numba types.
 
@@ -66,9 +71,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         def hw(self) -> tuple[str, int, int | str]:
             """What values are laid out for: architecture, waves, and rows of a wave, or else a name.
 
-            "line" is for rows along lanes, "shared" for rows that all waves have.
+            "line", with the lanes of a row behind it, is for rows along lanes (`line_lanes`), "shared" for rows that
+            all waves have.
             """
-            names = {"line": self.cfg.line, "shared": self.cfg.shared}
+            names = {f"line{self.cfg.line}": self.cfg.line, "shared": self.cfg.shared}
             return self.cfg.arch, self.cfg.waves, next((n for n, is_so in names.items() if is_so), self.cfg.wave_rows)
 
     class Tensor(types.Type):
@@ -261,7 +267,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.full_rows)
     def _(cfg, m, value):
-        return Rows(literal(m, "full_rows: m"), "f32", want(Config, cfg, "full_rows: cfg").hw)
+        kind = "i32" if is_int(value) else "f32"
+        return Rows(literal(m, "full_rows: m"), kind, want(Config, cfg, "full_rows: cfg").hw)
 
     def join(op: str, a: Any, b: Any) -> Any:
         """Type of rows made from rows or scalars a and b."""
@@ -348,6 +355,27 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         storable("store_tile", x)
         if want(Tile, tile, "store_tile: tile").m != valid.m:
             fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
+        return types.none
+
+    def same_tensor(op: str, x: Any, y: Any) -> None:
+        if want(Tensor, x, f"{op}: the tensor") != y:
+            fail(f"{op}: {show(x)} and {show(y)} do not match")
+
+    @rule(api.load_pair)
+    def _(cfg, x, y, index, col0, n, valid):
+        same_tensor("load_pair", x, y)
+        index_of("load_pair", x, index, 1, valid_rows("load_pair", valid).m)
+        tile = Tile(valid.m, literal(n, "load_pair: n"), want(Config, cfg, "load_pair: cfg").hw)
+        return types.Tuple((tile, tile))
+
+    @rule(api.store_pair)
+    def _(x, y, index, col0, a, b, valid):
+        same_tensor("store_pair", x, y)
+        index_of("store_pair", x, index, 1, valid_rows("store_pair", valid).m)
+        storable("store_pair", x)
+        for tile in (a, b):
+            if want(Tile, tile, "store_pair: the tile").m != valid.m:
+                fail(f"store_pair: {show(tile)} and {show(valid)} do not match")
         return types.none
 
     for op in (api.rowmax, api.rowsum):

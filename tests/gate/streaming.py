@@ -9,22 +9,25 @@ import numpy as np
 
 from rocmkern import reference
 from rocmkern import tile as T
-from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, softmax
-from rocmkern.tile.api import set_block
+from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softmax
+from rocmkern.ops import _configs
+from rocmkern.ops.rope_scaling import frequencies
+from rocmkern.tile.api import LINE_COLUMNS, set_block
+from rocmkern.tile.architectures import architecture
 
 
 @dataclass(frozen=True)
 class Lines(T.Config):
     """Rows along lanes."""
 
-    m: int = 4
+    m: int = 8
     n: int = 512
 
 
 @T.kernel
 def everything(
     cfg, x: T.Tensor[2], y: T.Tensor[2], seen: T.Tensor[2], number: T.Tensor[1], index: T.Tensor[1],
-    out: T.Out[3], stats: T.Out[2], col0: T.Int,
+    turns: T.Tensor[1], out: T.Out[3], stats: T.Out[2], col0: T.Int,
 ):  # fmt: skip
     row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
     valid = row < x.shape[0]
@@ -39,13 +42,26 @@ def everything(
     T.store_tile(out[3], (row,), 0, T.distance(cfg, numbered, col0, cfg.n), valid)
     T.store_tile(out[4], (row,), 0, T.pad_columns(T.absolute(T.copy(a)), col0, 40, 7.0), valid)
     T.store_tile(out[5], (row,), 0, T.zeros(cfg, cfg.m, cfg.n) + numbers, valid)
+    cos, sin = T.rotations(cfg, numbered, turns, col0, cfg.n)
+    cosines, sines = T.rotations(cfg, T.full_rows(cfg, cfg.m, col0 + 7), turns, col0, cfg.n)
+    left, right = T.rotate(T.copy(a), T.load_tile(cfg, y, (0,), col0, cfg.n, valid), cos, sin)
+    T.store_tile(out[6], (row,), 0, left, valid)
+    T.store_tile(out[7], (row,), 0, right, valid)
+    T.store_tile(out[8], (row,), 0, cosines + sines, valid)
     T.store_rows(stats[0], (row,), T.rowmax(a), valid)
     T.store_rows(stats[1], (row,), T.rowsum(a), valid)
     T.store_rows(stats[2], (row,), T.rowdot(a, T.exp2(T.copy(a))), valid)
+    T.store_rows(stats[3], (row,), numbers + T.total(T.rowmax(a)), valid)
+    T.store_rows(stats[4], (row,), numbers + T.largest(numbers), valid)
 
 
-def check_everything(run, arch: str, dtype, col0: int) -> None:
-    """Every operation that a kernel without products may use."""
+def lanes_of_a_row(arch: str, part: float) -> int:
+    """Lanes of so many waves."""
+    return int(architecture(arch).wave * part)
+
+
+def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None:
+    """Every operation that a kernel without products may use, with rows along so many waves of two."""
     generator = np.random.default_rng(3)
     rows, columns = 11, 603
     x = generator.standard_normal((rows, columns)).astype(dtype)
@@ -53,25 +69,27 @@ def check_everything(run, arch: str, dtype, col0: int) -> None:
     seen = generator.random((rows, columns)) < 0.5
     number = generator.standard_normal(rows).astype(np.float32)
     index = generator.integers(0, 300, rows)
+    turns = generator.integers(-(2**63), 2**63, columns - 3)
+    lanes = lanes_of_a_row(arch, waves)
     results = []
     for where in ("python", arch):
-        out, stats = np.full((6, rows, columns), np.nan, np.float32), np.full((3, rows), np.nan, np.float32)
-        cfg = Lines(arch=where, waves=2, line=True)
-        arguments = [x, y, seen, number, index, out, stats, col0]
+        out, stats = np.full((9, rows, columns), np.nan, np.float32), np.full((5, rows), np.nan, np.float32)
+        cfg = Lines(arch=where, waves=2, line=lanes, n=max(512, LINE_COLUMNS * lanes))
+        arguments = [x, y, seen, number, index, turns, out, stats, col0]
         if where == "python":
-            for block in range(3):
+            for block in range(2):
                 set_block((block, 0, 0))
                 everything(cfg, *arguments)
         else:
-            run(everything, cfg, (3, 1, 1), arguments)
+            run(everything, cfg, (2, 1, 1), arguments)
         results.append((out, stats))
     (exact, exact_stats), (out, stats) = results
     np.testing.assert_allclose(out, exact, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(stats, exact_stats, rtol=1e-4, atol=1e-4)
 
 
-def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False) -> None:
-    """The norms, a gated activation, softmax and embedding, in two tiles a row and in one."""
+def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, waves: float = 1) -> None:
+    """The norms, a gated activation, softmax and embedding, with rows along so many waves of two."""
     generator = np.random.default_rng(columns)
     shape, dtype = (1, 2, 5, columns), np.dtype(dtype)
 
@@ -81,8 +99,10 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False) ->
 
     def check(kernel, config, before: list, expected: list, after: list, **features) -> None:
         outs = [np.full(e.shape, np.nan, dtype) for e in expected]
-        cfg = config(arch=arch, waves=2, line=True, block_m=4, block_n=512, **features)
-        run(kernel, cfg, (2, 2, 1), [*before, *outs, *after])
+        lanes = lanes_of_a_row(arch, waves)
+        widths = {"block_m": max(2, int(2 / waves)), "block_n": max(512, LINE_COLUMNS * lanes)}
+        cfg = config(arch=arch, waves=2, line=lanes, **widths, **features)
+        run(kernel, cfg, (-(-expected[0].shape[-2] // cfg.block_m), 2, 1), [*before, *outs, *after])
         for out, e in zip(outs, expected, strict=True):
             bound = 8 * float(ml_dtypes.finfo(dtype).eps)
             np.testing.assert_allclose(out.astype(np.float64), e, rtol=bound, atol=bound)
@@ -90,11 +110,11 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False) ->
     x, residual, weight, bias = normal(*shape), normal(*shape), normal(1, columns), normal(1, columns)
     norms = reference.rms_norm(x, weight[0], residual=residual, weight_offset=1.0)
     check(
-        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 1 / columns, 1.0],
+        rms_norm.rms_norm, rms_norm.Config, [x, residual, weight], list(norms), [1e-3, 512.0, 1 / columns, 1.0],
         with_residual=True,
     )  # fmt: skip
     normed = reference.layer_norm(x, weight[0], bias[0])
-    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 1 / columns])
+    check(layer_norm.layer_norm, layer_norm.Config, [x, weight, bias], [normed], [1e-5**0.5, 256.0, 1 / columns, 1])
     check(gated.gated, gated.Config, [x, residual], [reference.swiglu(x, residual)], [])
     check(gated.gated, gated.Config, [x, residual], [reference.geglu(x, residual)], [], gelu=True)
     check(softmax.softmax, softmax.Config, [x], [reference.softmax(x)], [])
@@ -104,3 +124,25 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False) ->
         got = table[indices % 5] * (np.arange(7) != (3 if wrong else 7))[:, None]
         check(embedding.embedding, embedding.Config, [table, indices], [got.astype(np.float64)], [error])
         assert error[0] == wrong
+
+
+def check_rotations(run, arch: str, dtype, pairs: int, interleaved: bool) -> None:
+    """Heads as rows, whose pairs are halves of a head or neighbours."""
+    generator = np.random.default_rng(pairs)
+    dtype, (batch, positions, heads) = np.dtype(dtype), (2, 3, 11)
+    x = generator.standard_normal((batch, positions, heads, 2 * pairs)).astype(dtype)
+    out = np.full(x.shape, np.nan, dtype)
+    where = np.array([[0, 1, 131071], [5, 0, 77]], np.int32)
+    variant = "interleaved" if interleaved else "half"
+
+    def view(a: np.ndarray) -> np.ndarray:
+        split = a.reshape(*a.shape[:-1], pairs, 2) if interleaved else a.reshape(*a.shape[:-1], 2, pairs)
+        return np.moveaxis(split, -1 if interleaved else -2, 0)
+
+    cfg = _configs.heads_as_rows(arch, heads, pairs, interleaved, (2,))
+    grid = (-(-heads // cfg.block_m), positions, batch)
+    run(rope.rope, cfg, grid, [view(x), view(out), where, frequencies(2 * pairs, 10000.0, None), 1.0, 1.0, 1])
+    exact = reference.rope(x, where, variant=variant)
+    bound = 4 * float(ml_dtypes.finfo(dtype).eps)
+    np.testing.assert_allclose(out.astype(np.float64), exact, rtol=bound, atol=bound)
+    np.testing.assert_array_equal(out[0, 0], x[0, 0])

@@ -611,17 +611,25 @@ ATTENTION_DTYPES = (
 
 
 @needs_device
+@pytest.mark.parametrize("waves", [0.25, 1, 2])
 @pytest.mark.parametrize("col0", [0, 100, 600])
-def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0):
-    streaming.check_everything(run, device_arch(), DTYPES[dtype], col0)
+def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0, waves):
+    streaming.check_everything(run, device_arch(), DTYPES[dtype], col0, waves)
 
 
 @needs_device
-@pytest.mark.parametrize("columns", [512, 520, 1003, 77])
-def test_kernels_with_rows_along_lanes_equal_float64(dtype, columns):
-    streaming.check_kernels(run, device_arch(), DTYPES[dtype], columns)
+@pytest.mark.parametrize(("columns", "waves"), [(512, 1), (520, 1), (1003, 1), (77, 1), (1003, 2), (77, 2), (77, 0.25)])
+def test_kernels_with_rows_along_lanes_equal_float64(dtype, columns, waves):
+    streaming.check_kernels(run, device_arch(), DTYPES[dtype], columns, waves=waves)
 
 
 @needs_device
 def test_kernels_with_rows_along_lanes_read_any_stride(dtype):
     streaming.check_kernels(run, device_arch(), DTYPES[dtype], 530, strided=True)
+
+
+@needs_device
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pairs", [32, 64, 128, 5, 40])
+def test_rotations_of_rows_along_lanes_equal_float64(dtype, pairs, interleaved):
+    streaming.check_rotations(run, device_arch(), DTYPES[dtype], pairs, interleaved)

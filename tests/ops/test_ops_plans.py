@@ -475,8 +475,6 @@ def public_operations():
 #: Operations that have no plans, and why.
 UNPLANNED = {
     "quantize": "it runs on the host",
-    "rope": "its frequencies lie in host memory",
-    "rope_append_kv": "its frequencies lie in host memory",
     "sample": "seed and offset are others in every call",
 }
 

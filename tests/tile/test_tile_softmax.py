@@ -106,7 +106,8 @@ def test_values_that_are_not_finite_do_not_reach_rows_that_do_not_see_them(launc
     np.testing.assert_allclose(out[1:], want, rtol=0, atol=4e-6)
 
 
-def squares(launch, arch, m, x, first=0.0):
+def squares(launch, arch, m, x, first=2.0**100):
+    """The scale and the sum of the scaled squares of each row."""
     stats = np.full((2, len(x)), 99, np.float32)
     launch(sums_of_squares, Config(arch=arch, m=m, n=16), (-(-len(x) // m), 1, 1), x, stats, first)
     return stats.astype(np.float64)
@@ -119,18 +120,30 @@ def test_sums_of_squares_of_any_size(launch, arch, m, size, order):
     if order != "mixed":
         # Each tile has another largest value.
         x *= np.geomspace(*((1e-3, 1) if order == "rising" else (1, 1e-3)), 75).astype(np.float32)
-    largest, total = squares(launch, arch, m, x)
-    np.testing.assert_array_equal(largest, abs(x).max(1).astype(np.float64))
-    exact = ((x / largest[:, None]) ** 2).sum(1)
-    np.testing.assert_allclose(total, exact, rtol=5e-6)
+    scale, total = squares(launch, arch, m, x)
+    assert (np.frexp(scale)[0] == 0.5).all() and (scale <= 2.0**100).all()
+    np.testing.assert_allclose(total, ((x * scale[:, None]) ** 2).sum(1), rtol=5e-6)
 
 
-def test_sums_of_squares_of_special_values_and_with_a_first_unit(launch, arch, m):
+def test_sums_of_squares_of_special_values(launch, arch, m):
     x = np.ones((5, 40), np.float32)
     x[0], x[1, 7], x[2, 3], x[3, 39] = 0, np.inf, np.nan, -np.inf
-    largest, total = squares(launch, arch, m, x)
-    np.testing.assert_array_equal(largest, [0, np.inf, 1, np.inf, 1])
-    np.testing.assert_allclose(total, [0, np.inf, np.nan, np.inf, 40], rtol=1e-6)
-    largest, total = squares(launch, arch, m, x, 4.0)
-    np.testing.assert_array_equal(largest, [4, np.inf, 4, np.inf, 4])
-    np.testing.assert_allclose(total, [0, np.inf, np.nan, np.inf, 2.5], rtol=1e-6)
+    for first in (2.0**100, 2.0**-2):
+        scale, total = squares(launch, arch, m, x, first)
+        last = min(first, 1.0)
+        np.testing.assert_array_equal(scale[1:], last)
+        np.testing.assert_allclose(total, [0, np.inf, np.nan, np.inf, 40 * last**2], rtol=1e-6)
+
+
+def test_what_is_small_beside_the_first_scale_need_not_count(launch, arch, m):
+    x = np.full((m, 40), 1e-30, np.float32)
+    for first in (1.0, 512.0):
+        _, total = squares(launch, arch, m, x, first)
+        assert (total < 1e-40).all()
+
+
+def test_a_scale_falls_and_never_rises(launch, arch, m):
+    x = np.full((3, 48), 1e-30, np.float32)
+    x[0, 16:32], x[1, 16:32], x[2, :16] = 1.0, 1e30, 1e30
+    scale, total = squares(launch, arch, m, x)
+    np.testing.assert_allclose(total / scale**2, [16, 16e60, 16e60], rtol=1e-6)

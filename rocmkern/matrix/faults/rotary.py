@@ -61,13 +61,13 @@ FAULTS = (
         "rope_without_factor",
         "cosine is not multiplied by the attention factor",
         ("rope",),
-        edits=(Edit("rope", "cos = cos * factor", "cos = cos * 1.0"),),
+        edits=(Edit("rope", "cos * factor, sin", "cos * 1.0, sin"),),
     ),
     Fault(
         "rope_inverse_ignored",
         "the inverse turns forwards",
         ("rope",),
-        edits=(Edit("rope", "sin = sin * (factor * direction)", "sin = sin * factor"),),
+        edits=(Edit("rope", "sin * (factor * direction)", "sin * factor"),),
     ),
     Fault(
         "rope_first_batch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import elementwise, moved_bytes, options_of, oracles
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SIZE = Dim("size", "n", many=True)
 PACKED = Feature("packed", (True,), default=False)
@@ -30,6 +30,7 @@ OPERATIONS = (
         flops=elementwise(5),
         nbytes=moved_bytes(3),
         peers=(peers.TORCH_SWIGLU,),
+        domain=Domain({"size": (0, 30)}),
     ),
     Operation(
         "geglu",
@@ -41,5 +42,6 @@ OPERATIONS = (
         flops=elementwise(12),
         nbytes=moved_bytes(3),
         peers=(peers.TORCH_GEGLU,),
+        domain=Domain({"size": (0, 30)}),
     ),
 )

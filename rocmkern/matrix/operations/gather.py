@@ -7,7 +7,7 @@ import numpy as np
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import moved_bytes, oracles
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 
 def _embedding_call(draw: Draw) -> Call:
@@ -39,6 +39,7 @@ OPERATIONS = (
             2.0 * case.dims["columns"] * np.prod(case.dims["tokens"]) * (4 if case.dtype == "f32" else 2)
         ),
         peers=(peers.TORCH_EMBEDDING,),
+        domain=Domain({"rows": (1, 40), "tokens": (0, 12)}),
     ),
     Operation(
         "transpose",
@@ -50,5 +51,7 @@ OPERATIONS = (
         exact=True,
         nbytes=moved_bytes(2),
         peers=(peers.TORCH_TRANSPOSE,),
+        # Which orders there are depends on the number of axes; they have rows of their own.
+        domain=Domain({"size": (0, 30)}, {"axes": ()}),
     ),
 )

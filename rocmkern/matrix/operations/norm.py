@@ -7,7 +7,7 @@ from typing import Any
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import elementwise, moved_bytes, options_of, oracles
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 SIZE = Dim("size", "n", many=True)
 EPS = Feature("eps", (float,))
@@ -40,6 +40,12 @@ def _rms_norm_bytes(case: Any) -> float:
     return moved_bytes(4 if case.features["with_residual"] else 2)(case)
 
 
+# Of two numbers, and of one, a layer norm has only the sign of a difference left, which may be that of a rounding.
+_ROWS = Domain({"size": (0, 30)}, {"eps": (1e-12, 0.5), "weight_offset": (1.0,)})
+_LONGER_ROWS = Domain(
+    {"size": (0, 30)}, {"eps": (1e-12, 0.5)}, accepts=lambda dims, features: dims["size"][-1] not in (1, 2)
+)
+
 OPERATIONS = (
     Operation(
         "rms_norm",
@@ -52,6 +58,7 @@ OPERATIONS = (
         flops=elementwise(4),
         nbytes=_rms_norm_bytes,
         peers=(peers.TORCH_RMS_NORM,),
+        domain=_ROWS,
     ),
     Operation(
         "layer_norm",
@@ -63,6 +70,7 @@ OPERATIONS = (
         flops=elementwise(8),
         nbytes=moved_bytes(2),
         peers=(peers.TORCH_LAYER_NORM,),
+        domain=_LONGER_ROWS,
     ),
     Operation(
         "add_residual",
@@ -74,5 +82,6 @@ OPERATIONS = (
         flops=elementwise(1),
         nbytes=moved_bytes(3),
         peers=(peers.TORCH_ADD,),
+        domain=Domain({"size": (0, 30)}),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -19,7 +20,7 @@ from rocmkern.matrix.operations._common import (
     oracles,
 )
 from rocmkern.matrix.operations.attention import LSE, RETURN_LSE, SCORES
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},
@@ -97,8 +98,8 @@ def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments
     """`rocmkern.rope_append_kv` on copies of the caches, which the row keeps."""
     import rocmkern
 
-    caches = {"key_cache": np.array(key_cache), "value_cache": np.array(value_cache)}
-    return rocmkern.rope_append_kv(**caches, **arguments)
+    keys, values = np.array(key_cache), np.array(value_cache)
+    return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
 
 
 def _append_call(draw: Draw) -> Call:
@@ -210,6 +211,39 @@ PAGED_ARRAYS = (
 )  # fmt: skip
 PAGED_DIMS = (HEADS, KV_HEADS, CONTEXT, BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V)
 
+
+def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Pairs are whole; with 2-D positions those of both halves."""
+    rotated = features["rotary_dim"] or dims["head_dim"]
+    return rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0
+
+
+def _pages_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Heads are grouped, and the queries of a sequence are among its tokens."""
+    lens, lens_q = dims["lens"], dims.get("lens_q")
+    queries_fit = lens_q is None or (
+        len(lens_q) == len(lens) and all(q <= k for q, k in zip(lens_q, lens, strict=True))
+    )
+    # Two sequences that share blocks have as many of them.
+    alike = features["table"] is None or len({-(-n // dims["block_size"]) for n in lens}) == 1
+    return dims["heads"] % dims["kv_heads"] == 0 and queries_fit and alike
+
+
+_ROTATIONS = {"base": (500.0,), "rotary_dim": (2, 8), "positions": ([131071, 0, 5], [-3])}
+_PAGED = Domain(
+    {
+        "heads": (1, 6),
+        "kv_heads": (1, 3),
+        "lens_q": (0, 6),
+        "block_size": (1, 20),
+        "head_dim": (8, 70),
+        "head_dim_v": (8, 70),
+    },
+    {"window": ([3, 0], [0, 0]), "scale": (0.25,), "softcap": (5.0,), "num_splits": (1, 3)},
+    accepts=_pages_fit,
+    plain=("block_table", "context_lens", "cu_seqlens_q"),
+)
+
 OPERATIONS = (
     Operation(
         "rope",
@@ -228,6 +262,9 @@ OPERATIONS = (
         flops=lambda case: 6 * _pairs(case),
         nbytes=lambda case: 4 * _pairs(case) * itemsize(case),
         peers=(peers.TORCH_ROPE,),
+        domain=Domain(
+            {"batch": (0, 2), "seq": (0, 20), "heads": (0, 5), "head_dim": (1, 70)}, _ROTATIONS, accepts=_rotation_fits
+        ),
     ),
     Operation(
         "rope_append_kv",
@@ -238,6 +275,18 @@ OPERATIONS = (
         features=(*ROTATION, Feature("padding", (True,), default=False)),
         outputs=(Output("key_cache"), Output("value_cache")),
         out=False,
+        domain=Domain(
+            {
+                "seq": (0, 20),
+                "kv_heads": (1, 4),
+                "block_size": (1, 17),
+                "head_dim": (1, 70),
+                "head_dim_v": (1, 70),
+            },
+            _ROTATIONS,
+            accepts=_rotation_fits,
+            plain=("slots",),
+        ),
     ),
     Operation(
         "paged_attention",
@@ -249,6 +298,7 @@ OPERATIONS = (
         outputs=(Output("out"), LSE),
         flops=_paged_flops,
         nbytes=_paged_bytes,
+        domain=_PAGED,
     ),
     Operation(
         "paged_attention_packed",
@@ -258,5 +308,6 @@ OPERATIONS = (
         arrays=PAGED_ARRAYS,
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
+        domain=_PAGED,
     ),
 )

@@ -189,9 +189,11 @@ def shuffle(b: ir.IRBuilder, x: ir.Value, lane: ir.Value) -> ir.Value:
     return asm(b, "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;", F32, "=f,f,r", [x, lane], effect=True)
 
 
-def reduce_quad(b: ir.IRBuilder, x: ir.Value, combine: Callable, lanes: int = 4) -> ir.Value:
-    """Combine over the four lanes (or more) that share rows."""
-    for distance in (1, 2, 4, 8, 16)[: lanes.bit_length() - 1]:
+def over_lanes(b: ir.IRBuilder, x: ir.Value, combine: Callable, lanes: int = 4, first: int = 1) -> ir.Value:
+    """Combine over the lanes that share rows: ``lanes`` of a warp side by side, or every ``first`` of them."""
+    for distance in (1, 2, 4, 8, 16):
+        if not first <= distance < lanes:
+            continue
         code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         x = combine(x, asm(b, code, F32, "=f,f", [x], effect=True))
     return x

@@ -15,10 +15,10 @@ from numba.cuda.extending import register_model
 
 from rocmkern.tile import api
 from rocmkern.tile.cuda.backend import NUMBA, TILE
-from rocmkern.tile.cuda.emit import LANES, lane_index, pack, reduce_quad, thread, unpack
+from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, pack, thread, unpack
 from rocmkern.tile.cuda.quantised import raw_words
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
-from rocmkern.tile.types import DTYPES
+from rocmkern.tile.types import DTYPES, line_lanes
 
 
 def _check_layout(ty: Any) -> None:
@@ -27,14 +27,10 @@ def _check_layout(ty: Any) -> None:
         for each in ty:
             _check_layout(each)
     elif isinstance(ty, TILE.Rows | TILE.Tile) and is_line(ty):
-        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % Lines.columns:
-            raise TypingError(
-                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
-                f"of {Lines.columns}; got {ty}"
-            )
+        Lines.check(ty)
         return
     elif isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
-        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=0")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         step = 16 * warps_of_rows(ty)
         if ty.m % step:
@@ -64,7 +60,7 @@ def checked(rule: Callable) -> Callable:
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return ty.hw[2] == "line"
+    return line_lanes(ty.hw) > 0
 
 
 def is_shared(ty: Any) -> bool:
@@ -79,7 +75,7 @@ def warps_of_rows(ty: Any) -> int:
 
 def slots_of(ty: Any) -> int:
     """Rows that a lane has a part of."""
-    return ty.m // ty.hw[1] if is_line(ty) else 2 * m_tiles(ty)
+    return ty.m // Lines.teams(ty) if is_line(ty) else 2 * m_tiles(ty)
 
 
 def m_tiles(ty: Any) -> int:
@@ -101,7 +97,7 @@ def storage(ty: Any) -> ir.ArrayType:
     if isinstance(ty, TILE.Rows):
         width = ty.width if isinstance(ty, HeldRows) else 1
         return ir.ArrayType({"f32": F32, "i32": I32, "i1": I1}[ty.kind], width * slots_of(ty))
-    per_lane = ty.m // warps_of_rows(ty) * columns_of(ty) // LANES
+    per_lane = ty.m * columns_of(ty) // (LANES * warps_of_rows(ty))
     return ir.ArrayType(I32, per_lane // 2) if is_packed(ty) else ir.ArrayType(F32, per_lane)
 
 
@@ -185,7 +181,7 @@ def rule_of_softmax_step(rule: Callable) -> Callable:
     def typed(*args: Any) -> Any:
         p, m, sums, acc = rule(*args)
         if is_line(p):
-            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=0")
         return types.Tuple((p, BaseRows(m.m, m.hw), PartialRows(sums.m, sums.hw), acc))
 
     return typed
@@ -278,7 +274,9 @@ register_tensor_model(NUMBA, TILE)
 
 
 def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
-    """First tile row of this thread's warp."""
+    """First tile row of this thread's warp; of this thread where rows lie along lanes."""
+    if is_line(ty):
+        return b.udiv(thread(b), const(I32, line_lanes(ty.hw)))
     return const(I32, 0) if is_shared(ty) else b.mul(warp_index(b), const(I32, ty.m // ty.hw[1]))
 
 
@@ -313,7 +311,7 @@ def row_of_lane(b: ir.IRBuilder) -> ir.Value:
 def column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
     """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
     if ty is not None and is_line(ty):
-        return b.mul(lane_index(b), const(I32, Lines.wide))
+        return b.mul(b.and_(thread(b), const(I32, line_lanes(ty.hw) - 1)), const(I32, Lines.wide))
     return b.shl(b.and_(lane_index(b), const(I32, 3)), const(I32, 1))
 
 
@@ -330,36 +328,68 @@ def elements_of(ty: Any) -> Iterator[tuple[int, int]]:
 
 
 class Lines:
-    """The layout of rows along lanes: consecutive rows belong to a warp, each to all of its lanes.
+    """The layout of rows along lanes: each row belongs to a *team* of ``line`` consecutive lanes of the block.
 
-    Lane ``l`` has 8 columns from ``8 * l`` on of every 256: one 16-byte piece of a half type, two of float32.
+    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has 8 columns from ``8 * l``
+    on of every ``8 * line``: one 16-byte piece of a half type, two of float32.
 
-    =====  ====================================================
-    tile   ``[row of the warp][256 columns][8]`` float32 per lane
-    rows   ``[row of the warp]``, the same in all lanes
-    =====  ====================================================
+    =====  ============================================================
+    tile   ``[row of the team][8 * line columns][8]`` float32 per lane
+    rows   ``[row of the team]``, the same in all its lanes
+    =====  ============================================================
     """
 
     wide = api.LINE_COLUMNS
-    columns = LANES * wide
+
+    @staticmethod
+    def teams(ty: Any) -> int:
+        """Teams of a block."""
+        return LANES * ty.hw[1] // line_lanes(ty.hw)
+
+    @classmethod
+    def width(cls, ty: Any) -> int:
+        """Columns of a row that its lanes hold side by side."""
+        return cls.wide * line_lanes(ty.hw)
+
+    @classmethod
+    def check(cls, ty: Any) -> None:
+        """Refuse what does not fit."""
+        lanes, threads = line_lanes(ty.hw), LANES * ty.hw[1]
+        if lanes & (lanes - 1) or threads % lanes or LANES < lanes < threads:
+            what = f"line={lanes} is no power of two that divides {LANES}, nor a block's {threads}"
+            raise TypingError(f"{ty.hw[0]}: {what}")
+        if ty.m % cls.teams(ty) or getattr(ty, "n", 0) % cls.width(ty):
+            raise TypingError(
+                f"{ty.hw[0]} with line={lanes} and {ty.hw[1]} waves: rows in multiples of {cls.teams(ty)}, columns in "
+                f"multiples of {cls.width(ty)}; got {ty}"
+            )
 
     @classmethod
     def elements(cls, ty: Any) -> Iterator[tuple[int, int]]:
         """As `elements_of`."""
         for slot in range(slots_of(ty)):
-            for first in range(0, columns_of(ty), cls.columns):
+            for first in range(0, columns_of(ty), cls.width(ty)):
                 for e in range(cls.wide):
                     yield slot, first + e
 
     @classmethod
-    def pieces(cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any) -> Iterator[tuple]:
-        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage."""
-        size, count = DTYPES[dtype], 16 // DTYPES[dtype]
+    def pieces(
+        cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any, tensors: int = 1
+    ) -> Iterator[tuple]:
+        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage.
+
+        A column has one element of each of ``tensors``, side by side.
+        """
+        size = tensors * DTYPES[dtype]
+        count = 16 // size
         column = b.zext(column_of_lane(b, shape), I64)
-        rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
+        rest, offset, most = b.sub(place.rest, column), b.mul(column, const(I64, size)), const(I64, columns_of(shape))
+        # Compared in 32 bits.
+        rest = b.trunc(b.select(b.icmp_signed("<", rest, most), rest, most), I32)
         rows = [b.add(row, offset) for row in place.rows]
-        starts = [first + e for first in range(0, columns_of(shape), cls.columns) for e in range(0, cls.wide, count)]
-        inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
+        firsts = range(0, columns_of(shape), cls.width(shape))
+        starts = [first + e for first in firsts for e in range(0, cls.wide, count)]
+        inside = {c: b.icmp_signed(">", rest, const(I32, c)) for c in starts}
         for slot, row in enumerate(rows):
             for c in starts:
                 yield b.add(row, const(I64, c * size)), b.and_(place.exists[slot], inside[c])
@@ -369,7 +399,7 @@ def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
     if isinstance(ty, PartialRows):
-        return [reduce_quad(b, x, b.fadd) for x in values]
+        return [over_lanes(b, x, b.fadd) for x in values]
     return values[: slots_of(ty)]
 
 

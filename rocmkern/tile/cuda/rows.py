@@ -10,19 +10,23 @@ from llvmlite import ir
 
 from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
+    LANES,
     VOID,
     asm,
     barrier,
     floor_divide,
     fmax,
     lane_index,
+    over_lanes,
     pack,
     register,
     sqrt,
     thread,
+    tree,
     unpack,
 )
 from rocmkern.tile.cuda.layouts import (
+    Lines,
     column_of_lane,
     complete_rows,
     elements_of,
@@ -36,6 +40,7 @@ from rocmkern.tile.cuda.layouts import (
 from rocmkern.tile.cuda.memory import bits_to_float32, load_bits, store_bits, store_float32
 from rocmkern.tile.cuda.windows import load_shared
 from rocmkern.tile.tensors import F32, F64, I32, I64, TensorLowering, as_int32, call, const
+from rocmkern.tile.types import line_lanes
 
 
 class RowLowering(TensorLowering):
@@ -56,12 +61,14 @@ class RowLowering(TensorLowering):
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         first = first_row(b, sig.return_type)
         if is_line(sig.return_type):
-            return pack(b, [b.add(first, const(I32, i)) for i in range(slots_of(sig.return_type))])
+            numbers = range(0, sig.return_type.m, Lines.teams(sig.return_type))
+            return pack(b, [b.add(first, const(I32, i)) for i in numbers])
         first = b.add(first, row_of_lane(b))
         return pack(b, [b.add(first, const(I32, 8 * i)) for i in range(2 * m_tiles(sig.return_type))])
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
-        return pack(b, self.per_slot(context, b, sig.args[2], value, sig.return_type))
+        number = self.number_of_rows(context, b, sig.args[2], value, sig.return_type.kind)
+        return pack(b, [number] * slots_of(sig.return_type))
 
     def where(self, context: Any, b: ir.IRBuilder, sig: Any, condition: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         values = (self.per_slot(context, b, t, v, sig.return_type) for t, v in zip(sig.args[1:], (x, y), strict=True))
@@ -132,35 +139,41 @@ class RowLowering(TensorLowering):
     ) -> ir.Value:
         ty = sig.args[0]
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, sig.args[2])
-        one_of_quad = b.icmp_signed("==", column_of_lane(b, sig.args[2]), const(I32, 0))
+        first_lane = b.icmp_signed("==", column_of_lane(b, sig.args[2]), const(I32, 0))
         rows = complete_rows(b, sig.args[2], values)
         for a, value, v in zip(addresses, rows, is_writer(b, sig.args[2], unpack(b, valid)), strict=True):
             if ty.dtype == "int32":
-                store_bits(b, a, value, b.and_(v, one_of_quad))
+                store_bits(b, a, value, b.and_(v, first_lane))
             else:
-                store_float32(b, a, value, ty.dtype, b.and_(v, one_of_quad))
+                store_float32(b, a, value, ty.dtype, b.and_(v, first_lane))
         return context.get_dummy_value()
 
     def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, combine: Callable) -> ir.Value:
         """Combine float32 rows over the block; a float64."""
         value = functools.reduce(combine, complete_rows(b, ty, x))
-        for distance in () if is_line(ty) else (4, 8, 16):
-            code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
-            value = combine(value, asm(b, code, F32, "=f,f", [value], effect=True))
-        warps = ty.hw[1]
-        if warps > 1:
-            room = b.module.globals.get("over_block")
-            if room is None:
-                room = ir.GlobalVariable(b.module, ir.ArrayType(F32, 32), "over_block", addrspace=3)
-                room.linkage, room.initializer = "internal", ir.Constant(room.value_type, ir.Undefined)
-            address = b.trunc(b.ptrtoint(room, I64), I32)
-            with b.if_then(b.icmp_signed("==", lane_index(b), const(I32, 0))):
-                own = b.add(address, b.shl(b.lshr(thread(b), const(I32, 5)), const(I32, 2)))
-                asm(b, "st.shared.b32 [$0], $1;", VOID, "r,f,~{memory}", [own, value], effect=True)
-            barrier(b)
-            value = functools.reduce(combine, [load_shared(b, address, 4 * i)[0] for i in range(warps)])
-            barrier(b)  # before the next value is written there
-        return b.fpext(value, F64)
+        alike = line_lanes(ty.hw) or 4  # lanes side by side that have the same rows
+        value = over_lanes(b, value, combine, LANES, alike)
+        return b.fpext(self.over_warps(b, value, combine, ty.hw[1], max(1, alike // LANES)), F64)
+
+    @staticmethod
+    def over_warps(b: ir.IRBuilder, value: ir.Value, combine: Callable, count: int, step: int = 1) -> ir.Value:
+        """Combine what each lane of a warp has over ``count`` warps side by side, or over every ``step`` of them."""
+        if count == step:
+            return value
+        room = b.module.globals.get("over_warps")
+        if room is None:
+            room = ir.GlobalVariable(b.module, ir.ArrayType(F32, 32), "over_warps", addrspace=3)
+            room.linkage, room.initializer, room.align = "internal", ir.Constant(room.value_type, ir.Undefined), 16
+        start, warp = b.trunc(b.ptrtoint(room, I64), I32), b.lshr(thread(b), const(I32, 5))
+        with b.if_then(b.icmp_signed("==", lane_index(b), const(I32, 0))):
+            own = b.add(start, b.shl(warp, const(I32, 2)))
+            asm(b, "st.shared.b32 [$0], $1;", VOID, "r,f,~{memory}", [own, value], effect=True)
+        barrier(b)
+        first = b.add(start, b.shl(b.mul(b.udiv(warp, const(I32, count)), const(I32, count)), const(I32, 2)))
+        at_once = next(n for n in (4, 2, 1) if count % n == 0)
+        parts = [x for i in range(0, count, at_once) for x in load_shared(b, first, 4 * i, at_once)]
+        barrier(b)  # before the next number is written there
+        return tree(b, parts[::step], combine)
 
     def total(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return self.over_block(b, sig.args[0], x, b.fadd)

@@ -16,10 +16,9 @@ from rocmkern.tile.cuda.emit import (
     fma,
     fmax,
     if_else,
+    over_lanes,
     pack,
-    reduce_quad,
     split_at,
-    sqrt,
     tree,
     unpack,
 )
@@ -31,17 +30,38 @@ from rocmkern.tile.tensors import F32, const
 class SoftmaxLowering(TileLowering):
     """Running statistics of rows."""
 
-    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
-        ty, values, old = sig.args[0], unpack(b, tile), complete_rows(b, sig.args[1], m)
-        sizes = pack(b, [fabs(b, v) for v in values])
-        largest = unpack(b, self.reduce_rows(b, ty, sizes, functools.partial(fmax, b)))
-        new = [fmax(b, x, y) for x, y in zip(old, largest, strict=True)]
-        scales = [squares.unit(b, x, sqrt) for x in new]
-        parts = [squares.square(b, v, scales[slot]) for (slot, _), v in zip(elements_of(ty), values, strict=True)]
-        more = unpack(b, self.reduce_rows(b, ty, pack(b, parts), b.fadd))
-        before = zip(complete_rows(b, sig.args[2], total), old, new, scales, strict=True)
-        sums = [b.fadd(squares.rescale(b, *each), x) for each, x in zip(before, more, strict=True)]
-        return context.make_tuple(b, sig.return_type, [pack(b, new), pack(b, sums)])
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, scale: Any, total: Any) -> ir.Value:
+        ty, rows = sig.args[0], self.by_slot(sig.args[0], unpack(b, tile))
+        old, before = (complete_rows(b, t, x) for t, x in zip(sig.args[1:], (scale, total), strict=True))
+        plain = [self.over_row(b, ty, self.sum_of_squares(b, row), b.fadd) for row in rows]
+        done = tree(b, [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)], b.and_)
+
+        def as_they_are() -> list[ir.Value]:
+            pairs = [squares.add_plain(b, *each) for each in zip(plain, old, before, strict=True)]
+            return [x for column in zip(*pairs, strict=True) for x in column]
+
+        def scaled() -> list[ir.Value]:
+            largest = [self.over_row(b, ty, tree(b, [fabs(b, v) for v in row], larger), larger) for row in rows]
+            new = [squares.scale_of(b, *each) for each in zip(largest, old, strict=True)]
+            sums = []
+            for row, was, now, sum_before in zip(rows, old, new, before, strict=True):
+                more = self.over_row(b, ty, tree(b, [squares.square(b, v, now) for v in row], b.fadd), b.fadd)
+                sums.append(b.fadd(squares.rescale(b, sum_before, was, now), more))
+            return new + sums
+
+        larger = functools.partial(fmax, b)
+        # Lanes that share a row agree; where it lies along several warps, these have no other.
+        results = if_else(b, any_in_warp(b, b.not_(done)), scaled, as_they_are)
+        halves = results[: len(rows)], results[len(rows) :]
+        return context.make_tuple(b, sig.return_type, [pack(b, half) for half in halves])
+
+    @staticmethod
+    def sum_of_squares(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+        """Four sums side by side, so that they do not wait for each other."""
+        parts = [b.fmul(v, v) for v in values[:4]]
+        for i, v in enumerate(values[4:]):
+            parts[i % 4] = fma(b, v, v, parts[i % 4])
+        return tree(b, parts, b.fadd)
 
     #: How far below the running maximum the base of the weights may lie, in base-2 exponent.
     DROP = 4.0
@@ -61,7 +81,7 @@ class SoftmaxLowering(TileLowering):
         # weight is then 1 in every tile, which rounding to 16 bits does not change. With 64 keys a tile that makes the
         # error of the result 7 % smaller than the running maximum as the base does, and 11 % smaller than a maximum
         # that may lag behind.
-        highest = [reduce_quad(b, tree(b, row, larger), larger) for row in self.by_slot(s_ty, scores)]
+        highest = [over_lanes(b, tree(b, row, larger), larger) for row in self.by_slot(s_ty, scores)]
         maxima = [larger(x, y) for x, y in zip(old_maxima, highest, strict=True)]
         drop = divide(b, const(F32, self.DROP), factor)
         new = []

@@ -9,19 +9,20 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.angles import cos_sin, rotated
+from rocmkern.tile.angles import cos_sin, is_still, rotated, turned
 from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
     ACTIVATIONS,
     LANES,
+    any_in_warp,
     call_outlined,
     exp2,
     fabs,
     fmax,
     if_else,
     outlined,
+    over_lanes,
     pack,
-    reduce_quad,
     stack,
     thread,
     transpose_quad,
@@ -56,7 +57,7 @@ from rocmkern.tile.cuda.memory import (
 from rocmkern.tile.cuda.quantised import decode_unit
 from rocmkern.tile.cuda.rows import RowLowering
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const
-from rocmkern.tile.types import DTYPES
+from rocmkern.tile.types import DTYPES, line_lanes
 
 
 class TileLowering(RowLowering):
@@ -181,7 +182,7 @@ class TileLowering(RowLowering):
     @staticmethod
     def words_of_tile(ty: Any, dtype: str) -> int:
         """32-bit words of a lane's pairs; see `gather`."""
-        return ty.m // warps_of_rows(ty) * columns_of(ty) // LANES // 2 * max(1, DTYPES[dtype] // 2)
+        return ty.m * columns_of(ty) // (LANES * warps_of_rows(ty)) // 2 * max(1, DTYPES[dtype] // 2)
 
     def load_tile(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
@@ -191,13 +192,79 @@ class TileLowering(RowLowering):
         words = self.gather(context, b, sig, x, index, col0, valid)
         return pack(b, pairs_to_float32(b, words, sig.args[1].dtype))
 
+    def load_pair(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        (x_ty, y_ty, index_ty, col0_ty), ty = sig.args[1:5], sig.return_type[0]
+        if not is_line(ty) or DTYPES[x_ty.dtype] not in (2, 4):
+            return super().load_pair(context, b, sig, cfg, x, y, index, col0, n, valid)
+        pair = self.pair_place(context, b, (x_ty, x), (y_ty, y), (index_ty, index), (col0_ty, col0), valid, ty)
+
+        def together() -> list[ir.Value]:
+            words = [
+                word
+                for address, there in Lines.pieces(b, pair, x_ty.dtype, ty, 2)
+                for word in load_piece(b, address, 16, there)
+            ]
+            values = pairs_to_float32(b, words, x_ty.dtype)
+            return values[::2] + values[1::2]
+
+        def apart() -> list[ir.Value]:
+            parts = []
+            for t, tensor in ((x_ty, x), (y_ty, y)):
+                one = self.numba.signature(ty, sig.args[0], t, *sig.args[3:])
+                words = self.gather(context, b, one, tensor, index, col0, valid)
+                parts += pairs_to_float32(b, words, t.dtype)
+            return parts
+
+        values = if_else(b, pair.by_turns, together, apart)
+        half = len(values) // 2
+        return context.make_tuple(b, sig.return_type, [pack(b, values[:half]), pack(b, values[half:])])
+
+    def store_pair(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, index: Any, col0: Any, left: Any, right: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        x_ty, y_ty, index_ty, col0_ty, ty = sig.args[:5]
+        if not is_line(ty) or DTYPES[x_ty.dtype] not in (2, 4):
+            return super().store_pair(context, b, sig, x, y, index, col0, left, right, valid)
+        pair = self.pair_place(context, b, (x_ty, x), (y_ty, y), (index_ty, index), (col0_ty, col0), valid, ty)
+        with b.if_else(pair.by_turns) as (yes, no):
+            with yes:
+                values = [v for both in zip(unpack(b, left), unpack(b, right), strict=True) for v in both]
+                words = float32_to_pairs(b, values, x_ty.dtype)
+                for i, (address, there) in enumerate(Lines.pieces(b, pair, x_ty.dtype, ty, 2)):
+                    store_piece(b, address, words[4 * i : 4 * i + 4], there)
+            with no:
+                super().store_pair(context, b, sig, x, y, index, col0, left, right, valid)
+        return context.get_dummy_value()
+
+    def pair_place(
+        self, context: Any, b: ir.IRBuilder, x: tuple, y: tuple, index: tuple, col0: tuple, valid: Any, ty: Any
+    ) -> SimpleNamespace:
+        """`place` of x; ``by_turns`` says whether x and y can be read in pieces in which their elements take turns."""
+        place, size = self.place(context, b, x, index, col0, valid, ty), DTYPES[x[0].dtype]
+        (first, extents, strides), (second, _, others) = (self.unpack_tensor(context, b, *t) for t in (x, y))
+        start = b.ptrtoint(first, I64)
+        offset = b.mul(self.scalar(context, b, *col0, "i64"), strides[-1])
+        bits = functools.reduce(b.or_, [start, *strides[:-1], offset, b.mul(extents[-1], strides[-1])])
+        agree = [
+            b.icmp_signed("==", b.and_(bits, const(I64, 15)), const(I64, 0)),
+            b.icmp_signed("==", strides[-1], const(I64, 2 * size)),
+            b.icmp_signed("==", b.sub(b.ptrtoint(second, I64), start), const(I64, size)),
+            *(b.icmp_signed("==", s, t) for s, t in zip(strides, others, strict=True)),
+        ]
+        place.by_turns = functools.reduce(b.and_, agree)
+        return place
+
     def load_quantised(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any
     ) -> ir.Value:
         """A tile of a quantised source, element by element."""
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
         rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
-        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b), I64))
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         valid, values = unpack(b, valid), []
         for slot, c in elements_of(ty):
             column = b.add(first, const(I64, c))
@@ -258,8 +325,13 @@ class TileLowering(RowLowering):
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, combine: Callable) -> ir.Value:
-        rows, lanes = self.by_slot(ty, unpack(b, tile)), LANES if is_line(ty) else 4
-        return pack(b, [reduce_quad(b, tree(b, row, combine), combine, lanes) for row in rows])
+        rows = self.by_slot(ty, unpack(b, tile))
+        return pack(b, [self.over_row(b, ty, tree(b, row, combine), combine) for row in rows])
+
+    def over_row(self, b: ir.IRBuilder, ty: Any, value: ir.Value, combine: Callable) -> ir.Value:
+        """Combine what the lanes of a row have."""
+        lanes = line_lanes(ty.hw) or 4
+        return self.over_warps(b, over_lanes(b, value, combine, lanes), combine, max(1, lanes // LANES))
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
@@ -320,7 +392,7 @@ class TileLowering(RowLowering):
     ) -> ir.Value:
         ty = sig.return_type[0]
         data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
-        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(column_of_lane(b), I64))
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         start, rest = b.add(b.ptrtoint(data, I64), b.mul(first, stride)), b.sub(extent, first)
         turns = {}
         for c in sorted({c for _, c in elements_of(ty)}):
@@ -331,7 +403,15 @@ class TileLowering(RowLowering):
         return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*pairs, strict=True)])
 
     def rotate(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, cos: Any, sin: Any) -> ir.Value:
-        points = [rotated(b, *values) for values in zip(*(unpack(b, t) for t in (x, y, cos, sin)), strict=True)]
+        values = list(zip(*(unpack(b, t) for t in (x, y, cos, sin)), strict=True))
+        # Lanes that turn every point are the rule, and need not choose.
+        still = tree(b, [is_still(b, sine) for *_, sine in values], b.or_)
+
+        def by(emit: Callable) -> Callable:
+            return lambda: [x for each in values for x in emit(b, *each)]
+
+        flat = if_else(b, any_in_warp(b, still), by(rotated), by(turned))
+        points = list(zip(flat[::2], flat[1::2], strict=True))
         return context.make_tuple(b, sig.return_type, [pack(b, list(part)) for part in zip(*points, strict=True)])
 
     def distance(

@@ -261,6 +261,14 @@ def over_groups(b: ir.IRBuilder, atom: Atom, join: Callable, value: ir.Value) ->
     return value
 
 
+def over_lanes(b: ir.IRBuilder, atom: Atom, join: Callable, value: ir.Value, first: int, end: int) -> ir.Value:
+    """Join a value over the lanes at the distances ``first``, ``2 * first``, ... below ``end`` (exclusive or)."""
+    while first < end:
+        value = join(value, from_lane(b, atom, value, first))
+        first *= 2
+    return value
+
+
 def any_lane(b: ir.IRBuilder, atom: Atom, condition: ir.Value) -> ir.Value:
     """Whether a condition holds in any lane of the wave (uniform)."""
     mask = ir.IntType(atom.wave)

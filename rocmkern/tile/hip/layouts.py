@@ -15,10 +15,10 @@ from numba.hip.typing_lowering.models import register_model
 
 from rocmkern.tile import api
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
-from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, from_lane, over_groups, wave_index
-from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from
+from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, over_groups, over_lanes, thread_index, wave_index
+from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, register_tensor_model
-from rocmkern.tile.types import DTYPES
+from rocmkern.tile.types import DTYPES, line_lanes
 
 #: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
 ROW_PADDING = 16
@@ -33,7 +33,7 @@ ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return ty.hw[2] == "line"
+    return line_lanes(ty.hw) > 0
 
 
 class Layout:
@@ -93,41 +93,57 @@ class Layout:
 
 
 class LineLayout(Layout):
-    """Rows along lanes, for kernels without products: consecutive rows belong to a wave, each to all of its lanes.
+    """Rows along lanes, for kernels without products: each row belongs to a *team* of ``line`` lanes side by side.
 
-    Lane ``l`` has 8 columns from ``8 * l`` on of every ``8 * wave``: 16 bytes of a half type.
+    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has 8 columns from ``8 * l``
+    on of every ``8 * line``: 16 bytes of a half type.
     """
 
     def __init__(self, ty: Any):
         self.arch, self.waves, _ = ty.hw
         self.atom = atom_of(self.arch)
         self.m = ty.m
-        self.row_blocks = ty.m // self.waves
+        self.lanes = line_lanes(ty.hw)
+        self.teams = self.atom.wave * self.waves // self.lanes
+        self.row_blocks = ty.m // max(1, self.teams)
         self.registers = api.LINE_COLUMNS
-        self.width = self.registers * self.atom.wave
+        self.width = self.registers * self.lanes
+
+    def check(self, ty: Any) -> None:
+        """Raise where a type cannot be laid out."""
+        threads = self.atom.wave * self.waves
+        if self.lanes & (self.lanes - 1) or threads % self.lanes or self.atom.wave < self.lanes < threads:
+            what = f"line={self.lanes} is no power of two that divides {self.atom.wave}, nor a block's {threads}"
+            raise TypingError(f"{self.arch}: {what}")
+        if ty.m % self.teams or getattr(ty, "n", 0) % self.width:
+            raise TypingError(
+                f"{self.arch} with line={self.lanes} and {self.waves} waves: rows in multiples of {self.teams}, "
+                f"columns in multiples of {self.width}; got {ty}"
+            )
 
     def vectors(self, columns: int) -> int:
         return columns // self.width
 
     def row_numbers(self, b: ir.IRBuilder) -> list:
-        first = b.mul(wave_index(b, self.atom), const(I32, self.row_blocks))
-        return [b.add(first, const(I32, i)) for i in range(self.row_blocks)]
+        first = b.lshr(thread_index(b), const(I32, self.lanes.bit_length() - 1))
+        return [b.add(first, const(I32, i)) for i in range(0, self.m, self.teams)]
 
     def columns_of(self, c: int) -> ir.Constant:
         return ir.Constant(ir.VectorType(I32, self.registers), [self.width * c + i for i in range(self.registers)])
 
     def first_column(self, b: ir.IRBuilder) -> ir.Value:
-        return b.mul(Lane(b, self.atom).index, const(I32, self.registers))
+        return b.mul(self.lane(b), const(I32, self.registers))
 
     def is_first(self, b: ir.IRBuilder) -> ir.Value:
-        return b.icmp_unsigned("==", Lane(b, self.atom).index, const(I32, 0))
+        return b.icmp_unsigned("==", self.lane(b), const(I32, 0))
+
+    def lane(self, b: ir.IRBuilder) -> ir.Value:
+        """Number of this lane in its team, i32."""
+        return b.and_(thread_index(b), const(I32, self.lanes - 1))
 
     def over_lanes(self, b: ir.IRBuilder, join: Callable, value: ir.Value) -> ir.Value:
-        distance = 1
-        while distance < self.atom.wave:
-            value = join(value, from_lane(b, self.atom, value, distance))
-            distance *= 2
-        return value
+        value = over_lanes(b, self.atom, join, value, 1, min(self.lanes, self.atom.wave))
+        return over_waves(b, self.atom, join, value, max(1, self.lanes // self.atom.wave))
 
 
 @dataclass(frozen=True)
@@ -299,15 +315,10 @@ def _check(ty: Any) -> None:
             _check(t)
         return
     if isinstance(ty, TILE.Rows | TILE.Tile) and is_line(ty):
-        width = Layout(ty).width
-        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % width:
-            raise TypingError(
-                f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
-                f"of {width}; got {ty}"
-            )
+        LineLayout(ty).check(ty)
         return
     if isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
-        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=False")
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=0")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         arch, waves, wave_rows = ty.hw
         atom_of(arch, wave_rows)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from llvmlite import ir
 from numba.core.errors import TypingError
 
+from rocmkern.tile.atoms import Atom
 from rocmkern.tile.formats import Format
-from rocmkern.tile.hip.emit import LOCAL, elements_of, flat, math, opaque
+from rocmkern.tile.hip.emit import LOCAL, Lane, elements_of, flat, local_barrier, math, opaque, wave_index
 from rocmkern.tile.lanes import LaneReader
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte
 from rocmkern.tile.types import DTYPES, QUANTIZED
 
 CHUNK_BYTES = 16
+#: Lanes of a block at most.
+BLOCK_LANES = 1024
 
 
 def remaining(b: ir.IRBuilder, first: ir.Value, columns: ir.Value, most: int) -> tuple:
@@ -39,6 +45,20 @@ def local_room(b: ir.IRBuilder, name: str, size: int) -> ir.Value:
     room.linkage, room.align = "internal", CHUNK_BYTES
     room.initializer = ir.Constant(room.value_type, ir.Undefined)
     return b.bitcast(room, ir.PointerType(I8, LOCAL))
+
+
+def over_waves(b: ir.IRBuilder, atom: Atom, join: Callable, value: ir.Value, count: int, step: int = 1) -> ir.Value:
+    """Join float32 values, the same in the lanes of a wave, over ``count`` waves side by side, or every ``step``."""
+    if count == step:
+        return value
+    room, wave = local_room(b, "over_waves", 4 * (BLOCK_LANES // atom.wave)), wave_index(b, atom)
+    with b.if_then(b.icmp_unsigned("==", Lane(b, atom).index, const(I32, 0))):
+        store_to(b, value, room, b.shl(wave, const(I32, 2)), 4)
+    local_barrier(b)
+    first = b.shl(b.sub(wave, b.urem(wave, const(I32, count))), const(I32, 2))
+    parts = [load_from(b, room, b.add(first, const(I32, 4 * i)), F32, 4) for i in range(0, count, step)]
+    local_barrier(b)  # before the next value is written there
+    return functools.reduce(join, parts)
 
 
 def load_from(b: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type, align: int) -> ir.Value:

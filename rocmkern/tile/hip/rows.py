@@ -12,20 +12,18 @@ from rocmkern.tile.hip.backend import TILE
 from rocmkern.tile.hip.emit import (
     GLOBAL,
     POINTER,
-    Lane,
     array_of,
     branch,
     flag_rows,
     flags_of,
     items_of,
-    local_barrier,
     math,
+    over_lanes,
     splat,
     uniform,
-    wave_index,
 )
-from rocmkern.tile.hip.layouts import Layout, is_line
-from rocmkern.tile.hip.memory import in_space, load_from, local_room, memory_int, narrowed, store_to, widen
+from rocmkern.tile.hip.layouts import Layout, LineLayout
+from rocmkern.tile.hip.memory import in_space, load_from, memory_int, narrowed, over_waves, store_to, widen
 from rocmkern.tile.tensors import F32, F64, I8, I32, I64, TensorLowering, as_int32, call, const
 from rocmkern.tile.types import DTYPES
 
@@ -59,7 +57,8 @@ class RowLowering(TensorLowering):
         return array_of(b, Layout(sig.return_type).row_numbers(b))
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
-        return self.row_values(context, b, sig.return_type, sig.args[2], value, "f32")
+        number = self.number_of_rows(context, b, sig.args[2], value, sig.return_type.kind)
+        return array_of(b, [number] * Layout(sig.return_type).row_blocks)
 
     def row_values(self, context: Any, b: ir.IRBuilder, like: Any, ty: Any, value: ir.Value, kind: str) -> ir.Value:
         """Rows as they are, or a scalar as rows."""
@@ -157,20 +156,12 @@ class RowLowering(TensorLowering):
     def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, join: Callable) -> ir.Value:
         """Join float32 rows over the block; the result is a float64 in scalar registers."""
         layout = Layout(ty)
-        atom, waves = layout.atom, layout.waves
+        atom = layout.atom
         value = functools.reduce(join, items_of(b, x))
-        rows = 1 if is_line(ty) else atom.rows  # of different lanes
-        for distance in (1 << i for i in range(rows.bit_length() - 1)):
-            lane = b.shl(b.xor(Lane(b, atom).index, const(I32, distance)), const(I32, 2))
-            other = call(b, "llvm.amdgcn.ds.bpermute", I32, [lane, b.bitcast(value, I32)])
-            value = join(value, b.bitcast(other, F32))
-        if waves > 1:
-            room = local_room(b, "over_block", 4 * waves)
-            with b.if_then(b.icmp_unsigned("==", Lane(b, atom).index, const(I32, 0))):
-                store_to(b, value, room, b.shl(wave_index(b, atom), const(I32, 2)), 4)
-            local_barrier(b)
-            value = functools.reduce(join, [load_from(b, room, const(I32, 4 * i), F32, 4) for i in range(waves)])
-            local_barrier(b)  # before the next value is written there
+        # Over the lanes of a wave that have different rows, then over such waves.
+        first, end = (layout.lanes, atom.wave) if isinstance(layout, LineLayout) else (1, atom.rows)
+        value = over_lanes(b, atom, join, value, first, end)
+        value = over_waves(b, atom, join, value, layout.waves, max(1, first // atom.wave))
         bits = math(b, "amdgcn.readfirstlane", b.bitcast(value, I32))
         return b.fpext(b.bitcast(bits, F32), F64)
 

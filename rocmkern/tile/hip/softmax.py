@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -14,6 +15,7 @@ from rocmkern.tile.hip.emit import (
     NEG_INF,
     any_lane,
     array_of,
+    branch,
     each_element,
     exp2,
     flat,
@@ -40,29 +42,37 @@ HUGE_EXPONENT = 2.0**24
 class SoftmaxLowering(TileLowering):
     """Running statistics of rows."""
 
-    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, m: Any, total: Any) -> ir.Value:
-        ty = sig.args[0]
-        sizes = self.on_tile(b, ty, tile, lambda v, c: math(b, "fabs", v))
-        largest = self.reduce_rows(b, ty, sizes, lambda x, y: math(b, "maxnum", x, y))
-        old = items_of(b, m)
-        new = [math(b, "maxnum", x, y) for x, y in zip(old, largest, strict=True)]
-        scales = [squares.unit(b, x, lambda b, x: math(b, "sqrt", x)) for x in new]
-        parts = self.on_tile(
-            b, ty, tile, lambda v, c, s: squares.square(b, v, splat(b, s, v.type.count)), array_of(b, scales)
-        )
-        sums = []
-        for before, now, sum_before, scale, more in zip(
-            old, new, items_of(b, total), scales, self.reduce_rows(b, ty, parts, b.fadd), strict=True
-        ):
-            sums.append(b.fadd(squares.rescale(b, sum_before, before, now, scale), more))
-        return context.make_tuple(b, sig.return_type, [array_of(b, new), array_of(b, sums)])
+    def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, scale: Any, total: Any) -> ir.Value:
+        ty, old, before = sig.args[0], items_of(b, scale), items_of(b, total)
+        plain = self.reduce_rows(b, ty, self.on_tile(b, ty, tile, lambda v, c: b.fmul(v, v)), b.fadd)
+        done = functools.reduce(b.and_, [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)])
+
+        def as_they_are() -> list:
+            pairs = [squares.add_plain(b, *each) for each in zip(plain, old, before, strict=True)]
+            return [x for column in zip(*pairs, strict=True) for x in column]
+
+        def scaled() -> list:
+            sizes = self.on_tile(b, ty, tile, lambda v, c: math(b, "fabs", v))
+            largest = self.reduce_rows(b, ty, sizes, lambda x, y: math(b, "maxnum", x, y))
+            new = [squares.scale_of(b, *each) for each in zip(largest, old, strict=True)]
+            parts = self.on_tile(
+                b, ty, tile, lambda v, c, s: squares.square(b, v, splat(b, s, v.type.count)), array_of(b, new)
+            )
+            more = self.reduce_rows(b, ty, parts, b.fadd)
+            rescaled = [squares.rescale(b, *each) for each in zip(before, old, new, strict=True)]
+            return new + [b.fadd(x, y) for x, y in zip(rescaled, more, strict=True)]
+
+        # Lanes that share a row agree; where it lies along several waves, these have no other.
+        results = branch(b, any_lane(b, Layout(ty).atom, b.not_(done)), scaled, as_they_are)
+        halves = results[: len(old)], results[len(old) :]
+        return context.make_tuple(b, sig.return_type, [array_of(b, half) for half in halves])
 
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
     ) -> ir.Value:
         s_ty, acc_ty = sig.args[0], sig.args[4]
         if is_line(s_ty):
-            raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
+            raise TypingError("softmax_step: a kernel with products needs a configuration with line=0")
         scale = self.scalar(context, b, sig.args[1], scale, "f32")
         parts = [items_of(b, x) for x in (m, l, acc)]
         rows, tiles = len(parts[0]), len(parts[2])

@@ -386,27 +386,29 @@ class TileLowering(RowLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
     ) -> ir.Value:
         ty = sig.return_type[0]
-        atom = Layout(ty).atom
+        layout = Layout(ty)
         data, (columns,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
         base = in_space(b, data, GLOBAL)
-        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
+        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(layout.first_column(b), I64))
+        numbers = [x.constant for c in range(layout.vectors(ty.n)) for x in layout.columns_of(c).constant]
 
         def load() -> list:
             turns, (left, left_again) = [], remaining(b, first, columns, ty.n)
-            for group in self.walk(b, atom, b.mul(first, stride), stride, ty.n):
-                for column, place in group:
-                    turn = load_from(b, base, b.select(is_below(b, column, left), place, const(I64, 0)), I64, 8)
-                    turns.append(b.select(is_below(b, column, left_again), turn, const(I64, 0)))
+            start = b.mul(first, stride)
+            for column in numbers:
+                place = b.add(start, b.mul(stride, const(I64, column)))
+                turn = load_from(b, base, b.select(is_below(b, column, left), place, const(I64, 0)), I64, 8)
+                turns.append(b.select(is_below(b, column, left_again), turn, const(I64, 0)))
             return turns
 
         some = b.icmp_signed(">", columns, const(I64, 0))
-        turns = branch(b, some, load, lambda: [const(I64, 0)] * (ty.n // 16 * atom.registers))
+        turns = branch(b, some, load, lambda: [const(I64, 0)] * len(numbers))
         pairs = [[cos_sin(b, p, turn) for turn in turns] for p in items_of(b, position)]
         tiles = [
             self.join_blocks(
                 b,
                 [
-                    [vector_of(b, [pair[which] for pair in some]) for some in in_blocks(row, atom.registers)]
+                    [vector_of(b, [pair[which] for pair in some]) for some in in_blocks(row, layout.registers)]
                     for row in pairs
                 ],
             )
