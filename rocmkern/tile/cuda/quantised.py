@@ -54,7 +54,7 @@ def decode_unit(
     reader, step = LaneReader(fold, words), min(count, RUN)
     first = const(I32, 0) if count == kind.elements else b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
     runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
-    return list(itertools.chain(*runs))
+    return list(itertools.chain(*(run.elements(b) for run in runs)))
 
 
 def raw_words(ty: Any) -> list[str]:

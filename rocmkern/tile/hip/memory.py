@@ -122,7 +122,7 @@ def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count
     first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
     reader, step = LaneReader(b, words), count if count >= 4 else 1
     runs = [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
-    return flat(runs)
+    return flat(run.elements(b) for run in runs)
 
 
 def memory_int(dtype: str) -> ir.IntType:
