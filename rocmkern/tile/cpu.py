@@ -335,10 +335,13 @@ class _Block:
     def short(self, offset: ir.Value) -> ir.Value:
         return self.b.zext(self.load(offset, I16), I32)
 
+    def word(self, offset: ir.Value) -> ir.Value:
+        return self.load(offset, I32)
+
     def half(self, offset: ir.Value) -> ir.Value:
         return self.b.fpext(self.load(offset, F16), F32)
 
-    def fields(self, offset: ir.Value, count: int, width: int) -> list[ir.Value]:
+    def fields(self, offset: ir.Value, count: int, width: int, step: int = 1) -> list[ir.Value]:
         b, wide = self.b, _vec(I32, count)
         packed = self.load(offset, _vec(I8, count * width // 8))
         if width == 8:
@@ -350,6 +353,9 @@ class _Block:
             low = b.or_(low, b.shl(b.zext(_shuffle(b, packed, packed, following), wide), const(wide, 8)))
         shifted = b.lshr(low, ir.Constant(wide, [shift for _, shift in places]))
         return [b.and_(shifted, const(wide, (1 << width) - 1))]
+
+    def nibbles(self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1) -> None:
+        """`fields` and `lookup` are as good."""
 
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)
@@ -777,6 +783,39 @@ class CpuLowering(TensorLowering):
 
         return self.reduce_rows(b, ty, self.data(context, b, ty, x), 0.0, b.fadd, product)
 
+    def load_rowdot(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        (x_ty, index_ty, col0_ty, ty), valid_ty = sig.args[:4], sig.args[4]
+        whole = TILE.Tile(valid_ty.m, ty.n, ty.hw)
+        inner = SimpleNamespace(args=(None, x_ty, index_ty, col0_ty), return_type=whole)
+        other = self.load_tile(context, b, inner, None, x, index, col0, None, valid)
+        if whole == ty:
+            result = self.rowdot(context, b, SimpleNamespace(args=(ty, ty)), other, tile)
+        else:
+            result = self.rowdot_of_fewer(
+                b, whole, self.data(context, b, whole, other), ty, self.data(context, b, ty, tile)
+            )
+        context.nrt.decref(b, whole, other)
+        return result
+
+    def rowdot_of_fewer(self, b: ir.IRBuilder, ty: Any, x: ir.Value, few: Any, y: ir.Value) -> ir.Value:
+        """`rowdot` where each row of ``y`` stands for several in succession."""
+
+        def element(shape: Any, data: ir.Value, row: int, column: ir.Value) -> ir.Value:
+            if self.by_column(shape):
+                return _load(b, data, b.add(b.mul(column, const(I64, shape.m)), const(I64, row)))
+            return _load(b, data, b.add(column, const(I64, row * shape.n)))
+
+        result = ir.Constant(_vec(F32, ty.m), ir.Undefined)
+        for r in range(ty.m):
+            total = cgutils.alloca_once_value(b, const(F32, 0.0))
+            with _loop(b, ty.n) as (c, _):
+                pair = element(ty, x, r, c), element(few, y, r * few.m // ty.m, c)
+                b.store(_fma(b, *pair, b.load(total)), total)
+            result = b.insert_element(result, b.load(total), const(I32, r))
+        return result
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         def emit(v: ir.Value) -> ir.Value:
             # `_exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
@@ -824,6 +863,8 @@ class CpuLowering(TensorLowering):
 
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
+        if isinstance(sig.args[0], TILE.Rows):
+            return emit(b, x)
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(b, v))
 
     silu = functools.partialmethod(activation, name="silu")

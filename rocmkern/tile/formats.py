@@ -51,13 +51,24 @@ class BlockReader(Protocol):
     def short(self, offset: Any) -> Any:
         """Two bytes, the first one low, as an i32, the same for all lanes of a run."""
 
+    def word(self, offset: Any) -> Any:
+        """Four bytes, the first one low, as an i32, the same for all lanes of a run."""
+
     def half(self, offset: Any) -> Any:
         """A float16 as a float32, the same for all lanes of a run."""
 
-    def fields(self, offset: Any, count: int, width: int) -> list:
+    def fields(self, offset: Any, count: int, width: int, step: int = 1) -> list:
         """``count`` consecutive fields of ``width`` bits (4, 6, 8), lowest bits first, from the start of a byte.
 
-        Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes.
+        Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes. An offset
+        that is no constant is a multiple of ``step``.
+        """
+
+    def nibbles(self, offset: Any, count: int, shift: Any, numbers: tuple, step: int = 1) -> tuple[list, float] | None:
+        """Float32 ``numbers[byte >> shift & 15]`` of ``count`` bytes, divided by a power of two, and that power.
+
+        ``shift`` is 0 or 4; ``step`` is as for `fields`. None where the target has nothing better than `fields`
+        and `lookup`.
         """
 
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
@@ -66,7 +77,7 @@ class BlockReader(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Elements of a block that share a scale, in LLVM IR: ``number * scale - minimum``.
+    """Elements of a block that share a scale, in LLVM IR: ``number * factor * scale - minimum``.
 
     Attributes
     ----------
@@ -75,15 +86,21 @@ class Run:
     scale : float32 value
     minimum : float32 value or None
         None is 0.
+    factor : float
+        Power of two that the numbers lack.
     """
 
     numbers: list
     scale: Any
     minimum: Any = None
+    factor: float = 1.0
 
     def elements(self, b: Any) -> list:
         """The elements; every product is exact, and so is the result where there is no minimum."""
-        scaled = [b.fmul(x, _spread(b, self.scale, x)) for x in self.numbers]
+        from rocmkern.tile.tensors import const
+
+        numbers = self.numbers if self.factor == 1 else [b.fmul(x, const(x.type, self.factor)) for x in self.numbers]
+        scaled = [b.fmul(x, _spread(b, self.scale, x)) for x in numbers]
         return scaled if self.minimum is None else [b.fsub(x, _spread(b, self.minimum, x)) for x in scaled]
 
 
@@ -253,10 +270,23 @@ def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, fi
     return [_bits(b, pair, b.sub(bit, b.shl(byte, _integer(3))), (1 << width) - 1)]
 
 
-def _halves(b: Any, reader: BlockReader, start: int, first: Any, count: int) -> list:
-    """Elements of 16 bytes whose low halves come first, in the low four bits of the lanes."""
+def _nibbles(
+    b: Any, reader: BlockReader, at: Any, count: int, shift: Any, numbers: Any, decode: Callable, step: int = 1
+) -> tuple[list, float]:
+    """``numbers[byte >> shift & 15]`` of bytes, as `BlockReader.nibbles`; ``decode(code)`` computes one."""
+    found = reader.nibbles(at, count, shift, tuple(map(float, numbers)), step)
+    if found is not None:
+        return found
+    lanes = _each(reader.fields(at, count, 8, step), lambda x: b.lshr(x, _spread(b, shift, x)))
+    return _looked_up(b, reader, numbers, lanes, decode), 1.0
+
+
+def _halves(
+    b: Any, reader: BlockReader, start: int, first: Any, count: int, numbers: Any, decode: Callable
+) -> tuple[list, float]:
+    """`_nibbles` of 16 bytes whose low halves come first."""
     at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
-    return _each(reader.fields(_add(b, at, start), count, 8), lambda x: b.lshr(x, _spread(b, shift, x)))
+    return _nibbles(b, reader, _add(b, at, start), count, shift, numbers, decode)
 
 
 def _emit_mx(name: str, width: int = 0) -> Callable:
@@ -264,21 +294,24 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
 
     def emit(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
         scale = codes.emit_e8m0(b, reader.byte(_integer(0)))
-        if width:
-            elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
-        else:
-            elements = _halves(b, reader, 1, first, count)
-        if width in (0, 4):
-            numbers = codes.SMALL_FLOATS[name].table()
-            return Run(_looked_up(b, reader, numbers, elements, lambda x: codes.emit_decode(b, name, x)), scale)
-        return Run(_each(elements, lambda x: codes.emit_decode(b, name, x)), scale)
+        numbers = codes.SMALL_FLOATS[name].table()
+
+        def decode(x: Any) -> Any:
+            return codes.emit_decode(b, name, x)
+
+        if not width:
+            elements, factor = _halves(b, reader, 1, first, count, numbers, decode)
+            return Run(elements, scale, None, factor)
+        elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
+        return Run(_looked_up(b, reader, numbers, elements, decode) if width == 4 else _each(elements, decode), scale)
 
     return emit
 
 
 def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
-    d, codes_of = reader.half(_integer(0)), _halves(b, reader, 2, first, count)
-    return Run(_looked_up(b, reader, range(-8, 8), codes_of, lambda x: _float(b, x, 8)), d)
+    d = reader.half(_integer(0))
+    numbers, factor = _halves(b, reader, 2, first, count, range(-8, 8), lambda x: _float(b, x, 8))
+    return Run(numbers, d, None, factor)
 
 
 def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
@@ -290,7 +323,8 @@ def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     group = b.lshr(first, _integer(5))
     place = b.and_(group, _integer(3))
     early = b.icmp_unsigned("<", group, _integer(4))
-    x, y, z = (reader.byte(_add(b, place, start)) for start in (4, 8, 12))
+    byte = b.shl(place, _integer(3))
+    x, y, z = (b.and_(b.lshr(reader.word(_integer(start)), byte), _integer(255)) for start in (4, 8, 12))
 
     def six_bits(low: Any, high: Any) -> Any:
         late = b.or_(high, b.shl(b.lshr(low, _integer(6)), _integer(4)))
@@ -300,7 +334,8 @@ def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     minimum = b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
     at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), b.and_(first, _integer(31))), 16)
     shift = b.shl(b.and_(group, _integer(1)), _integer(2))
-    return Run(_each(reader.fields(at, count, 8), lambda q: _float(b, _bits(b, q, shift, 15), 0)), scale, minimum)
+    numbers, factor = _nibbles(b, reader, at, count, shift, range(16), lambda x: _float(b, x, 0), step=count)
+    return Run(numbers, scale, minimum, factor)
 
 
 def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:

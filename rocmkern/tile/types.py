@@ -64,8 +64,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
         @property
         def hw(self) -> tuple[str, int, int | str]:
-            """What values are laid out for: architecture, waves, rows of a wave or "line" for rows along lanes."""
-            return self.cfg.arch, self.cfg.waves, "line" if self.cfg.line else self.cfg.wave_rows
+            """What values are laid out for: architecture, waves, and rows of a wave or "line" and columns of a lane."""
+            return (
+                self.cfg.arch,
+                self.cfg.waves,
+                f"line{self.cfg.line_columns}" if self.cfg.line else self.cfg.wave_rows,
+            )
 
     class Tensor(types.Type):
         """A view of global memory: element type and number of axes."""
@@ -75,13 +79,16 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Tensor({dtype},{ndim})")
 
     class Quantized(types.Type):
-        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``."""
+        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``.
+
+        Rows start at multiples of ``alignment`` bytes.
+        """
 
         ndim = 2
 
-        def __init__(self, format: str, dtype: str):
-            self.format, self.dtype = format, dtype
-            super().__init__(name=f"{prefix}.Quantized({format},{dtype})")
+        def __init__(self, format: str, dtype: str, alignment: int):
+            self.format, self.dtype, self.alignment = format, dtype, alignment
+            super().__init__(name=f"{prefix}.Quantized({format},{dtype},{alignment})")
 
     class Rows(types.Type):
         """One ``f32``, ``i32`` or ``i1`` per tile row."""
@@ -213,7 +220,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         return x
 
     @rule(api.quantized)
-    def _(x, format, like):
+    def _(x, format, like, alignment=None):
         name = getattr(format, "literal_value", None)
         if name == "":
             return want(Tensor, x, "quantized: the tensor")
@@ -223,7 +230,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"quantized: blocks must be a tensor of uint8 with 2 axes, got {show(x)}")
         if want(Tensor, like, "quantized: like").dtype not in STORABLE:
             fail(f"quantized: elements can be {', '.join(STORABLE)}, not {like.dtype}")
-        return Quantized(name, like.dtype)
+        bytes_of_start = 1 if alignment is None else literal(alignment, "quantized: alignment")
+        if bytes_of_start not in (1, 2, 4, 8, 16):
+            fail(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {bytes_of_start}")
+        return Quantized(name, like.dtype, bytes_of_start)
 
     @rule(api.transposed)
     def _(x, swap):
@@ -353,8 +363,11 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(x):
         return x if isinstance(x, Tile) else float_rows("exp2", x)
 
-    for op in (api.copy, api.tanh, api.absolute, api.silu, api.gelu, api.gelu_tanh, api.relu):
+    for op in (api.copy, api.tanh, api.absolute):
         rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
+
+    for op in (api.silu, api.gelu, api.gelu_tanh, api.relu):
+        rule(op)(lambda x, name=op.__name__: x if isinstance(x, Tile) else float_rows(name, x))
 
     @rule(api.rotations)
     def _(cfg, position, frequencies, col0, n):
@@ -415,6 +428,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.rowdot)
     def _(a, b):
         return Rows(same_tile("rowdot", a, b).m, "f32", a.hw)
+
+    @rule(api.load_rowdot)
+    def _(x, index, col0, tile, valid):
+        index_of("load_rowdot", x, index, 1, valid_rows("load_rowdot", valid).m)
+        if valid.m % want(Tile, tile, "load_rowdot: tile").m:
+            fail(f"load_rowdot: {show(tile)} does not divide {show(valid)}")
+        whole_runs("load_rowdot", x, tile.n)
+        return Rows(valid.m, "f32", valid.hw)
 
     @rule(api.mask_where)
     def _(t, visible):

@@ -10,7 +10,13 @@ from numba.cuda.descriptor import cuda_target
 from rocmkern.tile import api
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.cuda.backend import NUMBA, TILE
-from rocmkern.tile.cuda.layouts import checked, rule_of_load_operand, rule_of_softmax_step
+from rocmkern.tile.cuda.layouts import (
+    checked,
+    rule_of_add,
+    rule_of_load_operand,
+    rule_of_load_rowdot,
+    rule_of_softmax_step,
+)
 from rocmkern.tile.cuda.products import CudaLowering
 from rocmkern.tile.cuda.rings import PRODUCTS, CompletingLowering, install_rules, of_complete
 
@@ -23,6 +29,8 @@ def _install_operations() -> None:
     }
     TILE.rules[api.softmax_step] = rule_of_softmax_step(TILE.rules[api.softmax_step])
     TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
+    TILE.rules[api.load_rowdot] = rule_of_load_rowdot(TILE.rules[api.load_rowdot])
+    TILE.rules[operator.add] = rule_of_add(TILE.rules[operator.add])
     bind(NUMBA, TILE, CompletingLowering(CudaLowering(NUMBA, TILE)))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
     cuda_target.target_context.refresh()

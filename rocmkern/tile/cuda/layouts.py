@@ -13,7 +13,6 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.datamodel import models
 from numba.cuda.extending import register_model
 
-from rocmkern.tile import api
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import LANES, lane_index, pack, reduce_quad, thread, unpack
 from rocmkern.tile.cuda.quantised import raw_words
@@ -27,10 +26,10 @@ def _check_layout(ty: Any) -> None:
         for each in ty:
             _check_layout(each)
     elif isinstance(ty, TILE.Rows | TILE.Tile) and is_line(ty):
-        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % Lines.columns:
+        if ty.m % ty.hw[1] or getattr(ty, "n", 0) % Lines.columns(ty):
             raise TypingError(
                 f"{ty.hw[0]} with line=True and {ty.hw[1]} waves: rows in multiples of the waves, columns in multiples "
-                f"of {Lines.columns}; got {ty}"
+                f"of {Lines.columns(ty)}; got {ty}"
             )
         return
     elif isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
@@ -64,7 +63,7 @@ def checked(rule: Callable) -> Callable:
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return ty.hw[2] == "line"
+    return isinstance(ty.hw[2], str)
 
 
 def slots_of(ty: Any) -> int:
@@ -123,7 +122,7 @@ class HeldRows(TILE.Rows):
 
 
 class PartialRows(HeldRows):
-    """Rows that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+    """Rows that are the sum of what the lanes that share them hold: a running sum that is added up at its end."""
 
 
 class BaseRows(HeldRows):
@@ -177,6 +176,30 @@ def rule_of_softmax_step(rule: Callable) -> Callable:
         if is_line(p):
             raise TypingError("softmax_step: a kernel with products needs a configuration with line=False")
         return types.Tuple((p, BaseRows(m.m, m.hw), PartialRows(sums.m, sums.hw), acc))
+
+    return typed
+
+
+def rule_of_load_rowdot(rule: Callable) -> Callable:
+    """The typing rule of `load_rowdot`: its sums stay partial where rows lie along lanes."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        ty = rule(*args)
+        return PartialRows(ty.m, ty.hw) if is_line(ty) else ty
+
+    return typed
+
+
+def rule_of_add(rule: Callable) -> Callable:
+    """The typing rule of ``+``: rows along lanes stay partial beside others."""
+
+    @functools.wraps(rule)
+    def typed(a: Any, b: Any) -> Any:
+        ty = rule(a, b)
+        both = isinstance(a, TILE.Rows) and isinstance(b, TILE.Rows)
+        partial = isinstance(a, PartialRows) or isinstance(b, PartialRows)
+        return PartialRows(ty.m, ty.hw) if both and partial and is_line(ty) else ty
 
     return typed
 
@@ -237,7 +260,7 @@ def row_of_lane(b: ir.IRBuilder) -> ir.Value:
 def column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
     """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
     if ty is not None and is_line(ty):
-        return b.mul(lane_index(b), const(I32, Lines.wide))
+        return b.mul(lane_index(b), const(I32, Lines.wide(ty)))
     return b.shl(b.and_(lane_index(b), const(I32, 3)), const(I32, 1))
 
 
@@ -256,23 +279,31 @@ def elements_of(ty: Any) -> Iterator[tuple[int, int]]:
 class Lines:
     """The layout of rows along lanes: consecutive rows belong to a warp, each to all of its lanes.
 
-    Lane ``l`` has 8 columns from ``8 * l`` on of every 256: one 16-byte piece of a half type, two of float32.
+    Lane ``l`` has c columns from ``c * l`` on of every ``32 * c``, c being ``line_columns`` of the configuration: 8 are
+    one 16-byte piece of a half type, two of float32.
 
     =====  ====================================================
-    tile   ``[row of the warp][256 columns][8]`` float32 per lane
+    tile   ``[row of the warp][32 * c columns][c]`` float32 per lane
     rows   ``[row of the warp]``, the same in all lanes
     =====  ====================================================
     """
 
-    wide = api.LINE_COLUMNS
-    columns = LANES * wide
+    @staticmethod
+    def wide(ty: Any) -> int:
+        """Columns side by side in a lane."""
+        return int(ty.hw[2].removeprefix("line"))
+
+    @classmethod
+    def columns(cls, ty: Any) -> int:
+        """Columns of all lanes."""
+        return LANES * cls.wide(ty)
 
     @classmethod
     def elements(cls, ty: Any) -> Iterator[tuple[int, int]]:
         """As `elements_of`."""
         for slot in range(slots_of(ty)):
-            for first in range(0, columns_of(ty), cls.columns):
-                for e in range(cls.wide):
+            for first in range(0, columns_of(ty), cls.columns(ty)):
+                for e in range(cls.wide(ty)):
                     yield slot, first + e
 
     @classmethod
@@ -282,7 +313,8 @@ class Lines:
         column = b.zext(column_of_lane(b, shape), I64)
         rest, offset = b.sub(place.rest, column), b.mul(column, const(I64, size))
         rows = [b.add(row, offset) for row in place.rows]
-        starts = [first + e for first in range(0, columns_of(shape), cls.columns) for e in range(0, cls.wide, count)]
+        firsts = range(0, columns_of(shape), cls.columns(shape))
+        starts = [first + e for first in firsts for e in range(0, cls.wide(shape), count)]
         inside = {c: b.icmp_signed(">", rest, const(I64, c)) for c in starts}
         for slot, row in enumerate(rows):
             for c in starts:
@@ -293,15 +325,15 @@ def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
     if isinstance(ty, PartialRows):
-        return [reduce_quad(b, x, b.fadd) for x in values]
+        return [reduce_quad(b, x, b.fadd, LANES if is_line(ty) else 4) for x in values]
     return values[: slots_of(ty)]
 
 
 def partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
-    """The values of rows as `PartialRows`: the first lane of a quad has them."""
+    """The values of rows as `PartialRows`: the first of the lanes that share them has them."""
     if isinstance(ty, PartialRows):
         return unpack(b, value)
-    first = b.icmp_signed("==", column_of_lane(b), const(I32, 0))
+    first = b.icmp_signed("==", column_of_lane(b, ty), const(I32, 0))
     return [b.select(first, x, const(F32, 0.0)) for x in complete_rows(b, ty, value)]
 
 

@@ -23,12 +23,14 @@ from rocmkern.tile.cuda.emit import (
     unpack,
 )
 from rocmkern.tile.cuda.layouts import (
+    PartialRows,
     column_of_lane,
     complete_rows,
     elements_of,
     first_row,
     is_line,
     m_tiles,
+    partial_rows,
     row_of_lane,
     slots_of,
 )
@@ -187,6 +189,9 @@ class RowLowering(TensorLowering):
         return pack(b, [for_float(p, q) for p, q in zip(values, others, strict=True)])
 
     def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        if isinstance(sig.return_type, PartialRows):
+            parts = (partial_rows(b, ty, value) for ty, value in zip(sig.args, (x, y), strict=True))
+            return pack(b, [b.fadd(*pair) for pair in zip(*parts, strict=True)])
         return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)
 
     def operator_sub(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:

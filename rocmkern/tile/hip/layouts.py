@@ -13,7 +13,6 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 
-from rocmkern.tile import api
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
 from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, from_lane, over_groups, wave_index
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from
@@ -33,7 +32,7 @@ ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return ty.hw[2] == "line"
+    return isinstance(ty.hw[2], str)
 
 
 class Layout:
@@ -95,15 +94,16 @@ class Layout:
 class LineLayout(Layout):
     """Rows along lanes, for kernels without products: consecutive rows belong to a wave, each to all of its lanes.
 
-    Lane ``l`` has 8 columns from ``8 * l`` on of every ``8 * wave``: 16 bytes of a half type.
+    Lane ``l`` has c columns from ``c * l`` on of every ``c * wave``, c being ``line_columns`` of the configuration: 8
+    are 16 bytes of a half type.
     """
 
     def __init__(self, ty: Any):
-        self.arch, self.waves, _ = ty.hw
+        self.arch, self.waves, line = ty.hw
         self.atom = atom_of(self.arch)
         self.m = ty.m
         self.row_blocks = ty.m // self.waves
-        self.registers = api.LINE_COLUMNS
+        self.registers = int(line.removeprefix("line"))
         self.width = self.registers * self.atom.wave
 
     def vectors(self, columns: int) -> int:
