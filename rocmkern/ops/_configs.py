@@ -390,7 +390,7 @@ _ROW_TABLE = {
     "python": RowBlocks(waves=4, lanes=4),
     "gfx9": RowBlocks(waves=4, pieces=2, lanes=64),
     "gfx": RowBlocks(waves=4, pieces=2),
-    # An H200, one row by 28672 x 8192, share of the bandwidth of a copy: float16 0.97; 2 waves with 4 rows each q4_0 0.57
+    # An H200, one row by 28672 x 8192, share of a copy's bandwidth: float16 0.97; 2 waves with 4 rows each q4_0 0.57
     # (0.53 with more registers), q4_k 0.45, mxfp4 0.47; 4 waves with 4 rows 0.52, 0.36, 0.47.
     "sm_": RowBlocks(waves=4, quantised_waves=2, quantised_rows=4, resident={"q4_0": 10}),
 }
@@ -422,7 +422,8 @@ def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int
 
 def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
     """Variant of ``gated_row``."""
-    block_k = sizes.lanes * LINE_COLUMNS * sizes.pieces
+    # There are two weights: half of each is on its way at once.
+    block_k = sizes.lanes * LINE_COLUMNS * sizes.pieces // 2
     return gated_row.Config(arch=arch, waves=sizes.waves, line=True, block_n=sizes.rows * sizes.waves, block_k=block_k)
 
 

@@ -368,7 +368,7 @@ class TileLowering(RowLowering):
 
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
-        values = complete_rows(b, sig.args[0], x)
+        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
         return pack(b, [emit(b, v) for v in values])
 
     silu = functools.partialmethod(activation, name="silu")
