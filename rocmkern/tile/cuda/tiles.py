@@ -344,7 +344,7 @@ class TileLowering(RowLowering):
         return total
 
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        values = complete_rows(b, sig.args[0], x)
+        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
         return pack(b, [exp2(b, v) for v in values])
 
     def copy(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
