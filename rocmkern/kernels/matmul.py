@@ -3,7 +3,7 @@
 Shapes (any strides)::
 
     a [A, B, M, K], or [A, B, K, M] if cfg.left_transposed   b [A, B, N, K] if cfg.transposed, else [A, B, K, N]
-    bias [1, N] or [0, 0]
+    bias [M, N] or [0, 0]
     out [splits, A, B, M, N]
 
 With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
@@ -112,5 +112,5 @@ def matmul(
     T.finish(right)
 
     if bias.shape[0] > 0:
-        acc = acc + T.load_tile(cfg, bias, (0,), col0, cfg.block_n, valid)
+        acc = acc + T.load_tile(cfg, bias, (row,), col0, cfg.block_n, valid)
     T.store_tile(out[split, outer, inner], (row,), col0, activate(acc, activation), valid)

@@ -14,9 +14,11 @@ from rocmkern.kernels import (
     combine_splits,
     flash_attention,
     gated_mlp,
+    gated_row,
     matmul,
     qk_scores,
     rope,
+    row_product,
     sample,
     weighted_values,
 )
@@ -386,6 +388,22 @@ def product(arch: str, rows: int, itemsize: int, transposed: bool, left_transpos
     )
 
 
+#: Rows of weights, rows of a, step and waves of a block where weights of 2 bytes are the left side because a has few
+#: rows, and the rows of weights from which that pays. An H200, 16 rows by 28672 x 8192 weights: 3.8 TB/s, the other way
+#: round 2.7.
+_FEW_ROWS = {"sm_90": (64, 16, 256, 4, 1024)}
+
+
+def few_rows_product(arch: str, rows: int, columns: int, itemsize: int) -> matmul.Config | None:
+    """Variant of ``matmul`` for the transposed problem, where it is the better one."""
+    if arch not in _FEW_ROWS or itemsize != 2:
+        return None
+    block_m, block_n, block_k, waves, fewest = _FEW_ROWS[arch]
+    if rows > block_n or columns < fewest:
+        return None
+    return matmul.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True)
+
+
 #: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.
 _QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTISED_TABLE = {
@@ -400,6 +418,81 @@ def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmu
     sizes = _product_blocks(arch, _QUANTISED_TABLE)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
     return matmul.Config(arch=arch, **block, transposed=True, format=format)
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Block sizes of products of one row on one architecture.
+
+    Attributes
+    ----------
+    waves, quantised_waves : int
+    rows, quantised_rows : int
+        Rows of the weights of a wave.
+    pieces : int
+        Parts of a row in a step: each is the columns of all lanes.
+    quantised_columns : int
+        Columns side by side in a lane where weights are quantised: a block of most formats.
+    longest : int
+        Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
+    lanes : int
+        Of a wave.
+    resident : dict of str to int
+        Blocks that a multiprocessor should hold at once, by format, where the compiler would take more registers.
+    """
+
+    waves: int
+    quantised_waves: int = 4
+    rows: int = 1
+    pieces: int = 4
+    quantised_rows: int = 1
+    quantised_columns: int = 32
+    longest: int = 512
+    lanes: int = 32
+    resident: dict[str, int] = field(default_factory=dict)
+
+
+_ROW_TABLE = {
+    "python": RowBlocks(waves=4, lanes=4),
+    "gfx9": RowBlocks(waves=4, pieces=2, lanes=64),
+    "gfx": RowBlocks(waves=4, pieces=2),
+    # An H200, one row by 28672 x 8192, share of a copy's bandwidth: float16 0.97; 2 waves with 4 rows each q4_0 0.57
+    # (0.53 with more registers), q4_k 0.45, mxfp4 0.47; 4 waves with 4 rows 0.52, 0.36, 0.47.
+    "sm_": RowBlocks(waves=4, quantised_waves=2, quantised_rows=4, resident={"q4_0": 10}),
+}
+
+
+def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
+    """Block sizes where weights [columns, depth] are best streamed past a single row."""
+    sizes = _ROW_TABLE.get(max((prefix for prefix in _ROW_TABLE if arch.startswith(prefix)), key=len, default=""))
+    return sizes if sizes and rows == 1 and depth <= sizes.longest * columns else None
+
+
+def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int = 1) -> row_product.Config:
+    """Variant of ``row_product``; rows of quantised weights start at multiples of ``alignment`` bytes."""
+    waves, rows, lane = sizes.waves, sizes.rows, LINE_COLUMNS
+    if format:
+        waves, rows, lane = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns
+    return row_product.Config(
+        arch=arch,
+        waves=waves,
+        line=sizes.lanes,
+        line_columns=lane,
+        resident=sizes.resident.get(format, 0),
+        block_n=rows * waves,
+        block_k=sizes.lanes * lane * (1 if format else sizes.pieces),
+        format=format,
+        alignment=alignment,
+    )
+
+
+def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
+    """Variant of ``gated_row``."""
+    # There are two weights: half of each is on its way at once.
+    block_k = sizes.lanes * LINE_COLUMNS * sizes.pieces // 2
+    return gated_row.Config(
+        arch=arch, waves=sizes.waves, line=sizes.lanes, block_n=sizes.rows * sizes.waves, block_k=block_k
+    )
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.kernels import activations, gated_mlp, matmul, sum_splits
+from rocmkern.kernels import activations, gated_mlp, gated_row, matmul, row_product, sum_splits
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
 from rocmkern.ops._launch import absent, ceil_div, inner_result, launch, stream_of, target_for
@@ -29,9 +29,28 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
+    right = b.swapaxes(2, 3) if transposed else b
+    sizes = _configs.one_row(target.arch, a.shape[2], b.shape[3], b.shape[2]) if step_k == b.itemsize else None
+    if sizes:
+        launch_row(target, _configs.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
+        return
+    cfg = _configs.few_rows_product(target.arch, a.shape[2], b.shape[3], b.itemsize) if transposed else None
+    if cfg:
+        launch_few_rows(target, cfg, a, right, bias, out, activation, stream)
+        return
     across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
     cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed, across)
-    launch_product(target, cfg, a, b.swapaxes(2, 3) if transposed else b, bias, out, activation, stream)
+    launch_product(target, cfg, a, right, bias, out, activation, stream)
+
+
+def launch_row(
+    target: Any, cfg: row_product.Config, x: Any, w: Any, bias: Any, out: Any, activation: str | None, stream: Any
+) -> None:
+    """``kernels.row_product``: ``[.., 1, K] @ [.., N, K]^T``."""
+    outer, inner, columns, _ = w.shape
+    bias = absent(0, 2, out.dtype) if bias is None else bias
+    args = [x, w, bias, out, _ACTIVATIONS[activation]]
+    launch(target, row_product.row_product, cfg, (ceil_div(columns, cfg.block_n), inner, outer), args, stream)
 
 
 def launch_product(
@@ -50,19 +69,49 @@ def launch_product(
 
     if cfg.left_transposed:
         a = a.swapaxes(2, 3)
-    no_bias = absent(0, 2, out.dtype)
-    bias = no_bias if bias is None else bias
     grid = (blocks, inner, outer * splits)
     number = _ACTIVATIONS[activation]
     if splits == 1:
+        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
     stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
-        launch(target, matmul.matmul, cfg, grid, [a, b, no_bias, parts, 0, splits], stream)
-        cfg = _configs.line(sum_splits.Config, target.arch)
-        grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
-        launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
+        launch(target, matmul.matmul, cfg, grid, [a, b, absent(0, 2, out.dtype), parts, 0, splits], stream)
+        _add_up(target, parts, bias, out, number, stream)
+
+
+def launch_few_rows(
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any
+) -> None:
+    """``kernels.matmul`` of the transposed problem: ``b`` [.., N, K] is its left side, whose rows are many.
+
+    So what a block brings in of ``a`` serves many rows of ``b``, and it is b that is spread over waves.
+    """
+    outer, inner, columns, depth = b.shape
+    blocks = ceil_div(columns, cfg.block_m) * ceil_div(a.shape[2], cfg.block_n)
+    splits = max(1, min(target.parallelism // (blocks * inner * outer), depth // (_STEPS_PER_SPLIT * cfg.block_k)))
+    grid = (blocks, inner, outer * splits)
+    number = _ACTIVATIONS[activation]
+    if splits == 1:
+        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
+        args = [b, a, bias.swapaxes(0, 1), out.swapaxes(2, 3)[None], number, 1]
+        launch(target, matmul.matmul, cfg, grid, args, stream)
+        return
+    stream = stream_of(a, stream)
+    with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
+        args = [b, a, absent(0, 2, out.dtype), parts.swapaxes(3, 4), 0, splits]
+        launch(target, matmul.matmul, cfg, grid, args, stream)
+        _add_up(target, parts, bias, out, number, stream)
+
+
+def _add_up(target: Any, parts: Any, bias: Any, out: Any, number: int, stream: Any) -> None:
+    """``kernels.sum_splits``."""
+    outer, inner, rows, columns = out.shape
+    bias = absent(0, 2, out.dtype) if bias is None else bias
+    cfg = _configs.line(sum_splits.Config, target.arch)
+    grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
+    launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
 
 
 def launch_mlp(
@@ -91,9 +140,16 @@ def launch_mlp(
         if w_gate is None:
             launch_matmul(x, weights(w_up), b_up, hidden, activation, stream)
         else:
-            cfg = _configs.gated_product(target.arch, rows, x.itemsize)
-            grid = (ceil_div(rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
             biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
             args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
-            launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
+            by_rows = all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
+            sizes = _configs.one_row(target.arch, rows, hidden_size, x.shape[3]) if by_rows else None
+            if sizes:
+                row_cfg = _configs.gated_row_of(target.arch, sizes)
+                grid = (ceil_div(hidden_size, row_cfg.block_n), inner, outer)
+                launch(target, gated_row.gated_row, row_cfg, grid, args, stream)
+            else:
+                cfg = _configs.gated_product(target.arch, rows, x.itemsize)
+                grid = (ceil_div(rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
+                launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
         launch_matmul(hidden, weights(w_down), b_down, out, None, stream)

@@ -8,8 +8,9 @@ import numpy as np
 
 from rocmkern.kernels import dequantize, dequantize_rms_norm
 from rocmkern.ops import _configs
+from rocmkern.ops._device_view import DeviceView, address
 from rocmkern.ops._launch import by_lines, target_for
-from rocmkern.ops._launch_linear import launch_product
+from rocmkern.ops._launch_linear import launch_product, launch_row
 
 
 def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
@@ -29,8 +30,14 @@ def launch_dequantize_rms_norm(
 def launch_quantized_linear(
     x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any
 ) -> None:
-    """``kernels.matmul`` with a quantised right side ``[N, bytes]``."""
+    """``kernels.matmul``, or ``kernels.row_product``, with a quantised right side ``[N, bytes]``."""
     target = target_for(x)
-    cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)
     weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
+    sizes = _configs.one_row(target.arch, x.shape[2], blocks.shape[0], x.shape[3])
+    if sizes:
+        aligned = isinstance(blocks, DeviceView) and (address(blocks) | blocks.strides[0]) % 16 == 0
+        row_cfg = _configs.row_product_of(target.arch, sizes, name, 16 if aligned else 1)
+        launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
+        return
+    cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)
     launch_product(target, cfg, x, weights, bias, out, activation, stream)

@@ -64,10 +64,12 @@ class Config:
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
     line : int
-        For kernels without products: on a GPU a tile row lies along so many lanes, `LINE_COLUMNS` columns side by side
-        in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a part of
-        a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block hold,
-        and of the columns that those of a row hold. 0: rows lie as products need them.
+        For kernels without products: on a GPU a tile row lies along so many lanes, ``line_columns`` columns side by
+        side in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a
+        part of a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block
+        hold, and of the columns that those of a row hold. 0: rows lie as products need them.
+    line_columns : int
+        Columns side by side in a lane where rows lie along lanes: 8, or a multiple of it.
     shared : bool
         On an NVIDIA GPU, for few rows in an online softmax over many keys: all waves of a block have all of its rows,
         and each computes with keys of its own until `softmax_end`.
@@ -87,6 +89,7 @@ class Config:
     wave_rows: int = 16
     resident: int = 0
     depth: int = 1
+    line_columns: int = LINE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -335,7 +338,7 @@ class Quantized:
         return values[:, columns.start - offset : columns.stop - offset]
 
 
-def quantized(x: np.ndarray, format: str, like: np.ndarray) -> Any:
+def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1) -> Any:
     """Read a tensor of bytes as rows of elements.
 
     Parameters
@@ -346,8 +349,11 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray) -> Any:
         One of `formats.FORMATS`, known when the kernel is compiled. ``""``: x is returned as it is, so that one kernel
         text serves quantised and plain matrices.
     like : tensor
-        Products with a stage of the result take operands of this tensor's dtype; a target may round elements to it
-        there. `load_tile` gives them exactly.
+        Products with a stage of the result, and `load_rowdot`, take elements of this tensor's dtype; a target may round
+        to it there. `load_tile` gives them exactly.
+    alignment : int
+        Rows start at addresses that are multiples of so many bytes, which a target may rely on: 1, 2, 4, 8 or 16, known
+        when the kernel is compiled.
 
     Returns
     -------
@@ -355,6 +361,8 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray) -> Any:
         For `load_tile` and `stage`, in widths that are multiples of `formats.RUN`, from columns that are multiples of
         the width.
     """
+    if alignment not in (1, 2, 4, 8, 16):
+        raise TileError(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {alignment}")
     return Quantized(x, format, like) if format else x
 
 
@@ -576,6 +584,21 @@ def rowdot(a: Tile, b: Tile) -> np.ndarray:
         return (a.data * b.data).sum(axis=1, dtype=np.float32)
 
 
+def load_rowdot(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.ndarray) -> np.ndarray:
+    """`rowdot` of ``tile`` and a tile that is loaded from there, which need not be kept. Does not consume.
+
+    ``x``, ``index``, ``col0`` and ``valid`` are as in `load_tile`. The tile may have a fraction of the rows: then they
+    take turns, row ``r`` of ``x`` meets row ``r % m`` of m. Of a quantised source, scales may be applied to sums of
+    products, and both sides may be rounded to its dtype.
+    """
+    _check_index("load_rowdot", x, index, x.ndim - 1, valid)
+    (rows, columns), m = _want(Tile, tile, "load_rowdot: tile").shape, len(valid)
+    if m % rows:
+        raise TileError(f"load_rowdot: {_show(tile)} does not divide {_show(valid)}")
+    _check_columns("load_rowdot", x, col0, columns)
+    return rowdot(Tile(_gather(x, index, col0, columns, valid)), Tile(np.tile(tile.data, (m // rows, 1))))
+
+
 def exp2(x: Any) -> Any:
     """``2 ** x`` of rows, or of a tile (consumed)."""
     with np.errstate(over="ignore", under="ignore"):
@@ -612,34 +635,43 @@ def pad_columns(tile: Tile, col0: int, stop: int, value: float) -> Tile:
     return Tile(values)
 
 
-def _activation(tile: Tile, name: str, factor: Callable[[np.ndarray], np.ndarray]) -> Tile:
+def _map(x: Any, name: str, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """``function`` of float32 rows, or of a tile (consumed)."""
+    if isinstance(x, np.ndarray):
+        return function(_float_rows(name, x))
+    return Tile(function(_want(Tile, x, f"{name}: the argument").consume(name)))
+
+
+def _activation(x: Any, name: str, factor: Callable[[np.ndarray], np.ndarray]) -> Any:
     """``x * factor(x)`` in float64, with the limit at minus infinity."""
-    x = _want(Tile, tile, f"{name}: the argument").consume(name)
-    bounded = np.where(x < -1e3, -1e3, x.astype(np.float64))
-    with np.errstate(over="ignore", under="ignore"):
-        return Tile((np.where(x < 0, bounded, x) * factor(bounded)).astype(np.float32))
+
+    def function(x: np.ndarray) -> np.ndarray:
+        bounded = np.where(x < -1e3, -1e3, x.astype(np.float64))
+        with np.errstate(over="ignore", under="ignore"):
+            return (np.where(x < 0, bounded, x) * factor(bounded)).astype(np.float32)
+
+    return _map(x, name, function)
 
 
-def silu(tile: Tile) -> Tile:
-    """``x / (1 + exp(-x))``; -0 at minus infinity (consumes)."""
-    return _activation(tile, "silu", lambda x: 1 / (1 + np.exp(-x)))
+def silu(x: Any) -> Any:
+    """``x / (1 + exp(-x))`` of rows, or of a tile (consumed); -0 at minus infinity."""
+    return _activation(x, "silu", lambda x: 1 / (1 + np.exp(-x)))
 
 
-def gelu(tile: Tile) -> Tile:
-    """``x / 2 * (1 + erf(x / sqrt(2)))``; -0 at minus infinity (consumes)."""
+def gelu(x: Any) -> Any:
+    """``x / 2 * (1 + erf(x / sqrt(2)))`` of rows, or of a tile (consumed); -0 at minus infinity."""
     erfc = np.vectorize(math.erfc, otypes=[np.float64])
-    return _activation(tile, "gelu", lambda x: erfc(-x / math.sqrt(2)) / 2)
+    return _activation(x, "gelu", lambda x: erfc(-x / math.sqrt(2)) / 2)
 
 
-def gelu_tanh(tile: Tile) -> Tile:
-    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; -0 at minus infinity (consumes)."""
-    return _activation(tile, "gelu_tanh", lambda x: 1 / (1 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))))
+def gelu_tanh(x: Any) -> Any:
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` of rows, or of a tile (consumed); -0 at -inf."""
+    return _activation(x, "gelu_tanh", lambda x: 1 / (1 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))))
 
 
-def relu(tile: Tile) -> Tile:
-    """``max(x, 0)``; NaN stays NaN (consumes)."""
-    x = _want(Tile, tile, "relu: the argument").consume("relu")
-    return Tile(np.where(x <= 0, np.float32(0), x))
+def relu(x: Any) -> Any:
+    """``max(x, 0)`` of rows, or of a tile (consumed); NaN stays NaN."""
+    return _map(x, "relu", lambda x: np.where(x <= 0, np.float32(0), x))
 
 
 def rotations(cfg: Config, position: np.ndarray, frequencies: np.ndarray, col0: int, n: int) -> tuple[Tile, Tile]:
@@ -1011,12 +1043,11 @@ OPERATIONS: dict[str, Callable] = {
     f.__name__: f
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
-        load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot, exp2,
-        copy, tanh, absolute,
-        silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance, mask_outside, mask_where, softmax_step,
-        softmax_end, square_step, rows, quantized, transposed, load_operand, operand, stage, fetch, acquire, release,
-        finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float,
-        at_least,
+        load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot,
+        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance,
+        mask_outside, mask_where, softmax_step, softmax_end, square_step, rows, quantized, transposed, load_operand,
+        operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate,
+        paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -1025,10 +1056,10 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "exp2": ("x",),
     "tanh": ("tile",),
     "absolute": ("tile",),
-    "silu": ("tile",),
-    "gelu": ("tile",),
-    "gelu_tanh": ("tile",),
-    "relu": ("tile",),
+    "silu": ("x",),
+    "gelu": ("x",),
+    "gelu_tanh": ("x",),
+    "relu": ("x",),
     "rounded": ("tile",),
     "pad_columns": ("tile",),
     "mask_outside": ("tile",),

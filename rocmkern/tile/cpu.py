@@ -105,7 +105,8 @@ register_default(TILE.Operand)(_BufferModel)
 class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
-    The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer.
+    The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer. Of a
+    quantised source it is the row of blocks where it starts, and ``ld`` the first column, until a product decodes it.
     A paged one also has the table, its length and stride, and rows, stride and number of the pages.
     """
 
@@ -340,10 +341,13 @@ class _Block:
     def short(self, offset: ir.Value) -> ir.Value:
         return self.b.zext(self.load(offset, I16), I32)
 
+    def word(self, offset: ir.Value) -> ir.Value:
+        return self.load(offset, I32)
+
     def half(self, offset: ir.Value) -> ir.Value:
         return self.b.fpext(self.load(offset, F16), F32)
 
-    def fields(self, offset: ir.Value, count: int, width: int) -> list[ir.Value]:
+    def fields(self, offset: ir.Value, count: int, width: int, step: int = 1) -> list[ir.Value]:
         b, wide = self.b, _vec(I32, count)
         packed = self.load(offset, _vec(I8, count * width // 8))
         if width == 8:
@@ -356,6 +360,9 @@ class _Block:
         shifted = b.lshr(low, ir.Constant(wide, [shift for _, shift in places]))
         return [b.and_(shifted, const(wide, (1 << width) - 1))]
 
+    def nibbles(self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1) -> None:
+        """`fields` and `lookup` are as good."""
+
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)
         if self.arch != "cpu-avx512":
@@ -365,8 +372,8 @@ class _Block:
         return [call(self.b, "llvm.x86.avx512.permvar.sf.512", floats, [table, x]) for x in lanes]
 
 
-def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int, arch: str) -> list:
-    """Elements ``column .. column + width`` of a row of blocks, `RUN` at a time: (offset from column, vector).
+def _runs(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int, arch: str) -> list:
+    """Elements ``column .. column + width`` of a row of blocks, `RUN` at a time: (offset from column, `formats.Run`).
 
     ``column`` is a multiple of ``width``, which divides a block or is one. All are decoded before one can be stored:
     what they share is loaded once.
@@ -380,9 +387,13 @@ def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, widt
     runs = []
     for offset in range(0, width, RUN):
         place = const(I32, offset) if width == kind.elements else b.add(first, const(I32, offset))
-        (vector,) = kind.emit(b, _Block(b, start, arch), place, RUN)
-        runs.append((offset, vector))
+        runs.append((offset, kind.emit(b, _Block(b, start, arch), place, RUN)))
     return runs
+
+
+def _decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, width: int, arch: str) -> list:
+    """`_runs` with the elements of each as one vector."""
+    return [(offset, *run.elements(b)) for offset, run in _runs(b, kind, row, column, width, arch)]
 
 
 # ------------------------------------------------------------------------------------------------------------ lowering
@@ -797,6 +808,39 @@ class CpuLowering(TensorLowering):
 
         return self.reduce_rows(b, ty, self.data(context, b, ty, x), 0.0, b.fadd, product)
 
+    def load_rowdot(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        (x_ty, index_ty, col0_ty, ty), valid_ty = sig.args[:4], sig.args[4]
+        whole = TILE.Tile(valid_ty.m, ty.n, ty.hw)
+        inner = SimpleNamespace(args=(None, x_ty, index_ty, col0_ty), return_type=whole)
+        other = self.load_tile(context, b, inner, None, x, index, col0, None, valid)
+        if whole == ty:
+            result = self.rowdot(context, b, SimpleNamespace(args=(ty, ty)), other, tile)
+        else:
+            result = self.rowdot_of_fewer(
+                b, whole, self.data(context, b, whole, other), ty, self.data(context, b, ty, tile)
+            )
+        context.nrt.decref(b, whole, other)
+        return result
+
+    def rowdot_of_fewer(self, b: ir.IRBuilder, ty: Any, x: ir.Value, few: Any, y: ir.Value) -> ir.Value:
+        """`rowdot` where the rows of ``y`` take turns."""
+
+        def element(shape: Any, data: ir.Value, row: int, column: ir.Value) -> ir.Value:
+            if self.by_column(shape):
+                return _load(b, data, b.add(b.mul(column, const(I64, shape.m)), const(I64, row)))
+            return _load(b, data, b.add(column, const(I64, row * shape.n)))
+
+        result = ir.Constant(_vec(F32, ty.m), ir.Undefined)
+        for r in range(ty.m):
+            total = cgutils.alloca_once_value(b, const(F32, 0.0))
+            with _loop(b, ty.n) as (c, _):
+                pair = element(ty, x, r, c), element(few, y, r % few.m, c)
+                b.store(_fma(b, *pair, b.load(total)), total)
+            result = b.insert_element(result, b.load(total), const(I32, r))
+        return result
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         def emit(v: ir.Value) -> ir.Value:
             # `_exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
@@ -844,6 +888,8 @@ class CpuLowering(TensorLowering):
 
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
+        if isinstance(sig.args[0], TILE.Rows):
+            return emit(b, x)
         return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(b, v))
 
     silu = functools.partialmethod(activation, name="silu")
@@ -1143,7 +1189,8 @@ class CpuLowering(TensorLowering):
         st.count = _smax(b, const(I64, 0), _smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
         st.cols = _smax(b, const(I64, 0), _smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
         if ty.format:
-            self.decode_window(context, b, ty, st)
+            # What is done with the bytes depends on the product, see `window_of`; until then: where they start.
+            st.window, st.ld = b.gep(st.source, [b.mul(st.row0, st.row_stride)]), st.col0
             return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
         one_page = const(I1, 1)
         if ty.paged:
@@ -1189,16 +1236,23 @@ class CpuLowering(TensorLowering):
         st.ld = b.select(in_place, b.ashr(st.row_stride, const(I64, 2)), const(I64, ty.k))
         return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
 
+    def window_of(self, context: Any, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> Any:
+        """An acquired stage whose window holds elements."""
+        st = cgutils.create_struct_proxy(ty)(context, b, stage)
+        if ty.format:
+            self.decode_window(context, b, ty, st)
+        return st
+
     @staticmethod
     def decode_window(context: Any, b: ir.IRBuilder, ty: Any, st: Any) -> None:
-        """Decode the fetched window into the stage's buffer."""
+        """Decode the acquired window into the stage's buffer."""
         kind, unit = FORMATS[ty.format], math.gcd(ty.k, FORMATS[ty.format].elements)
-        buffer = context.nrt.meminfo_data(b, st.meminfo)
+        buffer, first, column = context.nrt.meminfo_data(b, st.meminfo), st.window, st.ld
         with _loop(b, st.count) as (r, _):
-            row = b.gep(st.source, [b.mul(b.add(st.row0, r), st.row_stride)])
+            row = b.gep(first, [b.mul(r, st.row_stride)])
             with _loop(b, st.cols, unit) as (c, _):
                 into = b.add(b.mul(r, const(I64, ty.k)), c)
-                for offset, vector in _decode(b, kind, row, b.add(st.col0, c), unit, ty.hw[0]):
+                for offset, vector in _decode(b, kind, row, b.add(column, c), unit, ty.hw[0]):
                     _store(b, vector, buffer, b.add(into, const(I64, offset)))
         st.window, st.ld = buffer, const(I64, ty.k)
 
@@ -1219,11 +1273,17 @@ class CpuLowering(TensorLowering):
         return impl_ret_new_ref(context, b, ty, value), data
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        ty = sig.return_type
-        st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
+        ty, right_ty = sig.return_type, sig.args[1]
+        in_registers = right_ty.format and not self.by_column(ty)
+        if in_registers:
+            st = cgutils.create_struct_proxy(right_ty)(context, b, right)
+        else:
+            st = self.window_of(context, b, right_ty, right)
         out, data = self.accumulator(context, b, sig, acc)
         with self.left(context, b, sig, left) as a:
-            if self.by_column(ty):
+            if in_registers:
+                _multiply_rows_quantised(b, ty, right_ty, sig.args[0].k, st, a.data, data)
+            elif self.by_column(ty):
                 source = _Right(st.window, st.ld, const(I64, 1))
                 _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, source, a, data)
             else:
@@ -1231,7 +1291,7 @@ class CpuLowering(TensorLowering):
         return out
 
     def dot_nn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
-        st = cgutils.create_struct_proxy(sig.args[1])(context, b, right)
+        st = self.window_of(context, b, sig.args[1], right)
         out, data = self.accumulator(context, b, sig, acc)
         with self.left(context, b, sig, left) as a:
             self.multiply_nn(b, sig.return_type, sig.args[0], st, a, data)
@@ -1255,7 +1315,7 @@ class CpuLowering(TensorLowering):
         room = TILE.Operand(ty.n + heights[0] * lanes, ty.k + LINE_PADDING * lanes, ty.dtype, ty.hw)
         copy = self.new(context, b, room)
         data = self.data(context, b, room, copy)
-        source = cgutils.create_struct_proxy(ty)(context, b, value)
+        source = self.window_of(context, b, ty, value)
         address, step = b.ptrtoint(source.window, I64), b.mul(source.ld, const(I64, 4))
         place = SimpleNamespace(
             row=lambda r: b.add(address, b.mul(r, step)),
@@ -1314,7 +1374,7 @@ class CpuLowering(TensorLowering):
 
     def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, *acc: Any) -> ir.Value:
         ty = sig.return_type
-        x, y = (cgutils.create_struct_proxy(t)(context, b, v) for t, v in zip(sig.args, (left, right), strict=False))
+        x, y = (self.window_of(context, b, t, v) for t, v in zip(sig.args, (left, right), strict=False))
         out, data = self.accumulator(context, b, sig, acc)
         row, column = (1, ty.m) if self.by_column(ty) else (ty.n, 1)
         with (
@@ -1511,6 +1571,51 @@ def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
                 i = b.add(b.add(j0, const(I64, y)), const(I64, r * ty.n))
                 _store(b, b.fadd(_load(b, out, i), totals[y * ty.m + r]), out, i)
 
+    blocks = _floor_to(b, st.count, block)
+    with _loop(b, blocks, block) as (j0, _):
+        some(j0, block)
+    if block > 1:
+        with _loop(b, st.count, 1, blocks) as (j0, _):
+            some(j0, 1)
+
+
+def _multiply_rows_quantised(
+    b: ir.IRBuilder, ty: Any, right_ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value
+) -> None:
+    """As `_multiply_rows_nt`, of lines that are decoded into registers; scales are applied to the sums of a run."""
+    kind, unit = FORMATS[right_ty.format], math.gcd(right_ty.k, FORMATS[right_ty.format].elements)
+    zero = const(_vec(F32, RUN), 0.0)
+
+    def some(j0: ir.Value, lines: int) -> None:
+        rows = [b.gep(st.window, [b.mul(b.add(j0, const(I64, y)), st.row_stride)]) for y in range(lines)]
+
+        def step(number: ir.Value, sums: list) -> list:
+            i, new = b.mul(number, const(I64, unit)), []
+            for y, row in enumerate(rows):
+                runs = _runs(b, kind, row, b.add(st.ld, i), unit, right_ty.hw[0])
+                for r in range(ty.m):
+                    total = sums[y * ty.m + r]
+                    for first in range(0, len(runs), kind.group // RUN):
+                        group = runs[first : first + kind.group // RUN]
+                        xs = [_load(b, left, b.add(i, const(I64, r * lda + offset)), RUN) for offset, _ in group]
+                        part = b.fmul(xs[0], *group[0][1].numbers)
+                        for x, (_, run) in zip(xs[1:], group[1:], strict=True):
+                            part = _fma(b, x, *run.numbers, part)
+                        shared = group[0][1]
+                        total = _fma(b, part, _splat(b, shared.scale, RUN), total)
+                        if shared.minimum is not None:
+                            less = _splat(b, b.fneg(shared.minimum), RUN)
+                            total = _fma(b, functools.reduce(b.fadd, xs), less, total)
+                    new.append(total)
+            return new
+
+        sums = _k_loop(b, b.sdiv(st.cols, const(I64, unit)), [zero] * (lines * ty.m), step)
+        for y in range(lines):
+            for r in range(ty.m):
+                i = b.add(b.add(j0, const(I64, y)), const(I64, r * ty.n))
+                _store(b, b.fadd(_load(b, out, i), _reduce(b, sums[y * ty.m + r], b.fadd)), out, i)
+
+    block = max(1, 4 // ty.m)
     blocks = _floor_to(b, st.count, block)
     with _loop(b, blocks, block) as (j0, _):
         some(j0, block)

@@ -2,7 +2,8 @@
 
 Each `Format` has its meaning in NumPy (`Format.decode`) and one piece of LLVM IR for all targets (`Format.emit`), which
 decodes a run of consecutive elements of a block: 16 at a time as a vector on a CPU, a few of them one by one in a lane
-of a GPU. What a target adds is `BlockReader`: how bytes of a block are read.
+of a GPU. What a target adds is `BlockReader`: how bytes of a block are read. A run comes as numbers with the scale that
+they share (`Run`): a product may scale its sum instead of every element.
 
 Sources: OCP Microscaling Formats (MX) specification v1.0; the block structures of ggml.
 
@@ -50,17 +51,57 @@ class BlockReader(Protocol):
     def short(self, offset: Any) -> Any:
         """Two bytes, the first one low, as an i32, the same for all lanes of a run."""
 
+    def word(self, offset: Any) -> Any:
+        """Four bytes, the first one low, as an i32, the same for all lanes of a run."""
+
     def half(self, offset: Any) -> Any:
         """A float16 as a float32, the same for all lanes of a run."""
 
-    def fields(self, offset: Any, count: int, width: int) -> list:
+    def fields(self, offset: Any, count: int, width: int, step: int = 1) -> list:
         """``count`` consecutive fields of ``width`` bits (4, 6, 8), lowest bits first, from the start of a byte.
 
-        Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes.
+        Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes. An offset
+        that is no constant is a multiple of ``step``.
+        """
+
+    def nibbles(self, offset: Any, count: int, shift: Any, numbers: tuple, step: int = 1) -> tuple[list, float] | None:
+        """Float32 ``numbers[byte >> shift & 15]`` of ``count`` bytes, divided by a power of two, and that power.
+
+        ``shift`` is 0 or 4; ``step`` is as for `fields`. None where the target has nothing better than `fields`
+        and `lookup`.
         """
 
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
         """``numbers[code & 15]`` for each code, where the target does that in one instruction; else None."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Elements of a block that share a scale, in LLVM IR: ``number * factor * scale - minimum``.
+
+    Attributes
+    ----------
+    numbers : list
+        float32 values, or vectors of them, as `BlockReader.fields` makes lanes.
+    scale : float32 value
+    minimum : float32 value or None
+        None is 0.
+    factor : float
+        Power of two that the numbers lack.
+    """
+
+    numbers: list
+    scale: Any
+    minimum: Any = None
+    factor: float = 1.0
+
+    def elements(self, b: Any) -> list:
+        """The elements; every product is exact, and so is the result where there is no minimum."""
+        from rocmkern.tile.tensors import const
+
+        numbers = self.numbers if self.factor == 1 else [b.fmul(x, const(x.type, self.factor)) for x in self.numbers]
+        scaled = [b.fmul(x, _spread(b, self.scale, x)) for x in numbers]
+        return scaled if self.minimum is None else [b.fsub(x, _spread(b, self.minimum, x)) for x in scaled]
 
 
 @dataclass(frozen=True)
@@ -72,18 +113,21 @@ class Format:
     name : str
     elements, nbytes : int
         Elements and bytes of a block. The elements are a power of two.
+    group : int
+        Consecutive elements, from the first one of a block on, that share scale and minimum.
     decode : callable
         ``decode(blocks)``: uint8 ``[..., nbytes]`` to float32 ``[..., elements]``.
     emit : callable
-        ``emit(b, reader, first, count)``: float32 of elements ``first`` (an i32 value) to ``first + count - 1`` of a
-        block, in the lanes that `BlockReader.fields` makes. ``count`` is 1, 4, 8 or 16 and divides ``first``.
+        ``emit(b, reader, first, count)``: the `Run` of elements ``first`` (an i32 value) to ``first + count - 1`` of a
+        block. ``count`` is 1, 4, 8 or 16 and divides ``first``.
     """
 
     name: str
     elements: int
     nbytes: int
+    group: int
     decode: Callable[[np.ndarray], np.ndarray]
-    emit: Callable[[Any, BlockReader, Any, int], list]
+    emit: Callable[[Any, BlockReader, Any, int], Run]
 
     def columns(self, row_bytes: int) -> int:
         """Elements of a row of so many bytes: whole blocks only."""
@@ -203,18 +247,14 @@ def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
     return b.and_(b.lshr(x, _spread(b, shift, x)), const(x.type, mask))
 
 
-def _times(b: Any, x: Any, factor: Any) -> Any:
-    return b.fmul(x, _spread(b, factor, x))
-
-
-def _looked_up(b: Any, reader: BlockReader, numbers: Any, scale: Any, lanes: list, decode: Callable) -> list:
-    """``numbers[code] * scale`` of the low four bits of the lanes; ``decode(code)`` computes numbers[code]."""
+def _looked_up(b: Any, reader: BlockReader, numbers: Any, lanes: list, decode: Callable) -> list:
+    """``numbers[code]`` of the low four bits of the lanes; ``decode(code)`` computes it."""
     from rocmkern.tile.tensors import const
 
     found = reader.lookup(tuple(map(float, numbers)), lanes)
     if found is None:
         found = _each(lanes, lambda x: decode(b.and_(x, const(x.type, 15))))
-    return _each(found, lambda x: _times(b, x, scale))
+    return found
 
 
 def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, first: Any, count: int) -> list:
@@ -230,44 +270,61 @@ def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, fi
     return [_bits(b, pair, b.sub(bit, b.shl(byte, _integer(3))), (1 << width) - 1)]
 
 
-def _halves(b: Any, reader: BlockReader, start: int, first: Any, count: int) -> list:
-    """Elements of 16 bytes whose low halves come first, in the low four bits of the lanes."""
+def _nibbles(
+    b: Any, reader: BlockReader, at: Any, count: int, shift: Any, numbers: Any, decode: Callable, step: int = 1
+) -> tuple[list, float]:
+    """``numbers[byte >> shift & 15]`` of bytes, as `BlockReader.nibbles`; ``decode(code)`` computes one."""
+    found = reader.nibbles(at, count, shift, tuple(map(float, numbers)), step)
+    if found is not None:
+        return found
+    lanes = _each(reader.fields(at, count, 8, step), lambda x: b.lshr(x, _spread(b, shift, x)))
+    return _looked_up(b, reader, numbers, lanes, decode), 1.0
+
+
+def _halves(
+    b: Any, reader: BlockReader, start: int, first: Any, count: int, numbers: Any, decode: Callable
+) -> tuple[list, float]:
+    """`_nibbles` of 16 bytes whose low halves come first."""
     at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
-    return _each(reader.fields(_add(b, at, start), count, 8), lambda x: b.lshr(x, _spread(b, shift, x)))
+    return _nibbles(b, reader, _add(b, at, start), count, shift, numbers, decode)
 
 
 def _emit_mx(name: str, width: int = 0) -> Callable:
     """An MX format with elements of ``width`` bits one after the other; 0: low halves, then high halves."""
 
-    def emit(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+    def emit(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
         scale = codes.emit_e8m0(b, reader.byte(_integer(0)))
-        if width:
-            elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
-        else:
-            elements = _halves(b, reader, 1, first, count)
-        if width in (0, 4):
-            numbers = codes.SMALL_FLOATS[name].table()
-            return _looked_up(b, reader, numbers, scale, elements, lambda x: codes.emit_decode(b, name, x))
-        return _each(elements, lambda x: _times(b, codes.emit_decode(b, name, x), scale))
+        numbers = codes.SMALL_FLOATS[name].table()
+
+        def decode(x: Any) -> Any:
+            return codes.emit_decode(b, name, x)
+
+        if not width:
+            elements, factor = _halves(b, reader, 1, first, count, numbers, decode)
+            return Run(elements, scale, None, factor)
+        elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
+        return Run(_looked_up(b, reader, numbers, elements, decode) if width == 4 else _each(elements, decode), scale)
 
     return emit
 
 
-def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     d = reader.half(_integer(0))
-    return _looked_up(b, reader, range(-8, 8), d, _halves(b, reader, 2, first, count), lambda x: _float(b, x, 8))
+    numbers, factor = _halves(b, reader, 2, first, count, range(-8, 8), lambda x: _float(b, x, 8))
+    return Run(numbers, d, None, factor)
 
 
-def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     d = reader.half(_integer(0))
-    return _each(reader.fields(_add(b, first, 2), count, 8), lambda x: _times(b, _signed_byte(b, x), d))
+    return Run(_each(reader.fields(_add(b, first, 2), count, 8), lambda x: _signed_byte(b, x)), d)
 
 
-def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     group = b.lshr(first, _integer(5))
     place = b.and_(group, _integer(3))
     early = b.icmp_unsigned("<", group, _integer(4))
-    x, y, z = (reader.byte(_add(b, place, start)) for start in (4, 8, 12))
+    byte = b.shl(place, _integer(3))
+    x, y, z = (b.and_(b.lshr(reader.word(_integer(start)), byte), _integer(255)) for start in (4, 8, 12))
 
     def six_bits(low: Any, high: Any) -> Any:
         late = b.or_(high, b.shl(b.lshr(low, _integer(6)), _integer(4)))
@@ -277,15 +334,11 @@ def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
     minimum = b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
     at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), b.and_(first, _integer(31))), 16)
     shift = b.shl(b.and_(group, _integer(1)), _integer(2))
-
-    def one(q: Any) -> Any:
-        scaled = _times(b, _float(b, _bits(b, q, shift, 15), 0), scale)
-        return b.fsub(scaled, _spread(b, minimum, scaled))
-
-    return _each(reader.fields(at, count, 8), one)
+    numbers, factor = _nibbles(b, reader, at, count, shift, range(16), lambda x: _float(b, x, 0), step=count)
+    return Run(numbers, scale, minimum, factor)
 
 
-def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
+def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     half, quarter = b.lshr(first, _integer(7)), b.and_(b.lshr(first, _integer(5)), _integer(3))
     column = b.and_(first, _integer(31))
     low_at = b.or_(b.shl(half, _integer(6)), b.shl(b.and_(quarter, _integer(1)), _integer(5)))
@@ -300,24 +353,24 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> list:
         from rocmkern.tile.tensors import const
 
         top = b.shl(_bits(b, y, high_shift, 3), const(y.type, 4))
-        return _times(b, _float(b, b.or_(_bits(b, x, low_shift, 15), top), 32), scale)
+        return _float(b, b.or_(_bits(b, x, low_shift, 15), top), 32)
 
-    return [one(x, y) for x, y in zip(low, high, strict=True)]
+    return Run([one(x, y) for x, y in zip(low, high, strict=True)], scale)
 
 
 FORMATS = {
     f.name: f
     for f in (
-        Format("mxfp4", 32, 17, _mx("e2m1", _low_then_high), _emit_mx("e2m1")),
-        Format("mxfp4_ocp", 32, 17, _mx("e2m1", _in_pairs), _emit_mx("e2m1", 4)),
-        Format("mxfp6_e2m3", 32, 25, _mx("e2m3", _six_bits), _emit_mx("e2m3", 6)),
-        Format("mxfp6_e3m2", 32, 25, _mx("e3m2", _six_bits), _emit_mx("e3m2", 6)),
-        Format("mxfp8_e4m3", 32, 33, _mx("e4m3", lambda x: x), _emit_mx("e4m3", 8)),
-        Format("mxfp8_e5m2", 32, 33, _mx("e5m2", lambda x: x), _emit_mx("e5m2", 8)),
-        Format("q4_0", 32, 18, _q4_0, _emit_q4_0),
-        Format("q8_0", 32, 34, _q8_0, _emit_q8_0),
-        Format("q4_k", 256, 144, _q4_k, _emit_q4_k),
-        Format("q6_k", 256, 210, _q6_k, _emit_q6_k),
+        Format("mxfp4", 32, 17, 32, _mx("e2m1", _low_then_high), _emit_mx("e2m1")),
+        Format("mxfp4_ocp", 32, 17, 32, _mx("e2m1", _in_pairs), _emit_mx("e2m1", 4)),
+        Format("mxfp6_e2m3", 32, 25, 32, _mx("e2m3", _six_bits), _emit_mx("e2m3", 6)),
+        Format("mxfp6_e3m2", 32, 25, 32, _mx("e3m2", _six_bits), _emit_mx("e3m2", 6)),
+        Format("mxfp8_e4m3", 32, 33, 32, _mx("e4m3", lambda x: x), _emit_mx("e4m3", 8)),
+        Format("mxfp8_e5m2", 32, 33, 32, _mx("e5m2", lambda x: x), _emit_mx("e5m2", 8)),
+        Format("q4_0", 32, 18, 32, _q4_0, _emit_q4_0),
+        Format("q8_0", 32, 34, 32, _q8_0, _emit_q8_0),
+        Format("q4_k", 256, 144, 32, _q4_k, _emit_q4_k),
+        Format("q6_k", 256, 210, 16, _q6_k, _emit_q6_k),
     )
 }
 

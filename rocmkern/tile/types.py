@@ -37,7 +37,12 @@ OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
 
 def line_lanes(hw: tuple) -> int:
     """Lanes that a row lies along, of what values are laid out for; 0 where rows do not lie along lanes."""
-    return int(hw[2].removeprefix("line")) if str(hw[2]).startswith("line") else 0
+    return int(hw[2].removeprefix("line").split("x")[0]) if str(hw[2]).startswith("line") else 0
+
+
+def line_columns(hw: tuple) -> int:
+    """Columns side by side in a lane, where rows lie along lanes."""
+    return int(hw[2].split("x")[1])
 
 
 def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespace:
@@ -71,10 +76,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         def hw(self) -> tuple[str, int, int | str]:
             """What values are laid out for: architecture, waves, and rows of a wave, or else a name.
 
-            "line", with the lanes of a row behind it, is for rows along lanes (`line_lanes`), "shared" for rows that
-            all waves have.
+            "line", with the lanes of a row and the columns of a lane (`line_lanes`, `line_columns`), is for rows along
+            lanes, "shared" for rows that all waves have.
             """
-            names = {f"line{self.cfg.line}": self.cfg.line, "shared": self.cfg.shared}
+            names = {f"line{self.cfg.line}x{self.cfg.line_columns}": self.cfg.line, "shared": self.cfg.shared}
             return self.cfg.arch, self.cfg.waves, next((n for n, is_so in names.items() if is_so), self.cfg.wave_rows)
 
     class Tensor(types.Type):
@@ -85,13 +90,16 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Tensor({dtype},{ndim})")
 
     class Quantized(types.Type):
-        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``."""
+        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``.
+
+        Rows start at multiples of ``alignment`` bytes.
+        """
 
         ndim = 2
 
-        def __init__(self, format: str, dtype: str):
-            self.format, self.dtype = format, dtype
-            super().__init__(name=f"{prefix}.Quantized({format},{dtype})")
+        def __init__(self, format: str, dtype: str, alignment: int):
+            self.format, self.dtype, self.alignment = format, dtype, alignment
+            super().__init__(name=f"{prefix}.Quantized({format},{dtype},{alignment})")
 
     class Rows(types.Type):
         """One ``f32``, ``i32`` or ``i1`` per tile row."""
@@ -223,7 +231,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         return x
 
     @rule(api.quantized)
-    def _(x, format, like):
+    def _(x, format, like, alignment=None):
         name = getattr(format, "literal_value", None)
         if name == "":
             return want(Tensor, x, "quantized: the tensor")
@@ -233,7 +241,10 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"quantized: blocks must be a tensor of uint8 with 2 axes, got {show(x)}")
         if want(Tensor, like, "quantized: like").dtype not in STORABLE:
             fail(f"quantized: elements can be {', '.join(STORABLE)}, not {like.dtype}")
-        return Quantized(name, like.dtype)
+        bytes_of_start = 1 if alignment is None else literal(alignment, "quantized: alignment")
+        if bytes_of_start not in (1, 2, 4, 8, 16):
+            fail(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {bytes_of_start}")
+        return Quantized(name, like.dtype, bytes_of_start)
 
     @rule(api.transposed)
     def _(x, swap):
@@ -385,8 +396,11 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(x):
         return x if isinstance(x, Tile) else float_rows("exp2", x)
 
-    for op in (api.copy, api.tanh, api.absolute, api.silu, api.gelu, api.gelu_tanh, api.relu):
+    for op in (api.copy, api.tanh, api.absolute):
         rule(op)(lambda t, name=op.__name__: want(Tile, t, f"{name}: the argument"))
+
+    for op in (api.silu, api.gelu, api.gelu_tanh, api.relu):
+        rule(op)(lambda x, name=op.__name__: x if isinstance(x, Tile) else float_rows(name, x))
 
     @rule(api.rotations)
     def _(cfg, position, frequencies, col0, n):
@@ -447,6 +461,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.rowdot)
     def _(a, b):
         return Rows(same_tile("rowdot", a, b).m, "f32", a.hw)
+
+    @rule(api.load_rowdot)
+    def _(x, index, col0, tile, valid):
+        index_of("load_rowdot", x, index, 1, valid_rows("load_rowdot", valid).m)
+        if valid.m % want(Tile, tile, "load_rowdot: tile").m:
+            fail(f"load_rowdot: {show(tile)} does not divide {show(valid)}")
+        whole_runs("load_rowdot", x, tile.n)
+        return Rows(valid.m, "f32", valid.hw)
 
     @rule(api.mask_where)
     def _(t, visible):

@@ -9,7 +9,7 @@ import numpy as np
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import itemsize, options_of, oracles
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 ROWS = Dim("m", "m", default=1)
 COLUMNS = Dim("n", "n")
@@ -107,6 +107,17 @@ def _mlp_bytes(case: Any) -> float:
     return float((weights + _rows(case) * (dims["k"] + dims["out"])) * itemsize(case))
 
 
+def _leads_broadcast(dims: Any, features: Any) -> bool:
+    """Whether the leading axes of both sides of a product go together."""
+    try:
+        np.broadcast_shapes(tuple(dims["lead"]), tuple(dims["lead_b"]))
+    except ValueError:
+        return False
+    return True
+
+
+_SMALL_LEAD = {"lead": (0, 3)}
+
 OPERATIONS = (
     Operation(
         "matmul",
@@ -123,6 +134,7 @@ OPERATIONS = (
         flops=_flops,
         nbytes=_nbytes,
         peers=(peers.TORCH_MATMUL,),
+        domain=Domain({**_SMALL_LEAD, "lead_b": (0, 3)}, accepts=_leads_broadcast),
     ),
     Operation(
         "linear",
@@ -134,6 +146,7 @@ OPERATIONS = (
         flops=_flops,
         nbytes=_nbytes,
         peers=(peers.TORCH_LINEAR,),
+        domain=Domain(_SMALL_LEAD),
     ),
     Operation(
         "mlp",
@@ -149,5 +162,6 @@ OPERATIONS = (
         flops=_mlp_flops,
         nbytes=_mlp_bytes,
         peers=(peers.TORCH_MLP,),
+        domain=Domain({**_SMALL_LEAD, "hidden": (1, 70)}),
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import itemsize, options_of, oracles
-from rocmkern.matrix.registry import Call, Dim, Feature, Operation, Output
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 from rocmkern.reference.quantized import BLOCKS
 
 LEAD = Dim("lead", "l", default=(), many=True)
@@ -143,6 +143,21 @@ def _linear_bytes(case: Any) -> float:
     return float(case.dims["n"] * nbytes + _rows(case) * (elements + case.dims["n"]) * itemsize(case))
 
 
+def _order_fits(dims: Any, features: Any) -> bool:
+    """Whether a format has an order of its elements."""
+    return features["order"] == "ggml" or features["format"] == "mxfp4"
+
+
+# Contents are for rows that say what they expect of them.
+_DRAWN = {"content": ("ordinary",), "eps": (1e-6, 0.5), "weight_offset": (0.0, 1.0)}
+_SIZES = {"lead": (0, 3), "rows": (0, 20), "blocks": (1, 5)}
+
+
+def _domain(*features: str, **sizes: tuple[int, int]) -> Domain:
+    drawn = {name: _DRAWN[name] for name in features}
+    return Domain({**_SIZES, **sizes}, drawn, accepts=_order_fits)
+
+
 OPERATIONS = (
     Operation(
         "dequantize",
@@ -155,6 +170,7 @@ OPERATIONS = (
         exact=True,
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
+        domain=_domain("content"),
     ),
     Operation(
         "quantize",
@@ -174,6 +190,7 @@ OPERATIONS = (
         exact=True,
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
+        domain=_domain(),
     ),
     Operation(
         "quantized_linear",
@@ -184,6 +201,7 @@ OPERATIONS = (
         features=(FORMAT, ORDER, CONTENT, Feature("bias", (True,), default=False), ACTIVATION),
         flops=_linear_flops,
         nbytes=_linear_bytes,
+        domain=_domain("content", n=(0, 70)),
     ),
     Operation(
         "dequantize_rms_norm",
@@ -194,5 +212,6 @@ OPERATIONS = (
         features=(FORMAT, ORDER, CONTENT, Feature("eps", (float,)), Feature("weight_offset", (float,))),
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
+        domain=_domain("content", "eps", "weight_offset"),
     ),
 )

@@ -143,6 +143,17 @@ def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
     return call(b, "llvm.fma.f32", F32, [x, y, z])
 
 
+def dot(b: ir.IRBuilder, xs: list[ir.Value], ys: list[ir.Value]) -> ir.Value:
+    """Sum of products, in two chains."""
+    sums: list[ir.Value] = []
+    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        if i < 2:
+            sums.append(b.fmul(x, y))
+        else:
+            sums[i % 2] = fma(b, x, y, sums[i % 2])
+    return tree(b, sums, b.fadd)
+
+
 def fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """The larger; a NaN is ignored."""
     return asm(b, "max.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])

@@ -12,7 +12,9 @@ from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.layouts import (
     checked,
+    rule_of_add,
     rule_of_load_operand,
+    rule_of_load_rowdot,
     rule_of_scores,
     rule_of_softmax_step,
     rule_of_weighted,
@@ -33,6 +35,8 @@ def _install_operations() -> None:
     for product in (api.dot_nn, api.dot_nn_where):
         TILE.rules[product] = rule_of_weighted(TILE.rules[product])
     TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
+    TILE.rules[api.load_rowdot] = rule_of_load_rowdot(TILE.rules[api.load_rowdot])
+    TILE.rules[operator.add] = rule_of_add(TILE.rules[operator.add])
     bind(NUMBA, TILE, CompletingLowering(CudaLowering(NUMBA, TILE)))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
     cuda_target.target_context.refresh()

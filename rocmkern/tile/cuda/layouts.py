@@ -13,12 +13,11 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.datamodel import models
 from numba.cuda.extending import register_model
 
-from rocmkern.tile import api
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, pack, thread, unpack
 from rocmkern.tile.cuda.quantised import raw_words
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
-from rocmkern.tile.types import DTYPES, line_lanes
+from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
 
 def _check_layout(ty: Any) -> None:
@@ -129,7 +128,7 @@ class HeldRows(TILE.Rows):
 
 
 class PartialRows(HeldRows):
-    """Rows that are the sum of what the four lanes of a quad hold: a running sum that is added up at its end."""
+    """Rows that are the sum of what the lanes that share them hold: a running sum that is added up at its end."""
 
 
 class BaseRows(HeldRows):
@@ -210,6 +209,32 @@ def rule_of_weighted(rule: Callable) -> Callable:
         if isinstance(a, TILE.Operand) and is_shared(a):
             a = TILE.Operand(a.m, a.k * a.hw[1], a.dtype, a.hw)
         return rule(a, b, *acc)
+
+    return typed
+
+
+def rule_of_load_rowdot(rule: Callable) -> Callable:
+    """The typing rule of `load_rowdot`: its sums stay partial where rows lie along lanes."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        ty = rule(*args)
+        if line_lanes(ty.hw) > LANES:
+            raise TypingError("load_rowdot: a row lies along the lanes of one warp at most")
+        return PartialRows(ty.m, ty.hw) if is_line(ty) else ty
+
+    return typed
+
+
+def rule_of_add(rule: Callable) -> Callable:
+    """The typing rule of ``+``: rows along lanes stay partial beside others."""
+
+    @functools.wraps(rule)
+    def typed(a: Any, b: Any) -> Any:
+        ty = rule(a, b)
+        both = isinstance(a, TILE.Rows) and isinstance(b, TILE.Rows)
+        partial = isinstance(a, PartialRows) or isinstance(b, PartialRows)
+        return PartialRows(ty.m, ty.hw) if both and partial and is_line(ty) else ty
 
     return typed
 
@@ -311,7 +336,7 @@ def row_of_lane(b: ir.IRBuilder) -> ir.Value:
 def column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
     """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
     if ty is not None and is_line(ty):
-        return b.mul(b.and_(thread(b), const(I32, line_lanes(ty.hw) - 1)), const(I32, Lines.wide))
+        return b.mul(b.and_(thread(b), const(I32, line_lanes(ty.hw) - 1)), const(I32, Lines.wide(ty)))
     return b.shl(b.and_(lane_index(b), const(I32, 3)), const(I32, 1))
 
 
@@ -330,16 +355,19 @@ def elements_of(ty: Any) -> Iterator[tuple[int, int]]:
 class Lines:
     """The layout of rows along lanes: each row belongs to a *team* of ``line`` consecutive lanes of the block.
 
-    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has 8 columns from ``8 * l``
-    on of every ``8 * line``: one 16-byte piece of a half type, two of float32.
+    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has c columns from ``c * l``
+    on of every ``c * line``, c being ``line_columns``: 8 are one 16-byte piece of a half type, two of float32.
 
     =====  ============================================================
-    tile   ``[row of the team][8 * line columns][8]`` float32 per lane
+    tile   ``[row of the team][c * line columns][c]`` float32 per lane
     rows   ``[row of the team]``, the same in all its lanes
     =====  ============================================================
     """
 
-    wide = api.LINE_COLUMNS
+    @staticmethod
+    def wide(ty: Any) -> int:
+        """Columns side by side in a lane."""
+        return line_columns(ty.hw)
 
     @staticmethod
     def teams(ty: Any) -> int:
@@ -349,7 +377,7 @@ class Lines:
     @classmethod
     def width(cls, ty: Any) -> int:
         """Columns of a row that its lanes hold side by side."""
-        return cls.wide * line_lanes(ty.hw)
+        return cls.wide(ty) * line_lanes(ty.hw)
 
     @classmethod
     def check(cls, ty: Any) -> None:
@@ -369,7 +397,7 @@ class Lines:
         """As `elements_of`."""
         for slot in range(slots_of(ty)):
             for first in range(0, columns_of(ty), cls.width(ty)):
-                for e in range(cls.wide):
+                for e in range(cls.wide(ty)):
                     yield slot, first + e
 
     @classmethod
@@ -388,7 +416,7 @@ class Lines:
         rest = b.trunc(b.select(b.icmp_signed("<", rest, most), rest, most), I32)
         rows = [b.add(row, offset) for row in place.rows]
         firsts = range(0, columns_of(shape), cls.width(shape))
-        starts = [first + e for first in firsts for e in range(0, cls.wide, count)]
+        starts = [first + e for first in firsts for e in range(0, cls.wide(shape), count)]
         inside = {c: b.icmp_signed(">", rest, const(I32, c)) for c in starts}
         for slot, row in enumerate(rows):
             for c in starts:
@@ -399,15 +427,15 @@ def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
     if isinstance(ty, PartialRows):
-        return [over_lanes(b, x, b.fadd) for x in values]
+        return [over_lanes(b, x, b.fadd, line_lanes(ty.hw) or 4) for x in values]
     return values[: slots_of(ty)]
 
 
 def partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
-    """The values of rows as `PartialRows`: the first lane of a quad has them."""
+    """The values of rows as `PartialRows`: the first of the lanes that share them has them."""
     if isinstance(ty, PartialRows):
         return unpack(b, value)
-    first = b.icmp_signed("==", column_of_lane(b), const(I32, 0))
+    first = b.icmp_signed("==", column_of_lane(b, ty), const(I32, 0))
     return [b.select(first, x, const(F32, 0.0)) for x in complete_rows(b, ty, value)]
 
 

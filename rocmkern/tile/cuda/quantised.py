@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import LANES, VOID, asm
-from rocmkern.tile.formats import FORMATS, RUN
+from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
-from rocmkern.tile.tensors import I32, I64, const
+from rocmkern.tile.tensors import F32, I1, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:
@@ -24,37 +26,137 @@ def units_per_thread(ty: Any) -> int:
     return -(-ty.n * ty.k // (unit_elements(ty) * LANES * ty.hw[1]))
 
 
-def decode_unit(
-    b: ir.IRBuilder, name: str, row: ir.Value, column: ir.Value, count: int, load: Callable[..., ir.Value]
-) -> list[ir.Value]:
-    """Elements ``column`` (i64) to ``column + count`` of a row of blocks at an address, as float32.
+class Reader(LaneReader):
+    """A block for one lane, with instructions of this target."""
 
-    ``count`` divides ``column``, and they belong to one block. ``load(address, needed)`` is asked for aligned 32-bit
-    words; those that are not needed may hold anything, and so no byte is read beyond a word with one that is needed.
+    def masked_onto(self, word: ir.Value, mask: int, base: int) -> ir.Value:
+        return masked_onto(self.b, word, mask, base)
+
+
+class PairReader(LaneReader):
+    """Nibbles as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
+
+    #: Formats of nothing but nibbles.
+    FORMATS = ("q4_0", "q4_k", "mxfp4")
+
+    def nibbles(
+        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
+    ) -> tuple[list, float]:
+        b, words, place = self.b, self.words(offset, count, step), 0
+        if isinstance(shift, ir.Constant):
+            place = shift.constant
+        else:
+            words = [b.lshr(word, shift) for word in words]
+        if numbers[1] - numbers[0] != 1:
+            return [self.pair_of_small_floats(word, 8 * odd + place) for word in words for odd in (0, 1)], 2.0**14
+        pairs = []
+        for word in words:
+            for shifted in (word, b.lshr(word, const(I32, 8))):
+                # Four bits in the mantissa of 1024.
+                pair = masked_onto(b, shifted, 0x000F000F << place, 0x64006400)
+                pairs.append(fma_pairs(b, pair, 2.0**-place, numbers[0] - 1024 * 2.0**-place))
+        return pairs, 1.0
+
+
+def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Value:
+    """``word & mask | base`` in one instruction."""
+    return asm(b, "lop3.b32 $0, $1, $2, $3, 0xEA;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, base)])
+
+
+def constant_pair(x: float) -> ir.Constant:
+    """The same float16 twice."""
+    bits = int(np.float16(x).view(np.uint16))
+    return const(I32, bits << 16 | bits)
+
+
+def fma_pairs(b: ir.IRBuilder, x: ir.Value, y: Any, z: Any) -> ir.Value:
+    """``x * y + z`` of two float16 at once; y and z are words of two, or numbers."""
+    y, z = (constant_pair(v) if isinstance(v, float) else v for v in (y, z))
+    return asm(b, "fma.rn.f16x2 $0, $1, $2, $3;", I32, "=r,r,r,r", [x, y, z])
+
+
+def multiply_pairs(b: ir.IRBuilder, x: ir.Value, y: Any) -> ir.Value:
+    """``x * y`` of two float16 at once; y is a word of two, or a number."""
+    y = constant_pair(y) if isinstance(y, float) else y
+    return asm(b, "mul.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, y])
+
+
+def elements_as_pairs(b: ir.IRBuilder, run: Run) -> list[ir.Value]:
+    """The elements of a run that a `PairReader` has read, rounded to float16."""
+
+    def twice(x: ir.Value) -> ir.Value:
+        return asm(b, "cvt.rn.f16x2.f32 $0, $1, $1;", I32, "=r,f", [x])
+
+    scale = twice(run.scale)
+    pairs = run.numbers if run.factor == 1 else [multiply_pairs(b, x, run.factor) for x in run.numbers]
+    if run.minimum is None:
+        return [multiply_pairs(b, x, scale) for x in pairs]
+    less = twice(b.fmul(run.minimum, const(F32, -1.0)))
+    return [fma_pairs(b, x, scale, less) for x in pairs]
+
+
+#: ``load(address, needed, nbytes)``: 4 or 16 bytes as i32 words. What is not needed may be anything.
+Load = Callable[[ir.Value, ir.Value, int], list[ir.Value]]
+
+
+def decode_unit(b: ir.IRBuilder, name: str, row: ir.Value, column: ir.Value, count: int, load: Load) -> list[ir.Value]:
+    """The elements of `runs_of_unit`, as float32."""
+    return list(itertools.chain(*(run.elements(b) for run in runs_of_unit(b, name, row, column, count, load))))
+
+
+def runs_of_unit(
+    b: ir.IRBuilder,
+    name: str,
+    row: ir.Value,
+    column: ir.Value,
+    count: int,
+    load: Load,
+    alignment: int = 1,
+    reader_class: type[LaneReader] = Reader,
+) -> list[Run]:
+    """Elements ``column`` (i64) to ``column + count`` of a row of blocks at an address, `RUN` at a time.
+
+    ``count`` divides ``column``, and they belong to one block. The row starts at a multiple of ``alignment`` bytes.
+    ``load`` is asked for aligned 32-bit words and pieces of 16 bytes; those that are not needed may hold anything, and
+    so no byte is read beyond a word with one that is needed.
     """
     kind, fold = FORMATS[name], FoldingBuilder(b)
     block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-    start = b.add(row, block)
+    start, alignment = b.add(row, block), math.gcd(alignment, kind.nbytes)
+    pieces: dict[int, list[ir.Value]] = {}
 
-    def words(offset: ir.Value, nbytes: int) -> list[ir.Value]:
+    def piece(number: int) -> list[ir.Value]:
+        """16 bytes of a block whose pieces are aligned."""
+        if number not in pieces:
+            pieces[number] = load(b.add(start, const(I64, 16 * number)), const(I1, 1), 16)
+        return pieces[number]
+
+    def words(offset: ir.Value, nbytes: int, step: int) -> list[ir.Value]:
+        count = (nbytes + 3) // 4
+        multiple = math.gcd(alignment, offset.constant if isinstance(offset, ir.Constant) else step)
+        if alignment == 16 and isinstance(offset, ir.Constant) and offset.constant % 4 + nbytes <= 4 * count:
+            first, shift = offset.constant // 4, 8 * (offset.constant % 4)
+            found = [piece(i // 4)[i % 4] for i in range(first, first + count)]
+            return [b.lshr(found[0], const(I32, shift))] if shift else found
         address = b.add(start, b.zext(offset, I64))
+        if multiple == nbytes == 16:
+            return load(address, const(I1, 1), 16)
         low = b.and_(b.trunc(address, I32), const(I32, 3))
         base, end = b.and_(address, const(I64, ~3)), b.add(low, const(I32, nbytes))
-        raw = [
-            load(b.add(base, const(I64, 4 * i)), b.icmp_unsigned(">", end, const(I32, 4 * i)))
-            for i in range((nbytes + 6) // 4)
-        ]
+        # Words that bytes may begin in: the address is a multiple of what is known.
+        raw = []
+        for i in range((max(4 - multiple, 0) + nbytes + 3) // 4):
+            needed = const(I1, 1) if 4 * i < nbytes else b.icmp_unsigned(">", end, const(I32, 4 * i))
+            raw += load(b.add(base, const(I64, 4 * i)), needed, 4)
+        if multiple >= 4:
+            return raw
         shift = b.shl(low, const(I32, 3))
         code = "shf.r.wrap.b32 $0, $1, $2, $3;"
-        return [
-            asm(b, code, I32, "=r,r,r,r", [raw[i], raw[min(i + 1, len(raw) - 1)], shift])
-            for i in range((nbytes + 3) // 4)
-        ]
+        return [asm(b, code, I32, "=r,r,r,r", [raw[i], raw[min(i + 1, len(raw) - 1)], shift]) for i in range(count)]
 
-    reader, step = LaneReader(fold, words), min(count, RUN)
+    reader, step = reader_class(fold, words), min(count, RUN)
     first = const(I32, 0) if count == kind.elements else b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-    runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
-    return list(itertools.chain(*runs))
+    return [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
 
 
 def raw_words(ty: Any) -> list[str]:
@@ -70,9 +172,9 @@ def _words_of_unit(name: str, unit: int) -> int:
     asked = []
     fn = ir.Function(ir.Module(), ir.FunctionType(VOID, [I64, I64]), "count")
 
-    def load(address: ir.Value, needed: ir.Value) -> ir.Value:
+    def load(address: ir.Value, needed: ir.Value, nbytes: int) -> list[ir.Value]:
         asked.append(address)
-        return const(I32, 0)
+        return [const(I32, 0)]
 
     decode_unit(ir.IRBuilder(fn.append_basic_block()), name, *fn.args, unit, load)
     return len(asked)

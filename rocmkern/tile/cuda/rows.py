@@ -27,6 +27,7 @@ from rocmkern.tile.cuda.emit import (
 )
 from rocmkern.tile.cuda.layouts import (
     Lines,
+    PartialRows,
     column_of_lane,
     complete_rows,
     elements_of,
@@ -34,6 +35,7 @@ from rocmkern.tile.cuda.layouts import (
     is_line,
     is_writer,
     m_tiles,
+    partial_rows,
     row_of_lane,
     slots_of,
 )
@@ -201,6 +203,9 @@ class RowLowering(TensorLowering):
         return pack(b, [for_float(p, q) for p, q in zip(values, others, strict=True)])
 
     def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        if isinstance(sig.return_type, PartialRows):
+            parts = (partial_rows(b, ty, value) for ty, value in zip(sig.args, (x, y), strict=True))
+            return pack(b, [b.fadd(*pair) for pair in zip(*parts, strict=True)])
         return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)
 
     def operator_sub(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:

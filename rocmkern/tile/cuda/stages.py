@@ -218,9 +218,9 @@ class StageLowering(SoftmaxLowering):
         raw = []
         for row, column, exists, _, _ in self.units(b, ty, st):
 
-            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
+            def load(address: ir.Value, needed: ir.Value, _: int, exists: ir.Value = exists) -> list[ir.Value]:
                 raw.append(load_bits(b, address, "float32", b.and_(exists, needed)))
-                return raw[-1]
+                return raw[-1:]
 
             decode_unit(b, ty.format, row, column, unit_elements(ty), load)
         for name, word in zip(raw_words(ty), raw, strict=True):
@@ -230,7 +230,7 @@ class StageLowering(SoftmaxLowering):
         """Decode what was loaded and write it to the window; what does not exist was read as zeros."""
         raw, into = iter([getattr(st, name) for name in raw_words(ty)]), b.sub(st.both, st.window)
         for row, column, _, place, inside in self.units(b, ty, st):
-            numbers = decode_unit(b, ty.format, row, column, unit_elements(ty), lambda address, needed: next(raw))
+            numbers = decode_unit(b, ty.format, row, column, unit_elements(ty), lambda *_: [next(raw)])
             words = float32_to_pairs(b, numbers, ty.dtype)
             (window_row, chunk), flag = place, b.zext(inside, I32)
             for i in range(0, len(words), 4):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from llvmlite import ir
+from numba.cuda.core.errors import TypingError
 
 from rocmkern.tile.angles import cos_sin, is_still, rotated, turned
 from rocmkern.tile.cuda.backend import TILE
@@ -16,8 +17,10 @@ from rocmkern.tile.cuda.emit import (
     LANES,
     any_in_warp,
     call_outlined,
+    dot,
     exp2,
     fabs,
+    fma,
     fmax,
     if_else,
     outlined,
@@ -44,6 +47,7 @@ from rocmkern.tile.cuda.layouts import (
     storage,
     warps_of_rows,
 )
+from rocmkern.tile.cuda.matrix import multiply_lanes
 from rocmkern.tile.cuda.memory import (
     float32_to_pairs,
     join_pairs,
@@ -54,8 +58,9 @@ from rocmkern.tile.cuda.memory import (
     store_bits,
     store_piece,
 )
-from rocmkern.tile.cuda.quantised import decode_unit
+from rocmkern.tile.cuda.quantised import PairReader, Reader, decode_unit, elements_as_pairs, runs_of_unit
 from rocmkern.tile.cuda.rows import RowLowering
+from rocmkern.tile.formats import FORMATS, RUN
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const
 from rocmkern.tile.types import DTYPES, line_lanes
 
@@ -270,8 +275,8 @@ class TileLowering(RowLowering):
             column = b.add(first, const(I64, c))
             exists = b.and_(valid[slot], b.icmp_signed("<", column, extent))
 
-            def load(address: ir.Value, needed: ir.Value, exists: ir.Value = exists) -> ir.Value:
-                return load_bits(b, address, "float32", b.and_(exists, needed))
+            def load(address: ir.Value, needed: ir.Value, _: int, exists: ir.Value = exists) -> list[ir.Value]:
+                return [load_bits(b, address, "float32", b.and_(exists, needed))]
 
             (value,) = decode_unit(b, x_ty.format, rows[slot], column, 1, load)
             values.append(b.select(exists, value, const(F32, 0.0)))
@@ -337,8 +342,89 @@ class TileLowering(RowLowering):
         products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
         return self.reduce_rows(b, sig.args[0], pack(b, products), b.fadd)
 
+    def load_rowdot(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
+    ) -> ir.Value:
+        (x_ty, index_ty, col0_ty, ty), valid_ty = sig.args[:4], sig.args[4]
+        whole = TILE.Tile(valid_ty.m, ty.n, ty.hw)
+        rows = self.by_slot(ty, unpack(b, tile))
+        if not is_line(ty) and whole != ty:
+            raise TypingError("load_rowdot: a tile of fewer rows needs rows along lanes")
+        rows = rows * (whole.m // ty.m)
+        inner = SimpleNamespace(args=(None, x_ty, index_ty, col0_ty), return_type=whole)
+        if isinstance(x_ty, TILE.Quantized) and is_line(ty):
+            return pack(b, self.quantised_rowdots(context, b, inner, x, index, col0, rows, valid))
+        if isinstance(x_ty, TILE.Quantized):
+            values = unpack(b, self.load_quantised(context, b, inner, x, index, col0, valid))
+        else:
+            values = pairs_to_float32(b, self.gather(context, b, inner, x, index, col0, valid), x_ty.dtype)
+        sums = [dot(b, *pair) for pair in zip(self.by_slot(whole, values), rows, strict=True)]
+        return pack(b, sums if is_line(ty) else [over_lanes(b, x, b.fadd) for x in sums])
+
+    def quantised_rowdots(
+        self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, rows: list, valid: Any
+    ) -> list[ir.Value]:
+        """This lane's part of `load_rowdot` of a quantised source, for rows along lanes.
+
+        The bytes of all rows are on their way before the first one is looked at. What does not exist is read as zeros,
+        which all formats decode to finite numbers; the tile is zero there.
+        """
+        (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
+        addresses, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
+        kind, wide, valid = FORMATS[x_ty.format], Lines.wide(ty), unpack(b, valid)
+        unit = min(wide, kind.group)
+        in_pairs = x_ty.dtype == "float16" and x_ty.format in PairReader.FORMATS and unit == 2 * RUN
+        reader = PairReader if in_pairs else Reader
+        # Of each row: (first element in the lane's part of the tile's row, column of the source).
+        starts = [
+            (number * wide + e, b.add(first, const(I64, c + e)))
+            for number, c in enumerate(range(0, columns_of(ty), Lines.width(ty)))
+            for e in range(0, wide, unit)
+        ]
+        inside = [b.icmp_signed("<", column, extent) for _, column in starts]
+        raw: list[list[ir.Value]] = []
+        for address, exists in zip(addresses, valid, strict=True):
+            for (_, column), there in zip(starts, inside, strict=True):
+                both = b.and_(exists, there)
+
+                def load(address: ir.Value, needed: ir.Value, nbytes: int, there: Any = both) -> list[ir.Value]:
+                    raw.append(load_piece(b, address, nbytes, b.and_(there, needed)))
+                    return raw[-1]
+
+                runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, reader)
+        words = iter(raw)
+        runs = [
+            [
+                runs_of_unit(b, x_ty.format, address, column, unit, lambda *_: next(words), x_ty.alignment, reader)
+                for _, column in starts
+            ]
+            for address in addresses
+        ]
+        # The same list for rows that share their part of the tile.
+        parts = {id(row): [row[place : place + unit] for place, _ in starts] for row in rows}
+        values = [parts[id(row)] for row in rows]
+        if in_pairs:
+            pairs = [[[x for run in unit for x in elements_as_pairs(b, run)] for unit in row] for row in runs]
+            return multiply_lanes(b, pairs, values)
+        return [self.dot_of_runs(b, *pair) for pair in zip(runs, values, strict=True)]
+
+    @staticmethod
+    def dot_of_runs(b: ir.IRBuilder, units: list, values: list) -> ir.Value:
+        """Sum of products of units of a row, each of runs that share a scale, and values."""
+        total = const(F32, 0.0)
+        for runs, numbers in zip(units, values, strict=True):
+            shared = runs[0]
+            part = dot(b, [number for run in runs for number in run.numbers], numbers)
+            if shared.factor != 1:
+                part = b.fmul(part, const(F32, shared.factor))
+            total = fma(b, part, shared.scale, total)
+            if shared.minimum is not None:
+                total = fma(b, tree(b, numbers, b.fadd), b.fmul(shared.minimum, const(F32, -1.0)), total)
+        return total
+
     def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        values = complete_rows(b, sig.args[0], x)
+        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
         return pack(b, [exp2(b, v) for v in values])
 
     def copy(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
@@ -362,7 +448,8 @@ class TileLowering(RowLowering):
 
     def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
         emit = getattr(ACTIVATIONS, name)
-        return self.map_tile(b, x, lambda v: emit(b, v))
+        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
+        return pack(b, [emit(b, v) for v in values])
 
     silu = functools.partialmethod(activation, name="silu")
 

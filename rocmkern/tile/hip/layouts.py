@@ -13,12 +13,11 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 
-from rocmkern.tile import api
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
 from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, over_groups, over_lanes, thread_index, wave_index
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, register_tensor_model
-from rocmkern.tile.types import DTYPES, line_lanes
+from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
 #: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
 ROW_PADDING = 16
@@ -95,8 +94,8 @@ class Layout:
 class LineLayout(Layout):
     """Rows along lanes, for kernels without products: each row belongs to a *team* of ``line`` lanes side by side.
 
-    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has 8 columns from ``8 * l``
-    on of every ``8 * line``: 16 bytes of a half type.
+    With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has c columns from ``c * l``
+    on of every ``c * line``, c being ``line_columns`` of the configuration: 8 are 16 bytes of a half type.
     """
 
     def __init__(self, ty: Any):
@@ -106,7 +105,7 @@ class LineLayout(Layout):
         self.lanes = line_lanes(ty.hw)
         self.teams = self.atom.wave * self.waves // self.lanes
         self.row_blocks = ty.m // max(1, self.teams)
-        self.registers = api.LINE_COLUMNS
+        self.registers = line_columns(ty.hw)
         self.width = self.registers * self.lanes
 
     def check(self, ty: Any) -> None:

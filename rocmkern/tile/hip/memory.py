@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 
 from rocmkern.tile.atoms import Atom
-from rocmkern.tile.formats import Format
+from rocmkern.tile.formats import RUN, Format, Run
 from rocmkern.tile.hip.emit import LOCAL, Lane, elements_of, flat, local_barrier, math, opaque, wave_index
 from rocmkern.tile.lanes import LaneReader
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte
@@ -115,7 +115,12 @@ def narrowed(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list:
-    """Elements ``column`` (i64) to ``column + count`` of a row of blocks in global memory, as float32.
+    """The elements of `runs_of`, as float32."""
+    return flat(run.elements(b) for run in runs_of(b, kind, row, column, count))
+
+
+def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list[Run]:
+    """Elements ``column`` (i64) to ``column + count`` of a row of blocks in global memory, `RUN` at a time.
 
     They belong to one block, and ``count`` divides ``column``. ROCm allows unaligned loads of 4 bytes and more; what is
     shorter is taken out of aligned words, none of which lies beyond the bytes that are asked for.
@@ -123,7 +128,7 @@ def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count
     block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
     start = b.gep(row, [block], source_etype=I8)
 
-    def words(offset: ir.Value, nbytes: int) -> list:
+    def words(offset: ir.Value, nbytes: int, step: int) -> list:
         whole, rest = divmod(nbytes, 4)
         found, place = [], b.zext(offset, I64)
         if whole:
@@ -140,9 +145,8 @@ def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count
         return found
 
     first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-    reader, step = LaneReader(b, words), count if count >= 4 else 1
-    runs = [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
-    return flat(runs)
+    reader, step = LaneReader(b, words), min(count, RUN) if count >= 4 else 1
+    return [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
 
 
 def memory_int(dtype: str) -> ir.IntType:

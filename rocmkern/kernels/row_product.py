@@ -1,0 +1,65 @@
+"""Product of one row with a matrix that is stored by rows: ``out = activation(x @ w^T + bias)``.
+
+Every number of w is used once, so this is a matter of how fast w streams through: there is no local memory and no
+barrier, and a wave reads whole rows of w.
+
+Shapes (x, bias, out: any strides)::
+
+    x [A, B, 1, K]   w [A, B, N, K]   bias [1, N] or [0, 0]   out [A, B, 1, N]
+
+With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
+
+Mapping. The tile rows of a block are ``block_n`` rows of w, along lanes; it walks along K, ``block_k`` at a time. Grid:
+(row block of w, B, A). No local memory.
+"""
+
+from dataclasses import dataclass
+
+from rocmkern import tile as T
+from rocmkern.kernels.activations import activate
+
+
+@dataclass(frozen=True)
+class Config(T.Config):
+    """Compile-time configuration.
+
+    Attributes
+    ----------
+    block_n, block_k : int
+        Rows of w of a block, and what it takes of K in a step.
+    format : str
+        Quantised format of w; ``""`` is none.
+    alignment : int
+        Rows of a quantised w start at multiples of so many bytes.
+    """
+
+    block_n: int = 16
+    block_k: int = 64
+    format: str = ""
+    alignment: int = 1
+
+
+@T.kernel
+def row_product(
+    cfg,
+    x: T.Tensor[4],
+    w: T.Tensor[4],
+    bias: T.Tensor[2],
+    out: T.Out[4],
+    activation: T.Int,
+):
+    a = T.block_id(cfg, 2)
+    b = T.block_id(cfg, 1)
+    row = T.row_index(cfg, cfg.block_n) + T.block_id(cfg, 0) * cfg.block_n
+    valid = row < w.shape[2]
+    weights = T.quantized(w[a, b], cfg.format, x, cfg.alignment)
+
+    every_wave = T.row_index(cfg, cfg.waves) >= 0
+    total = T.full_rows(cfg, cfg.block_n, 0.0)
+    for k0 in range(0, x.shape[3], cfg.block_k):
+        numbers = T.load_tile(cfg, x[a, b], (0,), k0, cfg.block_k, every_wave)
+        total = total + T.load_rowdot(weights, (row,), k0, numbers, valid)
+
+    if bias.shape[0] > 0:
+        total = total + T.load_rows(bias, (0, row), valid)
+    T.store_rows(out, (a, b, 0, row), activate(total, activation), valid)
