@@ -163,11 +163,11 @@ def _change(key: tuple[str, str], before: Result, after: Result, differing: str,
         theirs = old["peers"].get(name, {})
         if "samples" in peer and "samples" in theirs:
             # The kernel's time over the peer's, round by round: as with seconds, less is better.
-            ratios = [
+            was, now = (
                 [ours / other for ours, other in zip(speed["samples"], samples["samples"], strict=True)]
                 for speed, samples in ((old, theirs), (new, peer))
-            ]
-            return _judged(key, f"ratio to {name}", *ratios, smallest_effect)
+            )
+            return _judged(key, f"ratio to {name}", was, now, smallest_effect)
     return Change(*key, "not compared", reason=f"{differing}, and both have no peer in common")
 
 
