@@ -41,13 +41,21 @@ def load_parameters(cfg, weight, bias, n0, valid):
 
 
 @T.device
-def store(cfg, t, scale, factor, w, b, out, row, n0, valid):
-    t = t * scale * factor
+def with_parameters(cfg, t, weight, bias, n0, valid):
     if cfg.with_weight:
-        t = t * w
+        t = t * T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
     if cfg.with_bias:
-        t = t + b
-    T.store_tile(out, (row,), n0, t, valid)
+        t = t + T.load_tile(cfg, bias, (0,), n0, cfg.block_n, valid)
+    return t
+
+
+@T.device
+def with_kept(cfg, t, w, b):
+    if cfg.with_weight:
+        t = t * T.copy(w)
+    if cfg.with_bias:
+        t = t + T.copy(b)
+    return t
 
 
 @T.kernel
@@ -88,13 +96,13 @@ def layer_norm(
         variance = total * inverse_n - off * off
         variance = T.where(variance < 0.0, 0.0, variance)
         factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+        t = (t - shift) * scale * factor
         if cfg.keep:
-            w, bias_tile = T.copy(last_weights), T.copy(last_biases)
+            t = with_kept(cfg, t, last_weights, last_biases)
         else:
-            w, bias_tile = load_parameters(cfg, weight, bias, last, valid)
-        store(cfg, t - shift, scale, factor, w, bias_tile, out[a, b], row, last, valid)
+            t = with_parameters(cfg, t, weight, bias, last, valid)
+        T.store_tile(out[a, b], (row,), last, t, valid)
         mean = mean + shift
         for n0 in range(0, last, cfg.block_n):
-            u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
-            w, bias_tile = load_parameters(cfg, weight, bias, n0, valid)
-            store(cfg, u, scale, factor, w, bias_tile, out[a, b], row, n0, valid)
+            u = (T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean) * scale * factor
+            T.store_tile(out[a, b], (row,), n0, with_parameters(cfg, u, weight, bias, n0, valid), valid)

@@ -162,7 +162,7 @@ _RDNA = Blocks(
     narrow={16: 128, 64: 256},
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
-    whole_lines={512: (4, 4, 32), 1024: (4, 4, 32)},
+    whole_lines={512: (4, 4, 32), 1024: (1, 2, 64)},
     rotary=(64, 16, 4),
 )
 _NO_MATRIX = replace(_RDNA, narrow_itemsize=2)

@@ -111,7 +111,7 @@ FAULTS = (
         "layer_without_bias",
         "the bias is left out",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "        t = t + b\n", "        pass\n"),),
+        edits=(Edit("layer_norm", "        t = t + T.load_tile(cfg, bias,", "        T.load_tile(cfg, bias,"),),
     ),
     Fault(
         "gated_other_side",
