@@ -134,7 +134,8 @@ OPERATIONS = (
         flops=_flops,
         nbytes=_nbytes,
         peers=(peers.TORCH_MATMUL,),
-        domain=Domain({**_SMALL_LEAD, "lead_b": (0, 3)}, accepts=_leads_broadcast),
+        # The product of two vectors has no axis that a layout could change.
+        domain=Domain({**_SMALL_LEAD, "lead_b": (0, 3)}, {"vector": ("a", "b")}, accepts=_leads_broadcast),
     ),
     Operation(
         "linear",
