@@ -22,6 +22,8 @@ from rocmkern.runtime.errors import DeadlineError, TargetError
 
 DEFAULT_TIMEOUT_S = 600.0
 _POLL_S = 0.05
+# Names of the locks that this process holds.
+_held: list[str] = []
 
 
 def lock_directory(candidates: list[Path] | None = None) -> Path:
@@ -201,7 +203,26 @@ def device_lock(
         lock = _file_lock(directory / f"{name}.lock", timeout_s, holder.describe)
     with lock:
         holder.write()
+        _held.append(name)
         try:
             yield
         finally:
+            _held.remove(name)
             holder.clear()
+
+
+def holds_lock(device: DeviceInfo) -> bool:
+    """Return whether this process holds a device at the moment."""
+    return lock_name(device) in _held
+
+
+def holder_of(
+    device: DeviceInfo, *, directory: Path | None = None, filesystem_root: Path | str = "/"
+) -> str | None:
+    """Return who holds a device now, in words; None if nobody does. The lock itself is asked, for a moment."""
+    directory = lock_directory() if directory is None else directory
+    try:
+        with device_lock(device, timeout_s=0, directory=directory, filesystem_root=filesystem_root):
+            return None
+    except DeadlineError:
+        return Holder(directory / f"{lock_name(device)}.holder").describe()
