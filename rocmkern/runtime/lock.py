@@ -18,7 +18,7 @@ from pathlib import Path
 import filelock
 
 from rocmkern.runtime.device import DeviceInfo
-from rocmkern.runtime.errors import DeadlineError, TargetError
+from rocmkern.runtime.errors import LockTimeoutError, TargetError
 
 DEFAULT_TIMEOUT_S = 600.0
 _POLL_S = 0.05
@@ -104,7 +104,7 @@ def _node_lock(node: Path, timeout_s: float, holder: Callable[[], str]) -> Itera
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise DeadlineError(_timeout_message(str(node), timeout_s, holder())) from None
+                    raise LockTimeoutError(_timeout_message(str(node), timeout_s, holder())) from None
                 time.sleep(_POLL_S)
         yield
     finally:
@@ -118,7 +118,7 @@ def _file_lock(path: Path, timeout_s: float, holder: Callable[[], str]) -> Itera
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise DeadlineError(_timeout_message(str(path), timeout_s, holder())) from None
+        raise LockTimeoutError(_timeout_message(str(path), timeout_s, holder())) from None
     try:
         yield
     finally:
@@ -188,7 +188,7 @@ def device_lock(
 
     Raises
     ------
-    DeadlineError
+    LockTimeoutError
         If the lock was not free in time; the message says who holds it.
     TargetError
         If there is neither a device node nor a directory that can be written.
@@ -224,5 +224,5 @@ def holder_of(
     try:
         with device_lock(device, timeout_s=0, directory=directory, filesystem_root=filesystem_root):
             return None
-    except DeadlineError:
+    except LockTimeoutError:
         return Holder(directory / f"{lock_name(device)}.holder").describe()

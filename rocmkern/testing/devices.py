@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -78,12 +78,21 @@ def device_lines() -> list[str]:
 
 @contextmanager
 def device_lock(kind: str) -> Iterator[Any]:
-    """Hold the lock of the GPU that ``"hip"`` or ``"cuda"`` stands for, so that others wait; gives its `Device`."""
-    from rocmkern.runtime import lock
+    """Hold the lock of the GPU that ``"hip"`` or ``"cuda"`` stands for, so that others wait; gives its `Device`.
+
+    A device that is suspect is refused.
+    """
+    from rocmkern.runtime import lock, suspect
     from rocmkern.runtime.devices import open_device
+    from rocmkern.testing import worker
 
     device = open_device(kind)
-    with lock.device_lock(device.info):
+    worker.using_device(device.info)
+    with ExitStack() as held:
+        with worker.waiting():
+            held.enter_context(lock.device_lock(device.info))
+        # Who held it before us may have found that it hangs.
+        suspect.check(device.info)
         yield device
 
 

@@ -11,13 +11,16 @@ Configuration of a project, in ``pyproject.toml``::
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
 * ``--rocmkern-fuzz N`` draws N rows for each operation that declares a domain, and prints the smallest one that fails;
 * ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
-* ``--require-gpu`` makes the lack of a GPU an error instead of skips.
+* ``--require-gpu`` makes the lack of a GPU an error instead of skips;
+* ``--rocmkern-deadline SECONDS`` is what a case on a GPU may take: it runs in a process that is killed then, and its
+  device is not used again before it answers. ``--rocmkern-worker all`` runs the cases of other targets so as well.
 
 In a project without a matrix file this module does nothing and imports nothing.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -70,9 +73,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the GPU is emulated: nothing counts as run on a card",
     )
+    group.addoption(
+        "--rocmkern-worker",
+        choices=("gpu", "all", "none"),
+        default="gpu",
+        help="cases of which targets run in a process of their own, which is killed at the deadline (default: gpu)",
+    )
+    group.addoption(
+        "--rocmkern-deadline",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="how long a case may take there (default: deadline_s of its row, or 300)",
+    )
     parser.addini(
         MATRIX_INI, "matrix files of this project, relative to the root directory", type="linelist", default=[]
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError
+    return seconds
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,6 +129,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reason = gpu_reason()
     if reason is not None:
         raise pytest.UsageError(f"--require-gpu: {reason}")
+
+
+def pytest_unconfigure() -> None:
+    """End the worker process, if there is one."""
+    worker = sys.modules.get("rocmkern.testing.worker")
+    if worker is not None:
+        worker.close_shared_worker()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
