@@ -255,6 +255,14 @@ def is_poison(array: np.ndarray) -> np.ndarray:
     return bits == POISON[array.itemsize][array.dtype.kind]
 
 
+def is_poison_of_runtime(array: np.ndarray) -> np.ndarray:
+    """Boolean array: which floats have all bits set, as new buffers of the runtime have, and the NaN around inputs."""
+    if array.dtype.kind not in POISON.get(array.itemsize, {}):
+        return np.zeros(array.shape, bool)
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return bits == np.iinfo(bits.dtype).max
+
+
 def owner(array: np.ndarray) -> np.ndarray:
     """The array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):

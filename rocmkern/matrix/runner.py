@@ -239,10 +239,14 @@ def _check_types(case: Case, call: Call, outputs: tuple[Any, ...]) -> None:
 
 
 def _check_written(name: str, out: np.ndarray) -> None:
-    untouched = _inputs.is_poison(out)
-    if untouched.any():
-        first = tuple(int(part) for part in np.argwhere(untouched)[0])
-        raise CaseFailure("unwritten", f"output {name}: {untouched.sum()} elements were not written, first {first}")
+    for untouched, alternative in (
+        (_inputs.is_poison(out), ""),
+        (_inputs.is_poison_of_runtime(out), " (or were computed from memory beside an input)"),
+    ):
+        if untouched.any():
+            first = tuple(int(part) for part in np.argwhere(untouched)[0])
+            message = f"output {name}: {untouched.sum()} elements were not written{alternative}, first {first}"
+            raise CaseFailure("unwritten", message)
 
 
 def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np.ndarray, ...]:
@@ -256,7 +260,10 @@ def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np
     for output, out, surroundings in zip(case.operation.outputs_of(case.features), given, around, strict=True):
         _check_written(output.name, out)
         if not surroundings.unchanged():
-            raise CaseFailure("outside", f"output {output.name}: memory beside the array given with out= was written")
+            where = surroundings.describe()
+            raise CaseFailure(
+                "outside", f"output {output.name}: memory beside the array given with out= was written, {where}"
+            )
     return given
 
 
@@ -285,6 +292,19 @@ class _Surroundings:
 
     def unchanged(self) -> bool:
         return bool((self.buffer[self.mask] == self.before).all())
+
+    def describe(self) -> str:
+        """How many bytes changed, and how near to the view the nearest one is."""
+        changed = np.flatnonzero(self.mask)[self.buffer[self.mask] != self.before]
+        own = np.flatnonzero(~self.mask)
+        if not own.size:
+            return f"{changed.size} bytes"
+        before, behind = changed[changed < own[0]], changed[changed > own[-1]]
+        if before.size:
+            return f"{changed.size} bytes, the nearest {own[0] - before[-1]} bytes before its start"
+        if behind.size:
+            return f"{changed.size} bytes, the nearest {behind[0] - own[-1] - 1} bytes past its end"
+        return f"{changed.size} bytes between its elements"
 
 
 def _check_same(

@@ -353,8 +353,8 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         source = array = np.empty(shape, dtype)
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
-    if _poison:
-        array.fill(np.nan if array.dtype in FLOATS else POISON_BYTE)
+    if _poison and array.nbytes:
+        array.view(np.uint8).fill(POISON_BYTE)
     return Operand(name, array, source, HOST if like is None else like.place)
 
 

@@ -216,9 +216,7 @@ def holds_lock(device: DeviceInfo) -> bool:
     return lock_name(device) in _held
 
 
-def holder_of(
-    device: DeviceInfo, *, directory: Path | None = None, filesystem_root: Path | str = "/"
-) -> str | None:
+def holder_of(device: DeviceInfo, *, directory: Path | None = None, filesystem_root: Path | str = "/") -> str | None:
     """Return who holds a device now, in words; None if nobody does. The lock itself is asked, for a moment."""
     directory = lock_directory() if directory is None else directory
     try:

@@ -25,7 +25,21 @@ def usable_targets() -> tuple[str, ...]:
 
 @cache
 def target_reason(target: str) -> str | None:
-    """Why a target cannot be used here, or None."""
+    """Why a target cannot be used here, or None. A GPU is opened in the worker process only."""
+    if target not in GPU_TARGETS:
+        return reason_here(target)
+    from rocmkern.runtime.probe import check_driver
+    from rocmkern.testing import worker
+
+    try:
+        check_driver(target)
+        return worker.shared_worker().call(f"{__name__}:reason_here", target, what=f"opening {target}")
+    except RocmkernError as error:
+        return str(error)
+
+
+def reason_here(target: str) -> str | None:
+    """Why a target cannot be used in this process, or None."""
     import rocmkern
 
     try:
@@ -61,19 +75,33 @@ def gpu_reason() -> str | None:
 
 def device_lines() -> list[str]:
     """Lines of the header: the GPU with its memory, or why there is none and what to check."""
-    from rocmkern.runtime.manager import default_manager
     from rocmkern.runtime.probe import gpu_status
+    from rocmkern.testing import worker
 
     status = gpu_status()
     if status.chosen is None:
         checks = [f"  check {number}: {check}" for number, check in enumerate(status.checks, 1)]
         return [f"rocmkern device: no GPU: {status.reason}", *checks]
-    manager = default_manager(status.chosen.kind)
+    if status.chosen.kind not in GPU_TARGETS:
+        return [f"rocmkern device: {status.chosen}; {memory_here(status.chosen.kind)}"]
+    try:
+        kind = status.chosen.kind
+        memory = worker.shared_worker().call(f"{__name__}:memory_here", kind, what=f"opening {kind}")
+    except RocmkernError as error:
+        memory = f"cannot be used: {error}"
+    return [f"rocmkern device: {status.chosen}; {memory}"]
+
+
+def memory_here(kind: str) -> str:
+    """Memory of the device of a kind, which is opened in this process."""
+    from rocmkern.runtime.manager import default_manager
+
+    manager = default_manager(kind)
     stats = manager.memory_stats()
-    return [
-        f"rocmkern device: {status.chosen}; total {stats.total / GIB:.1f} GiB, free {stats.free / GIB:.1f} GiB, "
+    return (
+        f"total {stats.total / GIB:.1f} GiB, free {stats.free / GIB:.1f} GiB, "
         f"safe limit {manager.safe_alloc_size() / GIB:.1f} GiB"
-    ]
+    )
 
 
 @contextmanager

@@ -148,7 +148,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [f"rocmkern matrix: {', '.join(str(path) for path in files)}; targets: {', '.join(chosen_targets(config))}"]
     if not _wants_full(config):
         lines.append("rocmkern rows: quick (full rows: -m full or --rocmkern-all; benchmark rows: --benchmark-only)")
-    return lines + device_lines()
+    lines += device_lines()
+    if config.getoption("numprocesses", None):
+        # Cases run in the processes of pytest-xdist, each with a worker of its own.
+        pytest_unconfigure()
+    return lines
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from rocmkern.matrix import expand, load
-from rocmkern.matrix.results import Result, Run, environment_of, labels_of, result_of, write
-from rocmkern.testing.devices import chosen_targets, target_reason
+from rocmkern.matrix.results import Device, Result, Run, device_of, environment_of, labels_of, result_of, write
+from rocmkern.runtime.errors import RocmkernError
+from rocmkern.testing.devices import GPU_TARGETS, chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
+from rocmkern.testing.worker import shared_worker
 
 #: pytest's own words for outcomes, and ours; a worse one counts where a case has several reports.
 _OUTCOMES = {"passed": "passed", "skipped": "skipped", "xfailed": "failed", "failed": "failed", "error": "failed"}
@@ -34,10 +36,21 @@ def collect(stats: Mapping[str, list[Any]], config: pytest.Config) -> str:
             case, target = cases[named["case"]], named["target"]
             results[case.id, target] = result_of(case, target, outcome, _reason(report), record)
     targets = [target for target in chosen_targets(config) if target_reason(target) is None]
-    environment = environment_of(targets, config.getoption("rocmkern_label"), config.getoption("rocmkern_emulated"))
+    devices = {target: _device(target, config.getoption("rocmkern_emulated")) for target in targets}
+    environment = environment_of(devices, config.getoption("rocmkern_label"))
     path = Path(config.invocation_params.dir, config.getoption("rocmkern_json"))
     write(path, Run(environment, list(results.values()), labels_of(cases.values())))
     return f"results of {len(results)} cases: {path}"
+
+
+def _device(target: str, emulated: bool) -> Device:
+    if target not in GPU_TARGETS:
+        return device_of(target, emulated)
+    try:
+        return shared_worker().call("rocmkern.matrix.results:device_of", target, emulated, what=f"opening {target}")
+    except RocmkernError:
+        # It hung or was lost in the meantime; the results of the run are worth more than its name.
+        return Device("", target, emulated)
 
 
 def _reason(report: Any) -> str:

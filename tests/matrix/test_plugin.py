@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from projects import INI, ROOT, Project
+
 from rocmkern.matrix.results import read
 
-ROOT = Path(__file__).parents[2]
 OPERATIONS = """
 import numpy as np
 from rocmkern.matrix import Call, Dim, Operation, Peer, PeerUnavailable, Registry
@@ -52,9 +51,6 @@ groups:
       - {shape: {rows: 50}, category: full}
       - {shape: {rows: 200}, category: benchmark, peers: [numpy, other], bars: {numpy: 0.001}}
 """
-INI = "[pytest]\nrocmkern_matrix = matrix.yaml\ntestpaths = tests\n"
-# An installed rocmkern brings its plugin by itself; from a source tree it is named.
-PLUGIN = [] if importlib.metadata.entry_points(group="pytest11", name="rocmkern") else ["-p", "rocmkern.testing.plugin"]
 
 
 @pytest.fixture
@@ -66,33 +62,6 @@ def project(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_own.py").write_text("def test_own():\n    assert True\n")
     return Project(tmp_path)
-
-
-class Project:
-    def __init__(self, path):
-        self.path = path
-
-    def write(self, name, text):
-        (self.path / name).write_text(text)
-
-    def pytest(self, *arguments, **environ):
-        command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments]
-        # What an outer run under pytest-xdist left in the environment would disable benchmarks in the inner one.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment = {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.path}", "ROCMKERN_NO_GPU": "1", **environ}
-        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=120)
-        return Run(done.returncode, done.stdout + done.stderr)
-
-
-class Run:
-    def __init__(self, status, output):
-        self.status, self.output = status, output
-        self.counts = {
-            word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|deselected)", output)
-        }
-
-    def __contains__(self, words):
-        return words in self.output
 
 
 def test_a_bare_pytest_runs_the_quick_rows_on_every_usable_target_and_the_own_tests(project):
