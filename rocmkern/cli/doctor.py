@@ -256,9 +256,9 @@ def describe(report: Report) -> list[str]:
         f"  found   {each['name']} ({each['kind']}, {_size_text(each['total'])})" for each in report.gpu["devices"]
     ]
     lines += [f"  check   {check}" for check in report.gpu["checks"]]
-    for each in report.suspects:
-        verdict = f"does not answer: {each.failure}" if each.failure else "answers again, and can be used"
-        lines.append(f"suspect   {each.device}: {each.since}\n  now     it {verdict}")
+    for suspect in report.suspects:
+        verdict = f"does not answer: {suspect.failure}" if suspect.failure else "answers again, and can be used"
+        lines += [f"suspect   {suspect.device}: {suspect.since}", f"  now     it {verdict}"]
     lines += [f"lock      {device}: {holder} holds it" for device, holder in report.locks.items()]
     if report.conflict:
         lines.append(f"conflict  {report.conflict}")

@@ -191,7 +191,7 @@ class Worker:
             return
         self.close()
         if self._log is None:
-            self._log = tempfile.TemporaryFile()
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as this object
         self._messages, self._device = queue.Queue(), None
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, json.dumps(sys.path)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from projects import INI, ROOT, Project
 
 # What the failures of cases say.
 FOUND = {
-    "past_the_end": r"check outside failed:\n.*the nearest 0 bytes past its end(?s:.*)kernels launched: past_the_end_kernel",
+    "past_the_end": r"check outside failed:\n.*the nearest 0 bytes past its end(?s:.*)"
+    r"kernels launched: past_the_end_kernel",
     "before_the_start": r"check outside failed:\n.*the nearest 1 bytes (before its start|ahead)(?s:.*)"
     r"kernels launched: before_the_start_kernel",
     "unwritten": r"check unwritten failed:\noutput out: 1 elements were not written.* first \(4,\)\n"
@@ -27,8 +29,8 @@ FOUND = {
     "changed_input": r"check inputs failed:\n.*changed \d bytes of the buffer of x\n"
     r"kernels launched: changed_input_kernel",
     "leaking": r"check ledger failed:\n\d+ buffers are alive after the call\nkernels launched: fine_kernel",
-    "crashing": r"the worker process \d+ was ended by SIG(SEGV|ABRT|BUS) while it ran crashing-crashing-n5-f32 on TARGET; "
-    r"the kernel launched last is crashing_kernel",
+    "crashing": r"the worker process \d+ was ended by SIG(SEGV|ABRT|BUS) while it ran crashing-crashing-n5-f32 on "
+    r"TARGET; the kernel launched last is crashing_kernel",
     "hanging": r"hanging-hanging-n5-f32 on TARGET did not finish within DEADLINE s; the kernel launched last is "
     r"hanging_kernel\nthe worker process \d+ was killed",
 }
@@ -36,7 +38,7 @@ FOUND = {
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "broken_kernels.py").write_text(open(broken_kernels.__file__, encoding="utf-8").read())
+    shutil.copy(broken_kernels.__file__, tmp_path)
     (tmp_path / "pytest.ini").write_text(INI)
     (tmp_path / "locks").mkdir()
     return Project(tmp_path)

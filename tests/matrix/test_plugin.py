@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from projects import INI, ROOT, Project
 
 from rocmkern.matrix.results import read
