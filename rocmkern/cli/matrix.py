@@ -6,9 +6,11 @@
     rocmkern matrix run PATTERN ...         run cases and print what was measured
     rocmkern matrix validate                read the file; a mistake is an error with its position
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix isolate [PATTERN ...]   does a case give the same bits alone, in any order and in dirty memory?
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
-A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, or a fault is not caught.
+A PATTERN is an id, or part of one with * and ?. The exit status is 1 if a case fails, a fault is not caught, or the
+bits of a case depend on what ran before.
 """
 
 from __future__ import annotations
@@ -60,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
     mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    isolation = add("isolate", _isolate, "find cases whose bits depend on what ran before them")
+    isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
+    isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+    isolation.add_argument("--smallest", action="store_true", help="one case for each operation and dtype")
+    isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
+    isolation.add_argument(
+        "--ways", default="alone,file,random,dirty", help="separated by commas (default: %(default)s)"
+    )
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
@@ -178,6 +188,38 @@ def _mutate(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(records)} faults, {missed} not caught")
     return 1 if missed else 0
+
+
+def _isolate(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.testing.jobs import on_device
+
+    # A GPU is not opened here before the cases have run alone, each in a process that opens it.
+    target = arguments.target or _target(arguments)
+    cases = [case for case in _matching(_cases(arguments), arguments.patterns or ["*"]) if case.category == "quick"]
+    ways = [way.strip() for way in arguments.ways.split(",") if way.strip()]
+    found = isolate(
+        smallest(cases) if arguments.smallest else cases,
+        target,
+        seed=arguments.seed,
+        ways=ways,
+        holding=on_device,
+        note=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    failed, different = found.failed(), found.different()
+    for case, text in failed.items():
+        print(f"FAILED   {case}: {text}")
+    for case, outcomes in different.items():
+        shown = (
+            f"{way} {'failed' if isinstance(o, str) else ' '.join(d[:12] for d in o)}" for way, o in outcomes.items()
+        )
+        print(f"DEPENDS  {case}: {', '.join(shown)}")
+    count = len(next(iter(found.outcomes.values()), {}))
+    print(
+        f"{count} cases on {target}, {', '.join(found.outcomes)} (seed {arguments.seed}): "
+        f"{len(different)} depend on what ran before, {len(failed)} fail"
+    )
+    return 1 if failed or different else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

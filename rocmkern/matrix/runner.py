@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -101,7 +101,7 @@ def reproduce(case: Case, target: str) -> str:
     )
 
 
-def run_case(case: Case, target: str) -> CaseResult:
+def run_case(case: Case, target: str, *, poison: bool = True) -> CaseResult:
     """Run a case and check everything that must hold.
 
     Parameters
@@ -109,13 +109,16 @@ def run_case(case: Case, target: str) -> CaseResult:
     case : Case
     target : str
         ``"python"``, ``"cpu"``, ``"hip"`` or ``"cuda"``.
+    poison : bool
+        Fill new results and buffers with NaN and put guard bands around buffers; without it, memory is handed out as
+        it lies in the pool.
 
     Raises
     ------
     CaseFailure
         Something does not hold.
     """
-    with on_target(target) as launched:
+    with on_target(target, poison) as launched:
         try:
             if case.facts.expect_error is not None:
                 _check_error(case)
@@ -128,10 +131,11 @@ def run_case(case: Case, target: str) -> CaseResult:
 
 
 @contextmanager
-def on_target(target: str) -> Iterator[list[str]]:
+def on_target(target: str, poison: bool) -> Iterator[list[str]]:
     """Choose the target, and let what goes wrong show; gives the list of the kernels that are launched.
 
-    New results and buffers are filled with NaN, and buffers have guard bands, which are looked at after each launch.
+    With `poison`, new results and buffers are filled with NaN, and buffers have guard bands, which are looked at after
+    each launch.
     """
     import rocmkern
     from rocmkern.ops import _arrays
@@ -141,9 +145,9 @@ def on_target(target: str) -> Iterator[list[str]]:
     from rocmkern.targets.launches import Watcher, watching
 
     launched: list[str] = []
-    with rocmkern.use(target), _arrays.poison_outputs():
+    with rocmkern.use(target), _arrays.poison_outputs() if poison else nullcontext():
         manager = default_manager(current_target().device)
-        before, manager.settings = manager.settings, MemorySettings(poison=True, guard=True)
+        before, manager.settings = manager.settings, MemorySettings(poison=poison, guard=poison)
 
         def look_at_guards(kernel: str) -> None:
             try:

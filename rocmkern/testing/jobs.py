@@ -166,7 +166,7 @@ def _loaded(path: str, _stamp: int) -> tuple[Document, dict[str, Case]]:
 
 
 @contextmanager
-def _on_device(target: str) -> Iterator[None]:
+def on_device(target: str) -> Iterator[None]:
     """The lock of a GPU, and a look at what is done to GPUs meanwhile; nothing for other targets."""
     if target not in GPU_TARGETS:
         yield
@@ -176,12 +176,12 @@ def _on_device(target: str) -> Iterator[None]:
 
 
 def _run(case: Case, target: str) -> dict[str, Any]:
-    with _on_device(target):
+    with on_device(target):
         return run_case(case, target).record()
 
 
 def _fuzz(document: Document, operation: Operation, target: str, examples: int) -> int:
-    with _on_device(target):
+    with on_device(target):
         return fuzz(document, operation, target, examples, progress)
 
 

@@ -20,6 +20,7 @@ In a project without a matrix file this module does nothing and imports nothing.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -74,6 +75,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the GPU is emulated: nothing counts as run on a card",
     )
     group.addoption(
+        "--rocmkern-order",
+        type=_order,
+        default=None,
+        metavar="ORDER",
+        help="order of the matrix's cases: file (default) or random:SEED",
+    )
+    group.addoption(
         "--rocmkern-worker",
         choices=("gpu", "all", "none"),
         default="gpu",
@@ -89,6 +97,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         MATRIX_INI, "matrix files of this project, relative to the root directory", type="linelist", default=[]
     )
+
+
+def _order(text: str) -> int | None:
+    """Seed of a random order, None for that of the file."""
+    kind, _, seed = text.partition(":")
+    if text == "file":
+        return None
+    if kind != "random" or not seed.isdigit():
+        raise ValueError
+    return int(seed)
 
 
 def _seconds(text: str) -> float:
@@ -152,6 +170,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if config.getoption("numprocesses", None):
         # Cases run in the processes of pytest-xdist, each with a worker of its own.
         pytest_unconfigure()
+    if config.getoption("rocmkern_order") is not None:
+        lines.append(f"rocmkern order: random:{config.getoption('rocmkern_order')}")
     return lines
 
 
@@ -176,8 +196,15 @@ def _named(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the rows that this run is not about."""
-    if not matrix_files(config) or _named(config):
+    if not matrix_files(config):
         return
+    if not _named(config):
+        _select(config, items)
+    if config.getoption("rocmkern_order") is not None:
+        _shuffle(items, config.getoption("rocmkern_order"))
+
+
+def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
     from rocmkern.testing.items import category_of
 
     benchmarks = config.getoption("benchmark_only", False)
@@ -192,6 +219,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
+
+
+def _shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Put the cases into a random order, at the places where there are cases."""
+    from rocmkern.testing.items import category_of
+
+    places = [place for place, item in enumerate(items) if category_of(item) is not None]
+    cases = [items[place] for place in places]
+    random.Random(seed).shuffle(cases)
+    for place, item in zip(places, cases, strict=True):
+        items[place] = item
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
