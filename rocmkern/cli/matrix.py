@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     isolation = add("isolate", _isolate, "find cases whose bits depend on what ran before them")
     isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
     isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+    isolation.add_argument("--json", action="store_true", help='print {"outcomes": {WAY: {ID: hashes or a text}}}')
     isolation.add_argument("--smallest", action="store_true", help="one case for each operation and dtype")
     isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
     isolation.add_argument(
@@ -207,6 +208,9 @@ def _isolate(arguments: argparse.Namespace) -> int:
         note=lambda line: print(line, file=sys.stderr, flush=True),
     )
     failed, different = found.failed(), found.different()
+    if arguments.json:
+        print(json.dumps({"target": target, "outcomes": found.outcomes}))
+        return 1 if failed or different else 0
     for case, text in failed.items():
         print(f"FAILED   {case}: {text}")
     for case, outcomes in different.items():

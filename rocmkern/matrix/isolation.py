@@ -75,8 +75,10 @@ def smallest(cases: Iterable[Case]) -> list[Case]:
 
 
 def _size(case: Case) -> int:
-    values = [part for extent in case.dims.values() for part in (extent if isinstance(extent, list) else [extent])]
-    return int(np.prod([max(value, 1) for value in values])) if all(values) else 0
+    extents = [
+        part for extent in case.dims.values() for part in (extent if isinstance(extent, (list, tuple)) else [extent])
+    ]
+    return int(np.prod(extents))
 
 
 def isolate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -206,8 +207,6 @@ def test_benchmarks_are_timed_with_their_peers(project):
     assert "speed against peers" in run
     assert re.search(r"double-a-r200-f32 +python .*numpy \d+\.\d+ \(wall .*\), bar 0\.001 met", run.output)
     assert "other: other is not installed" in run
-    import json
-
     (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
     info = entry["extra_info"]
     assert info["flop_per_s"] == pytest.approx(800 / info["wall_s"])
@@ -331,3 +330,73 @@ def test_fuzzing_passes_over_operations_without_a_domain_and_finds_nothing_in_ri
     project.write("my_operations.py", declared)
     run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "30", "--rocmkern-target", "python", "-rA")
     assert run.status == 0 and run.counts == {"passed": 1} and "30 rows" in run
+
+
+def ran(run):
+    """The ids of the cases of a verbose run, in their order."""
+    return re.findall(r"(?m)^matrix\.yaml::(\S+)\[", run.output)
+
+
+def test_a_random_order_is_that_of_its_seed(project):
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[1, 2, 4, 5, 6, 8, 9, 10]"))
+    arguments = ("matrix.yaml", "tests", "--rocmkern-target", "python", "-v")
+    in_file_order = ran(project.pytest(*arguments))
+    first, again = (project.pytest(*arguments, "--rocmkern-order", "random:1") for _ in range(2))
+    assert ran(first) == ran(again) != in_file_order and sorted(ran(first)) == sorted(in_file_order)
+    assert "rocmkern order: random:1" in first and "test_own.py::test_own PASSED" in first
+    assert "invalid _order value: 'sideways'" in project.pytest("--rocmkern-order", "sideways")
+
+
+def test_cases_in_a_worker_process_give_the_same_results(project):
+    project.write("matrix.yaml", MATRIX.replace("rows: [1, 2]", "rows: [1, 7, 13]"))
+    arguments = ("matrix.yaml", "--rocmkern-target", "python")
+    counts, results = [], []
+    for where in ("none", "all"):
+        run = project.pytest(*arguments, "--rocmkern-worker", where, "--rocmkern-json", f"{where}.json")
+        counts.append(run.counts)
+        found = {result.case: result for result in read(project.path / f"{where}.json").results}
+        results.append({case: (r.outcome, r.outputs) for case, r in found.items()})
+        for words in ("seven is broken", "RuntimeError", "output out: WRONG", "worst at (", "case = find_case("):
+            assert words in run, f"{words} with --rocmkern-worker {where}"
+    assert counts[0] == counts[1] and counts[0]["failed"] == 2
+    assert results[0] == results[1]
+
+
+def test_benchmarks_in_the_worker_process_are_timed_as_well(project):
+    run = project.pytest(
+        "--benchmark-only", "--rocmkern-target", "cpu", "--rocmkern-worker", "all", "--rocmkern-json", "run.json",
+        "--benchmark-json", "out.json", "--rocmkern-bars",
+    )  # fmt: skip
+    assert run.status == 0 and "bar 0.001 met" in run, run.output
+    (result,) = read(project.path / "run.json").results
+    (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
+    assert entry["extra_info"]["wall_s"] == result.speed["wall_s"] and entry["group"] == "double"
+    assert entry["stats"]["rounds"] == result.speed["rounds"]
+    # Its rounds are those of the worker: around the same function calls, with the clock's own time on top.
+    assert result.speed["wall_s"] <= entry["stats"]["median"] < result.speed["wall_s"] + 1e-3
+
+
+def test_fuzzing_in_the_worker_process_prints_the_smallest_row_that_fails(project):
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 40)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared.replace("x.shape[0] != 13", "x.shape[0] < 13").replace("== 7", "== -1"))
+    run = project.pytest(
+        "matrix.yaml", "--rocmkern-fuzz", "60", "--rocmkern-target", "python", "--rocmkern-worker", "all"
+    )
+    assert run.status == 1 and "as a group of the table" in run and "- {shape: {rows: 13}, dtypes: [f" in run
+
+
+def test_what_a_failing_case_prints_in_the_worker_is_shown(project):
+    project.write(
+        "my_operations.py", OPERATIONS.replace("    out = np.empty", "    print('I doubled'); out = np.empty")
+    )
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[13]"))
+    run = project.pytest("matrix.yaml", "--rocmkern-target", "python", "--rocmkern-worker", "all")
+    assert run.counts["failed"] == 1 and "I doubled" in run
+
+
+def test_a_deadline_is_a_number_of_seconds(project):
+    for value in ("0", "soon"):
+        run = project.pytest(f"--rocmkern-deadline={value}")
+        assert run.status == 4 and "argument --rocmkern-deadline: invalid" in run
