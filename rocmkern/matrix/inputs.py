@@ -247,6 +247,15 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype, variant: str = "contiguous
     return _blank(shape, dtype, variant, poison=True)
 
 
+def fill_with_poison(array: np.ndarray) -> None:
+    """Fill a contiguous array with poison; integers with -1 or the largest."""
+    pattern = POISON.get(array.itemsize, {}).get(array.dtype.kind)
+    if pattern is None:
+        array.view(np.uint8).fill(0xFF)
+    else:
+        array.view(f"u{array.itemsize}").fill(pattern)
+
+
 def is_poison(array: np.ndarray) -> np.ndarray:
     """Boolean array: which elements still hold the poison bits."""
     if array.dtype.kind not in POISON.get(array.itemsize, {}):
