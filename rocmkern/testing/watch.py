@@ -19,11 +19,14 @@ from rocmkern.runtime.device import Device
 from rocmkern.runtime.lock import holds_lock
 from rocmkern.runtime.memory import DeviceMemory
 
-#: Functions that give device memory, by the binding's module.
+#: Functions and methods that give device memory, by the module of a driver's binding or of a library.
 ALLOCATORS = {
     "rocm.bindings.hip": ("hipMalloc", "hipMallocAsync", "hipMallocManaged", "hipMallocPitch", "hipExtMallocWithFlags"),
     "cuda.bindings.driver": ("cuMemAlloc", "cuMemAllocAsync", "cuMemAllocManaged", "cuMemAllocPitch"),
     "cuda.bindings.runtime": ("cudaMalloc", "cudaMallocAsync", "cudaMallocManaged", "cudaMallocPitch"),
+    # It keeps the binding's functions for itself.
+    "numba.hip.hipdrv.driver": ("NumbaHIPMemoryManager.memalloc", "HostOnlyHIPMemoryManager.memallocmanaged"),
+    "numba.cuda.cudadrv.driver": ("NumbaCUDAMemoryManager.memalloc", "HostOnlyCUDAMemoryManager.memallocmanaged"),
 }
 _DEVICE_LAYER = ("rocmkern.runtime.hip", "rocmkern.runtime.cuda")
 # A smaller part of the memory that was free may be missing: drivers take some for code and for themselves.
@@ -45,7 +48,7 @@ class DeviceWatch:
     def __init__(self, device: Device, allocators: dict[str, tuple[str, ...]] | None = None):
         self._memory = DeviceMemory.of(device)
         self._allocators = ALLOCATORS if allocators is None else allocators
-        self._restore: list[tuple[ModuleType, str, Any]] = []
+        self._restore: list[tuple[Any, str, Any]] = []
         self._without_lock: list[str] = []
         self._without_ledger: list[str] = []
 
@@ -53,15 +56,14 @@ class DeviceWatch:
         self._before = self._free_and_reserved()
         Device.on_use.append(self._used)
         for name, functions in self._allocators.items():
-            module = sys.modules.get(name)
-            for function in functions if module is not None else ():
-                self._replace(module, function)  # type: ignore[arg-type]
+            for function in functions if name in sys.modules else ():
+                self._replace(sys.modules[name], function)
         return self
 
     def __exit__(self, kind: type | None, *rest: object) -> None:
         Device.on_use.remove(self._used)
-        for module, name, function in self._restore:
-            setattr(module, name, function)
+        for owner, name, function in self._restore:
+            setattr(owner, name, function)
         if kind is None:
             self.check()
 
@@ -90,18 +92,22 @@ class DeviceWatch:
         if not holds_lock(device.info):
             self._without_lock.append(f"{device.info} by thread {threading.current_thread().name}, {_caller(2)}")
 
-    def _replace(self, module: ModuleType, name: str) -> None:
-        function: Callable[..., Any] | None = getattr(module, name, None)
+    def _replace(self, module: ModuleType, path: str) -> None:
+        *classes, name = path.split(".")
+        owner: Any = module
+        for each in classes:
+            owner = getattr(owner, each, None)
+        function: Callable[..., Any] | None = getattr(owner, name, None)
         if function is None:
             return
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             if sys._getframe(1).f_globals.get("__name__") not in _DEVICE_LAYER:
-                self._without_ledger.append(f"{name} {_caller(2)}")
+                self._without_ledger.append(f"{path} {_caller(2)}")
             return function(*args, **kwargs)
 
-        self._restore.append((module, name, function))
-        setattr(module, name, noted)
+        self._restore.append((owner, name, function))
+        setattr(owner, name, noted)
 
 
 def _caller(depth: int) -> str:
