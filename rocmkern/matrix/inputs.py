@@ -249,11 +249,11 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype, variant: str = "contiguous
 
 def fill_with_poison(array: np.ndarray) -> None:
     """Fill a contiguous array with poison; integers with -1 or the largest."""
-    pattern = POISON.get(array.itemsize, {}).get(array.dtype.kind)
+    pattern, flat = POISON.get(array.itemsize, {}).get(array.dtype.kind), array.reshape(-1)
     if pattern is None:
-        array.view(np.uint8).fill(0xFF)
+        flat.view(np.uint8).fill(0xFF)
     else:
-        array.view(f"u{array.itemsize}").fill(pattern)
+        flat.view(f"u{array.itemsize}").fill(pattern)
 
 
 def is_poison(array: np.ndarray) -> np.ndarray:

@@ -421,7 +421,7 @@ class _DeviceExporter:
 
 
 def _set_all_bits(array: np.ndarray) -> None:
-    array.view(np.uint8).fill(POISON_BYTE)
+    array.reshape(-1).view(np.uint8).fill(POISON_BYTE)
 
 
 @contextmanager

@@ -91,13 +91,13 @@ def _existing(node: Path | None) -> Path | None:
 
 
 @contextlib.contextmanager
-def _node_lock(node: Path, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+def _node_lock(node: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
     # Not filelock: it sets the mode of what it locks and may remove it, and this is a device.
     import fcntl
 
     descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,8 +113,8 @@ def _node_lock(node: Path, timeout_s: float, holder: Callable[[], str]) -> Itera
 
 
 @contextlib.contextmanager
-def _file_lock(path: Path, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
-    lock = filelock.FileLock(str(path), timeout=timeout_s, mode=0o666, thread_local=False)
+def _file_lock(path: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+    lock = filelock.FileLock(str(path), timeout=wait_s, mode=0o666, thread_local=False)
     try:
         lock.acquire()
     except filelock.Timeout:
@@ -197,11 +197,16 @@ def device_lock(
     name = lock_name(device)
     holder = Holder(directory / f"{name}.holder")
     node = device_node(device, filesystem_root)
-    if node is not None and os.access(node, os.R_OK):
-        lock = _node_lock(node, timeout_s, holder.describe)
-    else:
-        lock = _file_lock(directory / f"{name}.lock", timeout_s, holder.describe)
-    with lock:
+    end = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as stack:
+        # Who comes next waits at the device, the others behind: who has just released it cannot be first again.
+        with _file_lock(directory / f"{name}.queue", timeout_s, timeout_s, holder.describe):
+            rest = max(0.0, end - time.monotonic())
+            if node is not None and os.access(node, os.R_OK):
+                lock = _node_lock(node, rest, timeout_s, holder.describe)
+            else:
+                lock = _file_lock(directory / f"{name}.lock", rest, timeout_s, holder.describe)
+            stack.enter_context(lock)
         holder.write()
         _held.append(name)
         try:
