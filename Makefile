@@ -10,7 +10,7 @@ VENV ?= .venv
 ARGS ?=
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-LINTED := rocmkern tests examples
+LINTED := rocmkern tests examples benchmarks tools
 
 .PHONY: demo test bench lint format clean
 
@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) tools/check_device_calls.py $(LINTED)
 
 format: $(VENV)/.dev
 	$(PY) -m ruff check --fix .

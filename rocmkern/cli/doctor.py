@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ class CpuReport:
 
 
 @dataclass(frozen=True)
+class SuspectReport:
+    """A device on which work hung, and how it failed to answer now; no failure: it can be used again."""
+
+    device: str
+    since: str
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that ``rocmkern doctor`` says."""
 
@@ -81,6 +91,8 @@ class Report:
     reason: str
     targets: tuple[TargetReport, ...]
     gpu: dict[str, Any]
+    suspects: tuple[SuspectReport, ...]
+    locks: dict[str, str]
     conflict: str
     memory: tuple[MemoryReport, ...]
     cache: CacheReport
@@ -105,6 +117,7 @@ def examine() -> Report:
     from rocmkern.runtime import gpu_status
     from rocmkern.targets import NAMES, target
 
+    suspects = examine_suspects()
     gpu = gpu_status(refresh=True)
     cpu = check_cpu()
     try:
@@ -125,6 +138,8 @@ def examine() -> Report:
             "checks": list(gpu.checks),
             "devices": [asdict(device) for device in gpu.devices],
         },
+        suspects=suspects,
+        locks=examine_locks(gpu.devices),
         conflict=_conflict(),
         memory=tuple(examine_memory(device) for device in ("host", gpu.chosen) if device is not None),
         cache=examine_cache(),
@@ -144,6 +159,31 @@ def examine_target(name: str) -> TargetReport:
             return TargetReport(name, True, target().arch)
     except Exception as error:
         return TargetReport(name, False, _words(error), install)
+
+
+def examine_suspects() -> tuple[SuspectReport, ...]:
+    """Let every suspect device of this machine work; one that answers may be used again."""
+    from rocmkern.runtime.suspect import look_again, suspicions
+
+    try:
+        return tuple(SuspectReport(str(s.device), s.reason, look_again(s) or "") for s in suspicions())
+    except Exception as error:
+        return (SuspectReport("unknown", "the marks cannot be read", _words(error)),)
+
+
+def examine_locks(devices: Iterable[Any]) -> dict[str, str]:
+    """Who holds which of these devices (`DeviceInfo`) now."""
+    from rocmkern.runtime.lock import holder_of
+
+    holders = {}
+    for device in devices:
+        try:
+            holder = holder_of(device)
+        except Exception as error:
+            holder = _words(error)
+        if holder is not None:
+            holders[str(device)] = holder
+    return holders
 
 
 def examine_memory(device: Any) -> MemoryReport:
@@ -216,6 +256,10 @@ def describe(report: Report) -> list[str]:
         f"  found   {each['name']} ({each['kind']}, {_size_text(each['total'])})" for each in report.gpu["devices"]
     ]
     lines += [f"  check   {check}" for check in report.gpu["checks"]]
+    for suspect in report.suspects:
+        verdict = f"does not answer: {suspect.failure}" if suspect.failure else "answers again, and can be used"
+        lines += [f"suspect   {suspect.device}: {suspect.since}", f"  now     it {verdict}"]
+    lines += [f"lock      {device}: {holder} holds it" for device, holder in report.locks.items()]
     if report.conflict:
         lines.append(f"conflict  {report.conflict}")
     for memory in report.memory:

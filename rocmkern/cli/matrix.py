@@ -7,11 +7,13 @@
     rocmkern matrix validate                read the file; a mistake is an error with its position; with
                                             --results FILE ..., a bound far above what was measured is one
     rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix isolate [PATTERN ...]   does a case give the same bits alone, in any order and in dirty memory?
     rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
 
-A PATTERN is an id, an id with * and ?, or a part of one: "phi2", "*d80*bf16*". The exit status is 1 if a case fails, or
-a fault is not caught. Without --matrix it is the matrix.yaml of this directory, else the one of this library.
+A PATTERN is an id, an id with * and ?, or a part of one: "phi2", "*d80*bf16*". The exit status is 1 if a case fails, a
+fault is not caught, or the bits of a case depend on what ran before. Without --matrix it is the matrix.yaml of this
+directory, else the one of this library.
 """
 
 from __future__ import annotations
@@ -77,6 +79,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("results", type=Path, metavar="RUN", help="file of a later run")
     compare.add_argument("--effect", type=float, metavar="SHARE", help="smallest difference of medians (default: 0.05)")
     compare.set_defaults(action=_compare)
+    isolation = add("isolate", _isolate, "find cases whose bits depend on what ran before them")
+    isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
+    isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+    isolation.add_argument("--json", action="store_true", help='print {"outcomes": {WAY: {ID: hashes or a text}}}')
+    isolation.add_argument("--smallest", action="store_true", help="one case for each operation and dtype")
+    isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
+    isolation.add_argument(
+        "--ways", default="alone,file,random,dirty", help="separated by commas (default: %(default)s)"
+    )
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
@@ -226,6 +237,41 @@ def _compare(arguments: argparse.Namespace) -> int:
     comparison = compare_runs(*runs) if arguments.effect is None else compare_runs(*runs, arguments.effect)
     print("\n".join(comparison.lines()))
     return 1 if comparison.regressions else 0
+
+
+def _isolate(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.testing.jobs import on_device
+
+    # A GPU is not opened here before the cases have run alone, each in a process that opens it.
+    target = arguments.target or _target(arguments)
+    cases = [case for case in _matching(_cases(arguments), arguments.patterns or ["*"]) if case.category == "quick"]
+    ways = [way.strip() for way in arguments.ways.split(",") if way.strip()]
+    found = isolate(
+        smallest(cases) if arguments.smallest else cases,
+        target,
+        seed=arguments.seed,
+        ways=ways,
+        holding=on_device,
+        note=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    failed, different = found.failed(), found.different()
+    if arguments.json:
+        print(json.dumps({"target": target, "outcomes": found.outcomes}))
+        return 1 if failed or different else 0
+    for case, text in failed.items():
+        print(f"FAILED   {case}: {text}")
+    for case, outcomes in different.items():
+        shown = (
+            f"{way} {'failed' if isinstance(o, str) else ' '.join(d[:12] for d in o)}" for way, o in outcomes.items()
+        )
+        print(f"DEPENDS  {case}: {', '.join(shown)}")
+    count = len(next(iter(found.outcomes.values()), {}))
+    print(
+        f"{count} cases on {target}, {', '.join(found.outcomes)} (seed {arguments.seed}): "
+        f"{len(different)} depend on what ran before, {len(failed)} fail"
+    )
+    return 1 if failed or different else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -63,6 +63,8 @@ class RowFacts:
         ``"quick"``, ``"full"`` or ``"benchmark"``.
     file, line : str, int
         Where the row stands.
+    deadline_s : float or None
+        Seconds that a case may take in the worker process of a test run; None: the run's.
     """
 
     operation: Operation
@@ -83,6 +85,7 @@ class RowFacts:
     peers: tuple[str, ...]
     bars: Mapping[str, float]
     warm: bool
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -308,6 +311,7 @@ class _RowExpansion:
             peers=tuple(row.peers or ()),
             bars=row.bars or {},
             warm=bool(row.warm),
+            deadline_s=self._setting("deadline_s"),
         )
 
     def _check_errors(self) -> None:

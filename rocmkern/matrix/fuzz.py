@@ -6,7 +6,7 @@ ready to be put into the table, so that it is a test from then on. The same numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import yaml
@@ -31,6 +31,8 @@ class FuzzFailure(AssertionError):
 
     Attributes
     ----------
+    operation : str
+        Whose row it is.
     row : dict
         The smallest one that was found.
     error : Exception
@@ -38,8 +40,11 @@ class FuzzFailure(AssertionError):
     """
 
     def __init__(self, operation: str, row: Mapping[str, Any], error: Exception):
-        self.row, self.error = dict(row), error
+        self.operation, self.row, self.error = operation, dict(row), error
         super().__init__(f"{describe(operation, row)}\n\n{type(error).__name__}: {error}")
+
+    def __reduce__(self):
+        return type(self), (self.operation, self.row, self.error)
 
 
 def describe(operation: str, row: Mapping[str, Any]) -> str:
@@ -48,7 +53,13 @@ def describe(operation: str, row: Mapping[str, Any]) -> str:
     return f"  found_by_fuzzing:\n    why: found by fuzzing\n    operation: {operation}\n    rows:\n      - {line}"
 
 
-def fuzz(document: Document, operation: Operation, target: str, examples: int) -> int:
+def fuzz(
+    document: Document,
+    operation: Operation,
+    target: str,
+    examples: int,
+    before_row: Callable[[], None] = lambda: None,
+) -> int:
     """Run drawn rows of an operation on a target.
 
     Parameters
@@ -60,6 +71,8 @@ def fuzz(document: Document, operation: Operation, target: str, examples: int) -
     target : str
     examples : int
         How many rows are drawn.
+    before_row : callable
+        Called before each of them.
 
     Returns
     -------
@@ -83,6 +96,7 @@ def fuzz(document: Document, operation: Operation, target: str, examples: int) -
     @hypothesis.given(rows(operation))
     def check(row: dict[str, Any]) -> None:
         nonlocal ran
+        before_row()
         (case,) = expand(_with_row(document, operation, row))
         try:
             run_case(case, target)

@@ -251,12 +251,29 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype, variant: str = "contiguous
     return _blank(shape, dtype, variant, poison=True)
 
 
+def fill_with_poison(array: np.ndarray) -> None:
+    """Fill a contiguous array with poison; integers with -1 or the largest."""
+    pattern, flat = POISON.get(array.itemsize, {}).get(array.dtype.kind), array.reshape(-1)
+    if pattern is None:
+        flat.view(np.uint8).fill(0xFF)
+    else:
+        flat.view(f"u{array.itemsize}").fill(pattern)
+
+
 def is_poison(array: np.ndarray) -> np.ndarray:
     """Boolean array: which elements still hold the poison bits."""
     if array.dtype.kind not in POISON.get(array.itemsize, {}):
         return np.zeros(array.shape, bool)
     bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return bits == POISON[array.itemsize][array.dtype.kind]
+
+
+def is_poison_of_runtime(array: np.ndarray) -> np.ndarray:
+    """Boolean array: which floats have all bits set, as new buffers of the runtime have, and the NaN around inputs."""
+    if array.dtype.kind not in POISON.get(array.itemsize, {}):
+        return np.zeros(array.shape, bool)
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return bits == np.iinfo(bits.dtype).max
 
 
 def owner(array: np.ndarray) -> np.ndarray:

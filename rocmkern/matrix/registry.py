@@ -317,13 +317,17 @@ class Fault:
         Changes of kernels.
     replace : dict
         Tile operations by name, and functions that make the wrong one from the right one.
+    patches : dict
+        The same for functions of the runtime, named ``"package.module:Class.method"``. Such a fault is looked for by
+        the checks of the runtime (`rocmkern.matrix.faults.runtime`), not by rows.
     """
 
     name: str
     description: str
-    operations: tuple[str, ...]
+    operations: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
     replace: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
+    patches: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(default_factory=dict)
 
 
 class Registry:

@@ -125,19 +125,16 @@ def labels_of(cases: Iterable[Case]) -> dict[str, dict[str, str]]:
     return {case.operation.name: {dim.name: dim.label for dim in case.operation.dims} for case in cases}
 
 
-def environment_of(targets: Iterable[str], label: str, emulated: bool) -> Environment:
+def environment_of(devices: dict[str, Device], label: str) -> Environment:
     """This machine, as far as it concerns these targets.
 
     Parameters
     ----------
-    targets : iterable of str
-        Those that cases ran on.
+    devices : dict of str to Device
+        The targets that cases ran on, see `device_of`.
     label : str
         Name of the run in reports; empty: the devices'.
-    emulated : bool
-        GPU targets are emulated.
     """
-    devices = {target: _device(target, emulated) for target in targets}
     names = ", ".join(dict.fromkeys(device.name for device in devices.values()))
     return Environment(
         label=label or names or platform.node(),
@@ -149,7 +146,8 @@ def environment_of(targets: Iterable[str], label: str, emulated: bool) -> Enviro
     )
 
 
-def _device(target: str, emulated: bool) -> Device:
+def device_of(target: str, emulated: bool) -> Device:
+    """What a target is on this machine; a GPU is opened in this process. `emulated` is said of GPUs."""
     import rocmkern
 
     with rocmkern.using(target):

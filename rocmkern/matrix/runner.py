@@ -5,15 +5,19 @@
 * the same call twice gives the same bits;
 * inputs, and the buffers around them, are unchanged to the byte;
 * on a GPU, arrays in device memory give such results too, and a second call on others, by a plan, the same bits;
+* the guard bands of every buffer of the runtime are as they were, after each launch;
 * nothing is left in the ledger of buffers.
 
 A row with ``expect_error`` must raise that error, name that argument, and write nothing.
+
+What goes wrong in a kernel is found after the call, so a failure names the kernels that were launched up to then.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +27,7 @@ from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.expand import Case, error_type
 from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare
+from rocmkern.runtime.errors import GuardBandError
 
 
 class CaseFailure(AssertionError):
@@ -32,14 +37,29 @@ class CaseFailure(AssertionError):
     ----------
     check : str
         Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
-        ``inputs``, ``ledger``, ``error``, ``speed`` or ``known_failure``.
+        ``inputs``, ``device``, ``ledger``, ``lock``, ``error``, ``speed`` or ``known_failure``.
     comparisons : tuple of Comparison
         What was measured, as far as it was.
+    kernels : tuple of str
+        The kernels that were launched before, each once; the last one launched comes last.
     """
 
-    def __init__(self, check: str, message: str, comparisons: tuple[Comparison, ...] = ()):
+    def __init__(
+        self,
+        check: str,
+        message: str,
+        comparisons: tuple[Comparison, ...] = (),
+        kernels: tuple[str, ...] = (),
+    ):
         super().__init__(message)
-        self.check, self.comparisons = check, comparisons
+        self.check, self.comparisons, self.kernels = check, comparisons, kernels
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\nkernels launched: {', '.join(self.kernels)}" if self.kernels else message
+
+    def __reduce__(self):
+        return type(self), (self.check, self.args[0], self.comparisons, self.kernels)
 
 
 @dataclass(frozen=True)
@@ -52,11 +72,14 @@ class CaseResult:
         Which case, where.
     comparisons : tuple of Comparison
         One per output.
+    digests : tuple of str
+        A hash of the bits of each output: equal where the bits are.
     """
 
     case: str
     target: str
     comparisons: tuple[Comparison, ...] = field(default=())
+    digests: tuple[str, ...] = field(default=())
 
     def record(self) -> dict[str, Any]:
         """Plain data for reports: what was measured of each output."""
@@ -78,7 +101,7 @@ def reproduce(case: Case, target: str) -> str:
     )
 
 
-def run_case(case: Case, target: str) -> CaseResult:
+def run_case(case: Case, target: str, *, poison: bool = True) -> CaseResult:
     """Run a case and check everything that must hold.
 
     Parameters
@@ -86,27 +109,57 @@ def run_case(case: Case, target: str) -> CaseResult:
     case : Case
     target : str
         ``"python"``, ``"cpu"``, ``"hip"`` or ``"cuda"``.
+    poison : bool
+        Fill new results and buffers with NaN and put guard bands around buffers; without it, memory is handed out as
+        it lies in the pool.
 
     Raises
     ------
     CaseFailure
         Something does not hold.
     """
-    with on_target(target):
-        if case.facts.expect_error is not None:
-            _check_error(case)
-            return CaseResult(case.id, target)
-        return CaseResult(case.id, target, _check_call(case))
+    with on_target(target, poison) as launched:
+        try:
+            if case.facts.expect_error is not None:
+                _check_error(case)
+                return CaseResult(case.id, target)
+            return CaseResult(case.id, target, *_check_call(case))
+        except CaseFailure as failure:
+            # Each once, where it was launched last.
+            failure.kernels = tuple(reversed(dict.fromkeys(reversed(launched))))
+            raise
 
 
 @contextmanager
-def on_target(target: str) -> Iterator[None]:
-    """Choose the target and have new results filled with NaN before a kernel writes them."""
+def on_target(target: str, poison: bool) -> Iterator[list[str]]:
+    """Choose the target, and let what goes wrong show; gives the list of the kernels that are launched.
+
+    With `poison`, new results and buffers are filled with NaN, and buffers have guard bands, which are looked at after
+    each launch.
+    """
     import rocmkern
     from rocmkern.ops import _arrays
+    from rocmkern.runtime.manager import default_manager
+    from rocmkern.runtime.settings import MemorySettings
+    from rocmkern.targets import current_target
+    from rocmkern.targets.launches import Watcher, watching
 
-    with rocmkern.use(target), _arrays.poison_outputs():
-        yield
+    launched: list[str] = []
+    with rocmkern.use(target), _arrays.poison_outputs(_inputs.fill_with_poison) if poison else nullcontext():
+        manager = default_manager(current_target().device)
+        before, manager.settings = manager.settings, MemorySettings(poison=poison, guard=poison)
+
+        def look_at_guards(kernel: str) -> None:
+            try:
+                manager.check_guards(kernel)
+            except GuardBandError as error:
+                raise CaseFailure("outside", str(error)) from error
+
+        try:
+            with watching(Watcher(before=launched.append, after=look_at_guards)):
+                yield launched
+        finally:
+            manager.settings = before
 
 
 def live_buffers() -> int:
@@ -150,7 +203,7 @@ def compare_outputs(case: Case, call: Call, outputs: tuple[np.ndarray, ...]) -> 
     )
 
 
-def _check_call(case: Case) -> tuple[Comparison, ...]:
+def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     call = _inputs.make_call(case)
     function = resolve(case.operation.function)
     before, live = _snapshot(call.arguments), live_buffers()
@@ -174,7 +227,7 @@ def _check_call(case: Case) -> tuple[Comparison, ...]:
     del again
     if live_buffers() > live:
         raise CaseFailure("ledger", f"{live_buffers() - live} buffers are alive after the call", comparisons)
-    return comparisons
+    return comparisons, tuple(hashlib.sha256(out.tobytes()).hexdigest() for out in outputs)
 
 
 def _check_types(case: Case, call: Call, outputs: tuple[Any, ...]) -> None:
@@ -190,10 +243,16 @@ def _check_types(case: Case, call: Call, outputs: tuple[Any, ...]) -> None:
 
 
 def _check_written(name: str, out: np.ndarray) -> None:
-    untouched = _inputs.is_poison(out)
+    from rocmkern.targets import current_target
+
+    untouched, alternative = _inputs.is_poison(out), ""
+    if current_target().device is not None and not untouched.any():
+        # A GPU writes to buffers of the runtime, whose poison is also what lies around the inputs.
+        untouched, alternative = _inputs.is_poison_of_runtime(out), " (or were computed from memory beside an input)"
     if untouched.any():
         first = tuple(int(part) for part in np.argwhere(untouched)[0])
-        raise CaseFailure("unwritten", f"output {name}: {untouched.sum()} elements were not written, first {first}")
+        message = f"output {name}: {untouched.sum()} elements were not written{alternative}, first {first}"
+        raise CaseFailure("unwritten", message)
 
 
 def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np.ndarray, ...]:
@@ -207,7 +266,10 @@ def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np
     for output, out, surroundings in zip(case.operation.outputs_of(case.features), given, around, strict=True):
         _check_written(output.name, out)
         if not surroundings.unchanged():
-            raise CaseFailure("outside", f"output {output.name}: memory beside the array given with out= was written")
+            where = surroundings.describe()
+            raise CaseFailure(
+                "outside", f"output {output.name}: memory beside the array given with out= was written, {where}"
+            )
     return given
 
 
@@ -236,6 +298,19 @@ class _Surroundings:
 
     def unchanged(self) -> bool:
         return bool((self.buffer[self.mask] == self.before).all())
+
+    def describe(self) -> str:
+        """How many bytes changed, and how near to the view the nearest one is."""
+        changed = np.flatnonzero(self.mask)[self.buffer[self.mask] != self.before]
+        own = np.flatnonzero(~self.mask)
+        if not own.size:
+            return f"{changed.size} bytes"
+        before, behind = changed[changed < own[0]], changed[changed > own[-1]]
+        if before.size:
+            return f"{changed.size} bytes, the nearest {own[0] - before[-1]} bytes before its start"
+        if behind.size:
+            return f"{changed.size} bytes, the nearest {behind[0] - own[-1] - 1} bytes past its end"
+        return f"{changed.size} bytes between its elements"
 
 
 def _check_same(
@@ -276,6 +351,11 @@ def _check_device_memory(case: Case, call: Call, function: Callable[..., Any]) -
             given = tuple(tensor(np.array(out)) for out in _as_tuple(_poisoned_outputs(case, call)))
             function(**arguments, out=given if len(given) > 1 else given[0])
             results.append(tuple(out.to_numpy() for out in given))
+            for name, x in call.arguments.items():
+                if isinstance(x, np.ndarray) and not _same_bits(arguments[name].to_numpy(), x):
+                    raise CaseFailure("inputs", f"a call on arrays in device memory changed {name}")
+            for output, out in zip(case.operation.outputs_of(case.features), results[-1], strict=True):
+                _check_written(output.name, out)
     first, second = results
     comparisons = compare_outputs(case, call, first)
     if not all(comparison.ok for comparison in comparisons):

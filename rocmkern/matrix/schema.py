@@ -178,6 +178,7 @@ class Settings(Model):
     memory: Annotated[list[Memory], Field(min_length=1)] | None = None
     tolerance: Tolerance | None = None
     targets: Targets | None = None
+    deadline_s: Positive | None = None
 
 
 class Row(Settings):

@@ -39,7 +39,7 @@ _TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 
-_poison = False
+_poison: Callable[[np.ndarray], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -353,8 +353,8 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         source = array = np.empty(shape, dtype)
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
-    if _poison:
-        array.fill(np.nan if array.dtype in FLOATS else POISON_BYTE)
+    if _poison is not None and array.size:
+        _poison(array)
     return Operand(name, array, source, HOST if like is None else like.place)
 
 
@@ -375,7 +375,7 @@ def new_result(
 ) -> tuple[Any, Any]:
     """A new `DeviceTensor` that `stream` writes, and the caller's object of it: of a library with ``from_dlpack``."""
     tensor = manager.empty(shape, dtype, uninitialized=True, stream=stream)
-    if _poison and tensor.nbytes:
+    if _poison is not None and tensor.nbytes:
         tensor.device.fill(tensor.data_ptr, tensor.nbytes, POISON_BYTE, stream)
     return tensor, tensor if library is None else library.from_dlpack(_DeviceExporter(tensor))
 
@@ -420,11 +420,21 @@ class _DeviceExporter:
         return self._tensor.__dlpack__(stream=-1, max_version=max_version)
 
 
+def _set_all_bits(array: np.ndarray) -> None:
+    array.reshape(-1).view(np.uint8).fill(POISON_BYTE)
+
+
 @contextmanager
-def poison_outputs() -> Iterator[None]:
-    """Fill new results with NaN, so that an element that a kernel does not write shows. For tests; not per thread."""
+def poison_outputs(fill: Callable[[np.ndarray], None] = _set_all_bits) -> Iterator[None]:
+    """Fill new results with NaN, so that an element that a kernel does not write shows. For tests; not per thread.
+
+    Parameters
+    ----------
+    fill : callable
+        Fills new arrays in host memory; default: all bits set, which is how those in device memory are filled.
+    """
     global _poison
-    before, _poison = _poison, True
+    before, _poison = _poison, fill
     try:
         yield
     finally:

@@ -74,9 +74,13 @@ class CudaDevice(GpuDevice):
         return result[1] if len(result) == 2 else result[1:]
 
     def current(self) -> AbstractContextManager[None]:
+        for watcher in self.on_use:
+            watcher(self)
         return _Current(self)
 
     def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        for watcher in self.on_use:
+            watcher(self)
         # Without a context manager: it would take longer than the calls of the driver.
         status, context = driver.cuCtxGetCurrent()
         if not status and int(context) == self.context_handle:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rocmkern.runtime.cap import Reading
 
@@ -81,6 +81,9 @@ class Device(ABC):
     info: DeviceInfo
     host_accessible: bool = False
     free_memory_is_ours: bool = True
+
+    on_use: ClassVar[list[Callable[[Device], None]]] = []
+    """Called with a GPU before it is used; a test run notes uses without the device's lock."""
 
     @property
     def kind(self) -> str:

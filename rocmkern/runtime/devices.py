@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 
-from rocmkern.runtime import probe_child
+from rocmkern.runtime import probe_child, suspect
 from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
@@ -143,15 +143,20 @@ def _open(info: DeviceInfo) -> Device:
     key = info.kind, info.pci_id or info.index
     with _opening:
         if key not in _opened:
-            if info.kind == "hip":
-                from rocmkern.runtime.hip import HipDevice
-
-                _opened[key] = HipDevice(info)
-            else:
-                from rocmkern.runtime.cuda import CudaDevice
-
-                _opened[key] = CudaDevice(info)
+            suspect.check(info)
+            _opened[key] = make_device(info)
         return _opened[key]
+
+
+def make_device(info: DeviceInfo) -> Device:
+    """Make the object of a GPU anew; everybody but a process that only looks at it wants `open_device`."""
+    if info.kind == "hip":
+        from rocmkern.runtime.hip import HipDevice
+
+        return HipDevice(info)
+    from rocmkern.runtime.cuda import CudaDevice
+
+    return CudaDevice(info)
 
 
 def _index_at(kind: str, address: int) -> int | None:

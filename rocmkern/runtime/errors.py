@@ -99,6 +99,10 @@ class DeadlineError(RocmkernError, TimeoutError):
     """Work on a stream did not finish before its deadline; the message names the operation that is stuck."""
 
 
+class LockTimeoutError(DeadlineError):
+    """The lock of a device was not free in time; the message says who holds it. The device may be well."""
+
+
 class LeakError(RocmkernError, AssertionError):
     """Buffers are still alive, or the driver reports less free memory than before."""
 

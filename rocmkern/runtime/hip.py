@@ -75,6 +75,8 @@ class HipDevice(GpuDevice):
         return result[1] if len(result) == 2 else result[1:]
 
     def current(self) -> AbstractContextManager[None]:
+        for watcher in self.on_use:
+            watcher(self)
         return _Current(self)
 
     # Memory

@@ -18,10 +18,12 @@ from pathlib import Path
 import filelock
 
 from rocmkern.runtime.device import DeviceInfo
-from rocmkern.runtime.errors import DeadlineError, TargetError
+from rocmkern.runtime.errors import LockTimeoutError, TargetError
 
 DEFAULT_TIMEOUT_S = 600.0
 _POLL_S = 0.05
+# Names of the locks that this process holds.
+_held: list[str] = []
 
 
 def lock_directory(candidates: list[Path] | None = None) -> Path:
@@ -89,20 +91,20 @@ def _existing(node: Path | None) -> Path | None:
 
 
 @contextlib.contextmanager
-def _node_lock(node: Path, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+def _node_lock(node: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
     # Not filelock: it sets the mode of what it locks and may remove it, and this is a device.
     import fcntl
 
     descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise DeadlineError(_timeout_message(str(node), timeout_s, holder())) from None
+                    raise LockTimeoutError(_timeout_message(str(node), timeout_s, holder())) from None
                 time.sleep(_POLL_S)
         yield
     finally:
@@ -111,12 +113,12 @@ def _node_lock(node: Path, timeout_s: float, holder: Callable[[], str]) -> Itera
 
 
 @contextlib.contextmanager
-def _file_lock(path: Path, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
-    lock = filelock.FileLock(str(path), timeout=timeout_s, mode=0o666, thread_local=False)
+def _file_lock(path: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+    lock = filelock.FileLock(str(path), timeout=wait_s, mode=0o666, thread_local=False)
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise DeadlineError(_timeout_message(str(path), timeout_s, holder())) from None
+        raise LockTimeoutError(_timeout_message(str(path), timeout_s, holder())) from None
     try:
         yield
     finally:
@@ -186,7 +188,7 @@ def device_lock(
 
     Raises
     ------
-    DeadlineError
+    LockTimeoutError
         If the lock was not free in time; the message says who holds it.
     TargetError
         If there is neither a device node nor a directory that can be written.
@@ -195,13 +197,35 @@ def device_lock(
     name = lock_name(device)
     holder = Holder(directory / f"{name}.holder")
     node = device_node(device, filesystem_root)
-    if node is not None and os.access(node, os.R_OK):
-        lock = _node_lock(node, timeout_s, holder.describe)
-    else:
-        lock = _file_lock(directory / f"{name}.lock", timeout_s, holder.describe)
-    with lock:
+    end = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as stack:
+        # Who comes next waits at the device, the others behind: who has just released it cannot be first again.
+        with _file_lock(directory / f"{name}.queue", timeout_s, timeout_s, holder.describe):
+            rest = max(0.0, end - time.monotonic())
+            if node is not None and os.access(node, os.R_OK):
+                lock = _node_lock(node, rest, timeout_s, holder.describe)
+            else:
+                lock = _file_lock(directory / f"{name}.lock", rest, timeout_s, holder.describe)
+            stack.enter_context(lock)
         holder.write()
+        _held.append(name)
         try:
             yield
         finally:
+            _held.remove(name)
             holder.clear()
+
+
+def holds_lock(device: DeviceInfo) -> bool:
+    """Return whether this process holds a device at the moment."""
+    return lock_name(device) in _held
+
+
+def holder_of(device: DeviceInfo, *, directory: Path | None = None, filesystem_root: Path | str = "/") -> str | None:
+    """Return who holds a device now, in words; None if nobody does. The lock itself is asked, for a moment."""
+    directory = lock_directory() if directory is None else directory
+    try:
+        with device_lock(device, timeout_s=0, directory=directory, filesystem_root=filesystem_root):
+            return None
+    except LockTimeoutError:
+        return Holder(directory / f"{lock_name(device)}.holder").describe()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rocmkern.runtime import suspect
 from rocmkern.runtime.choice import VARIABLE as DEVICE_VARIABLE
 from rocmkern.runtime.choice import choose_device
 from rocmkern.runtime.device import DeviceInfo
@@ -358,12 +359,23 @@ def gpu_status(*, refresh: bool = False) -> GpuStatus:
     with _found_lock:
         if refresh or key not in _found:
             try:
-                _found[key] = probe(refresh=refresh)
+                _found[key] = _unless_suspect(probe(refresh=refresh))
             except Exception as error:
                 # Asked while a program starts: whatever is wrong here must not end it.
                 reason = f"the probe itself failed: {type(error).__name__}: {error}"
                 _found[key] = GpuStatus(False, reason, _CHECKS_ANY)
         return _found[key]
+
+
+def _unless_suspect(status: GpuStatus) -> GpuStatus:
+    """The same, or that its device is not to be used because work hung on it."""
+    if status.chosen is None:
+        return status
+    try:
+        suspect.check(status.chosen)
+    except DeviceUnavailableError as error:
+        return GpuStatus(False, str(error), _CHECKS[status.chosen.kind], status.devices)
+    return status
 
 
 def gpu_available() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import cache, source
+from rocmkern.targets import cache, launches, source
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import pack
 from rocmkern.tile import api
@@ -104,6 +104,13 @@ class CpuTarget:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
         words = np.array(pack(kernel, args), np.int64)
+        if launches.watched():
+            with launches.launching(kernel.__name__):
+                self._run(run, grid, words)
+        else:
+            self._run(run, grid, words)
+
+    def _run(self, run: Callable, grid: Sequence[int], words: np.ndarray) -> None:
         nx, ny, nz = grid
         total = nx * ny * nz
         if self.threads == 1 or total == 1:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import cache, source
+from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
 from rocmkern.tile import api
 
@@ -53,10 +54,16 @@ class LoadedVariant(ABC):
         Number of launch words.
     end, more, nbytes : int
         See `ParameterBuffer`.
+
+    Attributes
+    ----------
+    kernel_name : str
+        The kernel function's name, without what the compiler makes of it.
     """
 
     def __init__(self, title: str, count: int, end: int, more: int = 0, nbytes: int = 0):
         self._title, self._count, self._layout = title, count, (count, end, more, nbytes)
+        self.kernel_name = title
         self._parameters = ThreadParameters(*self._layout)
 
     def takes(self, words: Sequence[int]) -> bool:
@@ -77,7 +84,8 @@ class LoadedVariant(ABC):
         if len(words) != self._count:
             raise TargetError(f"kernel {self._title} takes {self._count} launch words, got {len(words)}")
         parameters.fill(*words)
-        return PreparedLaunch(parameters, self._call(grid, stream, parameters), self._fail)
+        start = announced(self.kernel_name, self._call(grid, stream, parameters))
+        return PreparedLaunch(parameters, start, self._fail)
 
     @abstractmethod
     def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
@@ -168,7 +176,9 @@ class GpuTarget(ABC):
         key = (kernel, cfg, dtypes)
         with self._compiling:
             if key not in self._variants:
-                self._variants[key] = self.load(self._compiled(kernel, cfg, dtypes))
+                variant = self.load(self._compiled(kernel, cfg, dtypes))
+                variant.kernel_name = kernel.__name__
+                self._variants[key] = variant
                 gc.collect()  # as on the cpu target: numba's reference cycles keep the callers' arrays alive
             return self._variants[key]
 

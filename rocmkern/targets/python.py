@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.targets.launches import launching
 from rocmkern.tile import api
 
 
@@ -23,7 +24,7 @@ class PythonTarget:
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""
         # Infinities and NaN are data here, as on the machine targets: no warnings about them.
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), launching(kernel.__name__):
             for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
                 api.set_block((x, y, z))
                 kernel(cfg, *args)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
 import pytest
 
 from rocmkern.runtime.errors import RocmkernError
-from rocmkern.targets import NAMES
+from rocmkern.targets import GPU_TARGETS, NAMES
 
 # Under test the shared manager may hold this share more or less of the driver's free memory at the end than before.
 LEAK_PERCENT = 5
@@ -24,7 +24,21 @@ def usable_targets() -> tuple[str, ...]:
 
 @cache
 def target_reason(target: str) -> str | None:
-    """Why a target cannot be used here, or None."""
+    """Why a target cannot be used here, or None. A GPU is opened in the worker process only."""
+    if target not in GPU_TARGETS:
+        return reason_here(target)
+    from rocmkern.runtime.probe import check_driver
+    from rocmkern.testing import worker
+
+    try:
+        check_driver(target)
+        return worker.shared_worker().call(f"{__name__}:reason_here", target, what=f"opening {target}")
+    except RocmkernError as error:
+        return str(error)
+
+
+def reason_here(target: str) -> str | None:
+    """Why a target cannot be used in this process, or None."""
     import rocmkern
 
     try:
@@ -60,29 +74,52 @@ def gpu_reason() -> str | None:
 
 def device_lines() -> list[str]:
     """Lines of the header: the GPU with its memory, or why there is none and what to check."""
-    from rocmkern.runtime.manager import default_manager
     from rocmkern.runtime.probe import gpu_status
+    from rocmkern.testing import worker
 
     status = gpu_status()
     if status.chosen is None:
         checks = [f"  check {number}: {check}" for number, check in enumerate(status.checks, 1)]
         return [f"rocmkern device: no GPU: {status.reason}", *checks]
-    manager = default_manager(status.chosen.kind)
+    if status.chosen.kind not in GPU_TARGETS:
+        return [f"rocmkern device: {status.chosen}; {memory_here(status.chosen.kind)}"]
+    try:
+        kind = status.chosen.kind
+        memory = worker.shared_worker().call(f"{__name__}:memory_here", kind, what=f"opening {kind}")
+    except RocmkernError as error:
+        memory = f"cannot be used: {error}"
+    return [f"rocmkern device: {status.chosen}; {memory}"]
+
+
+def memory_here(kind: str) -> str:
+    """Memory of the device of a kind, which is opened in this process."""
+    from rocmkern.runtime.manager import default_manager
+
+    manager = default_manager(kind)
     stats = manager.memory_stats()
-    return [
-        f"rocmkern device: {status.chosen}; total {stats.total / GIB:.1f} GiB, free {stats.free / GIB:.1f} GiB, "
+    return (
+        f"total {stats.total / GIB:.1f} GiB, free {stats.free / GIB:.1f} GiB, "
         f"safe limit {manager.safe_alloc_size() / GIB:.1f} GiB"
-    ]
+    )
 
 
 @contextmanager
 def device_lock(kind: str) -> Iterator[Any]:
-    """Hold the lock of the GPU that ``"hip"`` or ``"cuda"`` stands for, so that others wait; gives its `Device`."""
-    from rocmkern.runtime import lock
+    """Hold the lock of the GPU that ``"hip"`` or ``"cuda"`` stands for, so that others wait; gives its `Device`.
+
+    A device that is suspect is refused.
+    """
+    from rocmkern.runtime import lock, suspect
     from rocmkern.runtime.devices import open_device
+    from rocmkern.testing import worker
 
     device = open_device(kind)
-    with lock.device_lock(device.info):
+    worker.using_device(device.info)
+    with ExitStack() as held:
+        with worker.waiting():
+            held.enter_context(lock.device_lock(device.info))
+        # Who held it before us may have found that it hangs.
+        suspect.check(device.info)
         yield device
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce, run_case
-from rocmkern.matrix.fuzz import FuzzFailure, fuzz
+from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce
+from rocmkern.matrix.fuzz import FuzzFailure
+from rocmkern.runtime.errors import DeviceUnavailableError
 from rocmkern.targets import GPU_TARGETS
-from rocmkern.testing import bench
-from rocmkern.testing.devices import chosen_targets, device_lock, target_reason
+from rocmkern.testing import bench, jobs
+from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
+from rocmkern.testing.worker import WorkerError
 
 MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
 
@@ -50,7 +51,8 @@ def _item(parent: MatrixFile, case: Case, target: str) -> pytest.Item:
     if case.category == "benchmark":
         item = BenchmarkItem.from_parent(parent, name=name, callobj=_benchmark_function(case, target))
         if parent.config.pluginmanager.has_plugin("benchmark"):
-            item.add_marker(pytest.mark.benchmark(group=case.operation.name))
+            replayed = {"timer": jobs.Replay()} if jobs.in_worker(parent.config, target) else {}
+            item.add_marker(pytest.mark.benchmark(group=case.operation.name, **replayed))
     else:
         item = CaseItem.from_parent(parent, name=name)
     item.case, item.target = case, target
@@ -85,8 +87,10 @@ class _Common(pytest.Item):
         head = f"{self.case.id} on {self.target} ({facts.file}:{facts.line}): {facts.why}"
         if isinstance(excinfo.value, CaseFailure):
             return f"{head}\ncheck {excinfo.value.check} failed:\n{excinfo.value}\n\n{recipe}"
-        if isinstance(excinfo.value, MatrixError):
+        if isinstance(excinfo.value, (MatrixError, DeviceUnavailableError)):
             return f"{head}\n{excinfo.value}"
+        if isinstance(excinfo.value, WorkerError):
+            return f"{head}\n{excinfo.value}\n\n{recipe}"
         self.add_report_section("call", "case", f"{head}\n{recipe}")
         return super().repr_failure(excinfo)
 
@@ -95,12 +99,11 @@ class CaseItem(_Common):
     """One case on one target: everything that must hold of a call, or that it fails as a rule says."""
 
     def runtest(self) -> None:
-        """Run the case; a case on a GPU holds the lock of its device."""
+        """Run the case, here or in the worker process."""
         self.skip_unless_usable()
         known = self.case.known_failure(self.target)
         try:
-            with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
-                result = run_case(self.case, self.target)
+            record = jobs.do_case(self, self.case, self.target)
         except Exception as error:
             if known is None:
                 raise
@@ -112,7 +115,7 @@ class CaseItem(_Common):
         if known is not None:
             message = f"passes, but {known.cases!r} says that it fails: {known.issue}; remove that rule"
             raise CaseFailure("known_failure", message)
-        self.user_properties.append((PROPERTY, result.record()))
+        self.user_properties.append((PROPERTY, record))
 
 
 class FuzzItem(pytest.Item):
@@ -134,14 +137,15 @@ class FuzzItem(pytest.Item):
         reason = target_reason(self.target)
         if reason:
             pytest.skip(f"{self.target}: {reason}")
-        with device_lock(self.target) if self.target in GPU_TARGETS else nullcontext():
-            ran = fuzz(self.document, self.operation, self.target, self.config.getoption("rocmkern_fuzz"))
+        ran = jobs.do_fuzz(self, self.document, self.operation, self.target, self.config.getoption("rocmkern_fuzz"))
         self.add_report_section("call", "fuzz", f"{ran} rows")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The smallest row that fails, ready for the table."""
         if isinstance(excinfo.value, FuzzFailure):
             return f"a drawn row fails on {self.target}; as a group of the table:\n\n{excinfo.value}"
+        if isinstance(excinfo.value, WorkerError):
+            return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -168,8 +172,7 @@ class BenchmarkItem(_Common, pytest.Function):
 
 def _benchmark_function(case: Case, target: str) -> Any:
     def run(benchmark: Any, request: pytest.FixtureRequest) -> None:
-        with device_lock(target) if target in GPU_TARGETS else nullcontext():
-            speed = bench.measure(benchmark, case, target)
+        speed = jobs.do_benchmark(request.node, benchmark, case, target)
         request.node.user_properties.append((PROPERTY, {"case": case.id, "target": target, "speed": speed}))
         if request.config.getoption("rocmkern_bars"):
             bench.check_bars(case, speed)

@@ -13,13 +13,17 @@ Configuration of a project, in ``pyproject.toml``::
 * ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
 * ``--rocmkern-compare FILE`` compares benchmark rows with those of an earlier such file; a row that became slower by a
   rank test and by 5 % fails the run (see `rocmkern.matrix.regression`);
-* ``--require-gpu`` makes the lack of a GPU an error instead of skips.
+* ``--require-gpu`` makes the lack of a GPU an error instead of skips;
+* ``--rocmkern-deadline SECONDS`` is what a case on a GPU may take: it runs in a process that is killed then, and its
+  device is not used again before it answers. ``--rocmkern-worker all`` runs the cases of other targets so as well.
 
 In a project without a matrix file this module does nothing and imports nothing.
 """
 
 from __future__ import annotations
 
+import random
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -89,9 +93,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the GPU is emulated: nothing counts as run on a card",
     )
+    group.addoption(
+        "--rocmkern-order",
+        type=_order,
+        default=None,
+        metavar="ORDER",
+        help="order of the matrix's cases: file (default) or random:SEED",
+    )
+    group.addoption(
+        "--rocmkern-worker",
+        choices=("gpu", "all", "none"),
+        default="gpu",
+        help="cases of which targets run in a process of their own, which is killed at the deadline (default: gpu)",
+    )
+    group.addoption(
+        "--rocmkern-deadline",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="how long a case may take there (default: deadline_s of its row, or 300)",
+    )
     parser.addini(
         MATRIX_INI, "matrix files of this project, relative to the root directory", type="linelist", default=[]
     )
+
+
+def _order(text: str) -> int | None:
+    """Seed of a random order, None for that of the file."""
+    kind, _, seed = text.partition(":")
+    if text == "file":
+        return None
+    if kind != "random" or not seed.isdigit():
+        raise ValueError
+    return int(seed)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError
+    return seconds
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -145,6 +186,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_unconfigure() -> None:
+    """End the worker process, if there is one."""
+    worker = sys.modules.get("rocmkern.testing.worker")
+    if worker is not None:
+        worker.close_shared_worker()
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Targets and device of a run with a matrix, and what runs."""
     files = matrix_files(config)
@@ -155,7 +203,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [f"rocmkern matrix: {', '.join(str(path) for path in files)}; targets: {', '.join(chosen_targets(config))}"]
     if not _wants_full(config):
         lines.append("rocmkern rows: quick (full rows: -m full or --rocmkern-all; benchmark rows: --benchmark-only)")
-    return lines + device_lines()
+    lines += device_lines()
+    if config.getoption("numprocesses", None):
+        # Cases run in the processes of pytest-xdist, each with a worker of its own.
+        pytest_unconfigure()
+    if config.getoption("rocmkern_order") is not None:
+        lines.append(f"rocmkern order: random:{config.getoption('rocmkern_order')}")
+    return lines
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -179,8 +233,15 @@ def _named(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the rows that this run is not about."""
-    if not matrix_files(config) or _named(config):
+    if not matrix_files(config):
         return
+    if not _named(config):
+        _select(config, items)
+    if config.getoption("rocmkern_order") is not None:
+        _shuffle(items, config.getoption("rocmkern_order"))
+
+
+def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
     from rocmkern.testing.items import category_of
 
     benchmarks = config.getoption("benchmark_only", False)
@@ -195,6 +256,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
+
+
+def _shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Put the cases into a random order, at the places where there are cases."""
+    from rocmkern.testing.items import category_of
+
+    places = [place for place, item in enumerate(items) if category_of(item) is not None]
+    cases = [items[place] for place in places]
+    random.Random(seed).shuffle(cases)
+    for place, item in zip(places, cases, strict=True):
+        items[place] = item
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from rocmkern.matrix import MatrixError, load_cases
 from rocmkern.matrix.regression import compare_runs
-from rocmkern.matrix.results import Result, Run, environment_of, labels_of, read, result_of, write
+from rocmkern.matrix.results import Device, Result, Run, device_of, environment_of, labels_of, read, result_of, write
+from rocmkern.runtime.errors import RocmkernError
+from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
+from rocmkern.testing.worker import shared_worker
 
 #: pytest's own words for outcomes, and ours; a worse one counts where a case has several reports.
 _OUTCOMES = {"passed": "passed", "skipped": "skipped", "xfailed": "failed", "failed": "failed", "error": "failed"}
@@ -60,8 +63,19 @@ def run_of(stats: Mapping[str, list[Any]], config: pytest.Config) -> Run:
             case, target = cases[named["case"]], named["target"]
             results[case.id, target] = result_of(case, target, outcome, _reason(report), record)
     targets = [target for target in chosen_targets(config) if target_reason(target) is None]
-    environment = environment_of(targets, config.getoption("rocmkern_label"), config.getoption("rocmkern_emulated"))
+    devices = {target: _device(target, config.getoption("rocmkern_emulated")) for target in targets}
+    environment = environment_of(devices, config.getoption("rocmkern_label"))
     return Run(environment, list(results.values()), labels_of(cases.values()))
+
+
+def _device(target: str, emulated: bool) -> Device:
+    if target not in GPU_TARGETS:
+        return device_of(target, emulated)
+    try:
+        return shared_worker().call("rocmkern.matrix.results:device_of", target, emulated, what=f"opening {target}")
+    except RocmkernError:
+        # It hung or was lost in the meantime; the results of the run are worth more than its name.
+        return Device("", target, emulated)
 
 
 def _reason(report: Any) -> str:

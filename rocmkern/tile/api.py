@@ -85,11 +85,11 @@ class Config:
     arch: str = "python"
     waves: int = 1
     line: int = 0
+    line_columns: int = LINE_COLUMNS
     shared: bool = False
     wave_rows: int = 16
     resident: int = 0
     depth: int = 1
-    line_columns: int = LINE_COLUMNS
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rocmkern.kernels import matmul
 from rocmkern.kernels.flash_attention import Config, flash_attention
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
 from rocmkern.targets.cuda import LoadedKernel, compile_kernel
 from rocmkern.tile import api, entry
@@ -67,23 +68,24 @@ NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.
 
 def run(kernel, cfg, grid, arguments) -> None:
     """Launch a kernel on copies of its arguments, and bring back all that it wrote, the bytes around included."""
+    manager = default_manager("cuda")
     copies, words = {}, []
     for (_, parameter), value in zip(kernel.parameters, arguments, strict=True):
         if parameter.kind == "tensor":
             owner = root(value)
             assert owner.flags.c_contiguous, "its bytes in order are what is copied"
             if id(owner) not in copies:
-                copies[id(owner)] = owner, cuda.to_device(np.frombuffer(owner.tobytes() or b"\0", np.uint8))
-            address = copies[id(owner)][1].__cuda_array_interface__["data"][0]
+                copies[id(owner)] = owner, manager.from_numpy(np.frombuffer(owner.tobytes() or b"\0", np.uint8))
+            address = copies[id(owner)][1].data_ptr
             offset = value.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if owner.size else 0
             words += [address + offset, *value.shape, *value.strides]
         else:
             words.append(entry.float32_bits(value) if parameter.kind == "float" else value)
-    loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words)
-    cuda.synchronize()
+    with manager.device.current():
+        loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words, manager.stream)
     for owner, copy in copies.values():
         if owner.flags.writeable and owner.size:
-            owner[...] = np.frombuffer(copy.copy_to_host().tobytes(), owner.dtype).reshape(owner.shape)
+            owner[...] = np.frombuffer(copy.to_numpy().tobytes(), owner.dtype).reshape(owner.shape)
 
 
 def fenced(shape, dtype, fill=np.nan) -> np.ndarray:

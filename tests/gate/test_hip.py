@@ -13,6 +13,7 @@ from rocmkern.kernels.flash_attention import Config, flash_attention
 from rocmkern.ops import _configs
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
 from rocmkern.tile import entry
 from rocmkern.tile.architectures import architecture
@@ -56,24 +57,25 @@ def loaded(kernel, cfg, dtypes):
 
 def run(kernel, cfg, grid, arguments) -> None:
     """Launch a kernel on copies of its arguments, and bring all of them back."""
+    manager = default_manager("hip")
     copies, words = [], []
     for (_, parameter), value in zip(kernel.parameters, arguments, strict=True):
         if parameter.kind == "tensor":
             owner = value
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
-            copy = hip.to_device(np.frombuffer(owner.tobytes() or b"\0", np.uint8))
+            copy = manager.from_numpy(np.frombuffer(owner.tobytes() or b"\0", np.uint8))
             copies.append((owner, copy))
             offset = value.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if value.size else 0
-            address = copy.__cuda_array_interface__["data"][0] + offset
+            address = copy.data_ptr + offset
             words += [address, *value.shape, *value.strides]
         else:
             words.append(entry.float32_bits(value) if parameter.kind == "float" else value)
-    loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words)
-    hip.synchronize()
+    with manager.device.current():
+        loaded(kernel, cfg, source.dtypes_of(kernel, arguments)).launch(grid, words, manager.stream)
     for owner, copy in copies:
         if owner.flags.writeable and owner.size:
-            owner[...] = np.frombuffer(copy.copy_to_host().tobytes(), owner.dtype).reshape(owner.shape)
+            owner[...] = np.frombuffer(copy.to_numpy().tobytes(), owner.dtype).reshape(owner.shape)
 
 
 def fenced(shape, dtype) -> np.ndarray:

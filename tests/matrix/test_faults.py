@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from rocmkern import tile
 from rocmkern.kernels import flash_attention
 from rocmkern.matrix import expand, load, run_case
-from rocmkern.matrix.faults import FAULTS, Edit, Fault, FaultError, caught_by, inject
+from rocmkern.matrix.faults import FAULTS, Edit, Fault, FaultError, caught_by, inject, runtime
+from rocmkern.runtime.pool import Pool
 from rocmkern.tile import api
 
 
@@ -22,17 +24,25 @@ def quick():
 def test_a_fault_is_caught(name, quick):
     caught = caught_by(FAULTS[name], quick, at_most=1)
     assert caught, f"no quick row notices: {FAULTS[name].description}"
+    if FAULTS[name].patches:
+        assert caught[0].startswith("runtime check ") and runtime.failing_checks() == {}, "without the fault"
+        return
     case = next(case for case in quick if case.id == caught[0])
     assert run_case(case, "python").case == case.id, "the same row passes without the fault"
 
 
 def test_faults_leave_nothing_behind():
+    for fault in FAULTS.values():
+        with inject(fault):
+            pass  # imports the kernels, which enter their device functions once
     kernel, functions = flash_attention.flash_attention, list(api.DEVICE_FUNCTIONS)
+    pool = dict(vars(Pool))
     operations = {name: getattr(tile, name) for name in api.OPERATIONS if hasattr(tile, name)}
     for fault in FAULTS.values():
         with pytest.raises(ZeroDivisionError), inject(fault):
             raise ZeroDivisionError
     assert flash_attention.flash_attention is kernel and functions == api.DEVICE_FUNCTIONS
+    assert dict(vars(Pool)) == pool
     assert all(getattr(tile, name) is operation for name, operation in operations.items())
 
 
@@ -48,3 +58,23 @@ def test_faults_say_what_they_are():
     assert len(FAULTS) >= 10
     for fault in FAULTS.values():
         assert fault.description and set(fault.operations) <= set(OPERATIONS.names)
+        assert bool(fault.operations) != bool(fault.patches), "rows look for a fault, or the checks of the runtime do"
+
+
+def test_every_check_of_the_runtime_notices_something():
+    noticed = set()
+    for fault in runtime.FAULTS:
+        with inject(fault):
+            noticed |= set(runtime.failing_checks())
+    assert noticed == set(runtime.CHECKS)
+
+
+def test_the_command_tells_which_checks_catch_a_fault(capsys):
+    from rocmkern import cli
+
+    names = [fault.name for fault in runtime.FAULTS]
+    matrix = str(Path(__file__).parents[2] / "matrix.yaml")
+    assert cli.main(["matrix", "mutate", "--matrix", matrix, "--json", *names]) == 0
+    records = json.loads(capsys.readouterr().out)["faults"]
+    assert [record["name"] for record in records] == names
+    assert all(record["caught"] and record["rows"][0].startswith("runtime check ") for record in records)

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from rocmkern.matrix import MatrixError, expand, make_call
-from rocmkern.matrix.inputs import GUARD, entropy_share, is_poison, numpy_dtype, owner, place, poisoned
+from rocmkern.matrix.inputs import (
+    GUARD,
+    entropy_share,
+    fill_with_poison,
+    is_poison,
+    numpy_dtype,
+    owner,
+    place,
+    poisoned,
+)
 
 VARIANTS = [
     "contiguous", "strided", "offset", "broadcast", "broadcast_last", "negative", "negative_last", "transposed",
@@ -133,3 +142,11 @@ def test_one_hot_inputs_are_refused_unless_the_row_says_why(matrix):
     assert caught.value.line == 4
     make_call(one_case(matrix, "share", f"{{{ramp}, one_hot: {{reason: the ramp of an older test}}}}"))
     make_call(one_case(matrix, "share", "{shape: {rows: 4, columns: 64}}"))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i32", "u8"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 5)])
+def test_an_array_of_any_shape_can_be_filled_with_poison(dtype, shape):
+    array = np.zeros(shape, numpy_dtype(dtype))
+    fill_with_poison(array)
+    assert is_poison(array).all() if dtype.endswith(("32", "16")) and dtype != "i32" else (array != 0).all()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from projects import INI, ROOT, Project
 
 from rocmkern.matrix.results import read, write
 
-ROOT = Path(__file__).parents[2]
 OPERATIONS = """
 import numpy as np
 from rocmkern.matrix import Call, Dim, Operation, Peer, PeerUnavailable, Registry
@@ -52,9 +51,6 @@ groups:
       - {shape: {rows: 50}, category: full}
       - {shape: {rows: 200}, category: benchmark, peers: [numpy, other], bars: {numpy: 0.001}}
 """
-INI = "[pytest]\nrocmkern_matrix = matrix.yaml\ntestpaths = tests\n"
-# An installed rocmkern brings its plugin by itself; from a source tree it is named.
-PLUGIN = [] if importlib.metadata.entry_points(group="pytest11", name="rocmkern") else ["-p", "rocmkern.testing.plugin"]
 
 
 @pytest.fixture
@@ -66,33 +62,6 @@ def project(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_own.py").write_text("def test_own():\n    assert True\n")
     return Project(tmp_path)
-
-
-class Project:
-    def __init__(self, path):
-        self.path = path
-
-    def write(self, name, text):
-        (self.path / name).write_text(text)
-
-    def pytest(self, *arguments, **environ):
-        command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", *arguments]
-        # What an outer run under pytest-xdist left in the environment would disable benchmarks in the inner one.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment = {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.path}", "ROCMKERN_NO_GPU": "1", **environ}
-        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=120)
-        return Run(done.returncode, done.stdout + done.stderr)
-
-
-class Run:
-    def __init__(self, status, output):
-        self.status, self.output = status, output
-        self.counts = {
-            word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|deselected)", output)
-        }
-
-    def __contains__(self, words):
-        return words in self.output
 
 
 def test_a_bare_pytest_runs_the_quick_rows_on_every_usable_target_and_the_own_tests(project):
@@ -238,8 +207,6 @@ def test_benchmarks_are_timed_with_their_peers(project):
     assert "speed against peers" in run
     assert re.search(r"double-a-r200-f32 +python .*numpy \d+\.\d+ \(wall .*\), bar 0\.001 met", run.output)
     assert "other: other is not installed" in run
-    import json
-
     (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
     info = entry["extra_info"]
     assert info["flop_per_s"] == pytest.approx(800 / info["wall_s"])
@@ -386,3 +353,73 @@ def test_a_baseline_that_is_none_is_refused_before_anything_runs(project, conten
         project.write("run.json", content)
     run = project.pytest("--benchmark-only", "--rocmkern-compare", "run.json")
     assert run.status == 4 and "--rocmkern-compare: " in run and "Traceback" not in run
+
+
+def ran(run):
+    """The ids of the cases of a verbose run, in their order."""
+    return re.findall(r"(?m)^matrix\.yaml::(\S+)\[", run.output)
+
+
+def test_a_random_order_is_that_of_its_seed(project):
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[1, 2, 4, 5, 6, 8, 9, 10]"))
+    arguments = ("matrix.yaml", "tests", "--rocmkern-target", "python", "-v")
+    in_file_order = ran(project.pytest(*arguments))
+    first, again = (project.pytest(*arguments, "--rocmkern-order", "random:1") for _ in range(2))
+    assert ran(first) == ran(again) != in_file_order and sorted(ran(first)) == sorted(in_file_order)
+    assert "rocmkern order: random:1" in first and "test_own.py::test_own PASSED" in first
+    assert "invalid _order value: 'sideways'" in project.pytest("--rocmkern-order", "sideways")
+
+
+def test_cases_in_a_worker_process_give_the_same_results(project):
+    project.write("matrix.yaml", MATRIX.replace("rows: [1, 2]", "rows: [1, 7, 13]"))
+    arguments = ("matrix.yaml", "--rocmkern-target", "python")
+    counts, results = [], []
+    for where in ("none", "all"):
+        run = project.pytest(*arguments, "--rocmkern-worker", where, "--rocmkern-json", f"{where}.json")
+        counts.append(run.counts)
+        found = {result.case: result for result in read(project.path / f"{where}.json").results}
+        results.append({case: (r.outcome, r.outputs) for case, r in found.items()})
+        for words in ("seven is broken", "RuntimeError", "output out: WRONG", "worst at (", "case = find_case("):
+            assert words in run, f"{words} with --rocmkern-worker {where}"
+    assert counts[0] == counts[1] and counts[0]["failed"] == 2
+    assert results[0] == results[1]
+
+
+def test_benchmarks_in_the_worker_process_are_timed_as_well(project):
+    run = project.pytest(
+        "--benchmark-only", "--rocmkern-target", "cpu", "--rocmkern-worker", "all", "--rocmkern-json", "run.json",
+        "--benchmark-json", "out.json", "--rocmkern-bars",
+    )  # fmt: skip
+    assert run.status == 0 and "bar 0.001 met" in run, run.output
+    (result,) = read(project.path / "run.json").results
+    (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
+    assert entry["extra_info"]["wall_s"] == result.speed["wall_s"] and entry["group"] == "double"
+    assert entry["stats"]["rounds"] == result.speed["rounds"]
+    # Its rounds are those of the worker: around the same function calls, with the clock's own time on top.
+    assert result.speed["wall_s"] <= entry["stats"]["median"] < result.speed["wall_s"] + 1e-3
+
+
+def test_fuzzing_in_the_worker_process_prints_the_smallest_row_that_fails(project):
+    declared = OPERATIONS.replace('arrays=("x",),', "arrays=(\"x\",), domain=Domain({'rows': (0, 40)}),").replace(
+        "import Call, Dim,", "import Call, Dim, Domain,"
+    )
+    project.write("my_operations.py", declared.replace("x.shape[0] != 13", "x.shape[0] < 13").replace("== 7", "== -1"))
+    run = project.pytest(
+        "matrix.yaml", "--rocmkern-fuzz", "60", "--rocmkern-target", "python", "--rocmkern-worker", "all"
+    )
+    assert run.status == 1 and "as a group of the table" in run and "- {shape: {rows: 13}, dtypes: [f" in run
+
+
+def test_what_a_failing_case_prints_in_the_worker_is_shown(project):
+    project.write(
+        "my_operations.py", OPERATIONS.replace("    out = np.empty", "    print('I doubled'); out = np.empty")
+    )
+    project.write("matrix.yaml", MATRIX.replace("[1, 2]", "[13]"))
+    run = project.pytest("matrix.yaml", "--rocmkern-target", "python", "--rocmkern-worker", "all")
+    assert run.counts["failed"] == 1 and "I doubled" in run
+
+
+def test_a_deadline_is_a_number_of_seconds(project):
+    for value in ("0", "soon"):
+        run = project.pytest(f"--rocmkern-deadline={value}")
+        assert run.status == 4 and "argument --rocmkern-deadline: invalid" in run

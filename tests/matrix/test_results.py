@@ -15,7 +15,17 @@ from rocmkern import cli
 from rocmkern.matrix import MatrixError, expand, loads
 from rocmkern.matrix.report import page, summarise, text
 from rocmkern.matrix.report.summary import si
-from rocmkern.matrix.results import Device, Environment, Run, environment_of, labels_of, read, result_of, write
+from rocmkern.matrix.results import (
+    Device,
+    Environment,
+    Run,
+    device_of,
+    environment_of,
+    labels_of,
+    read,
+    result_of,
+    write,
+)
 
 TABLE = """\
 version: 1
@@ -113,10 +123,10 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path):
 
 
 def test_an_environment_says_what_the_targets_are():
-    place = environment_of(["python", "cpu"], "", emulated=False)
+    place = environment_of({target: device_of(target, emulated=False) for target in ("python", "cpu")}, "")
     assert place.devices["cpu"].arch.startswith("cpu-") and "cores" in place.devices["cpu"].name
     assert place.label and place.versions["numpy"] and not place.devices["cpu"].emulated
-    assert environment_of([], "mine", emulated=False).label == "mine"
+    assert environment_of({}, "mine").label == "mine"
 
 
 def test_the_latest_run_counts(run):

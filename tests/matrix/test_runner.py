@@ -59,6 +59,33 @@ def test_a_wrong_value_fails_parity_and_says_where(run):
     assert "output mean" not in str(found)
 
 
+def test_a_failure_has_every_part(run, matrix):
+    made = {}
+
+    def wrong(x):
+        out = share(x)
+        out[1, 2] += np.float32(0.25)
+        made.update(x=x.copy(), out=out)
+        return out
+
+    found = failure(run, "share", share=wrong)
+    text, out, expected = str(found), made["out"], reference_share(made["x"].astype(np.float64))
+    (comparison,) = found.comparisons
+    rounding = np.abs(expected.astype(np.float32) - expected)[1].max()
+    parts = f"max(2 * {rounding:.4g}, 2 * ulp {np.spacing(np.float32(expected[1].max())):.4g})"
+    for part in (
+        "output out: WRONG",
+        f"worst at (1, 2): got {out[1, 2]:.9g}, expected {expected[1, 2]:.9g}",
+        f"error {out[1, 2] - expected[1, 2]:.4g}, bound {comparison.bound:.4g} ({parts}), share of the bound ",
+        f"got      min {out.min():.9g} max {out.max():.9g}",
+        f"expected min {expected.min():.9g} max {expected.max():.9g}",
+        "got      first 10: [" + ", ".join(f"{value:.6g}" for value in out.reshape(-1)[:10]) + "]",
+        "expected first 10: [" + ", ".join(f"{value:.6g}" for value in expected.reshape(-1)[:10]) + "]",
+    ):
+        assert part in text, f"{part!r} is missing in\n{text}"
+    assert comparison.index == (1, 2) and comparison.share == pytest.approx(comparison.error / comparison.bound)
+
+
 def test_nan_where_the_reference_is_finite_fails_parity(run):
     def wrong(x, *, out=None):
         out = double(x, out=out)

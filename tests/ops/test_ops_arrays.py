@@ -47,7 +47,7 @@ def test_results_of_the_kind_of_the_first_input(name):
 
 
 def test_poison_fills_results_and_ends(monkeypatch):
-    monkeypatch.setattr(_arrays, "_poison", False)
+    monkeypatch.setattr(_arrays, "_poison", None)
     with _arrays.poison_outputs():
         with _arrays.poison_outputs():
             pass

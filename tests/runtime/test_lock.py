@@ -13,7 +13,7 @@ import pytest
 
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import DeadlineError, TargetError
-from rocmkern.runtime.lock import device_lock, device_node, lock_directory, lock_name
+from rocmkern.runtime.lock import device_lock, device_node, holder_of, holds_lock, lock_directory, lock_name
 
 HIP = DeviceInfo("hip", 0, "RX", "0000:03:00.0", False, 1)
 CUDA = DeviceInfo("cuda", 0, "H100", "0000:1B:00.0", False, 1)
@@ -88,6 +88,63 @@ def test_it_excludes_within_a_process_too(place):
         raise AssertionError("held twice")
 
 
+def test_the_holder_cannot_take_it_again_before_who_waits(place):
+    # Another process waits; we release it and ask again at once, as a run of tests does from case to case.
+    code = f"""
+        import time
+        from pathlib import Path
+        from rocmkern.runtime.device import DeviceInfo
+        from rocmkern.runtime.lock import device_lock
+        print("waits", flush=True)
+        device = DeviceInfo("hip", 0, "RX", "0000:03:00.0", False, 1)
+        directory = Path({str(place["directory"])!r})
+        with device_lock(device, directory=directory, filesystem_root={str(place["filesystem_root"])!r}):
+            Path(directory, "had it").write_text("")
+    """
+    process = None
+    try:
+        with device_lock(HIP, **place):
+            process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+            assert process.stdout.readline() == "waits\n"
+            queue = place["directory"] / "hip-0000_03_00.0.queue"
+            end = time.monotonic() + 30
+            while time.monotonic() < end and not _is_locked(queue):
+                time.sleep(0.01)
+        with device_lock(HIP, timeout_s=30, **place):
+            assert (place["directory"] / "had it").exists()
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def _is_locked(path):
+    import filelock
+
+    try:
+        with filelock.FileLock(str(path), timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
+def test_who_holds_it_can_be_asked(place):
+    assert holder_of(HIP, **place) is None and not holds_lock(HIP)
+    with device_lock(HIP, **place):
+        assert holds_lock(HIP) and not holds_lock(CUDA)
+        assert holder_of(HIP, **place).startswith(f"process {os.getpid()} (")
+    assert holder_of(HIP, **place) is None and not holds_lock(HIP)
+    process = start_holder(place)
+    try:
+        assert holder_of(HIP, **place) == f"process {process.pid} (holder-program --flag)"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    assert holder_of(HIP, **place) is None, "a name that a killed process left behind says nothing"
+
+
 def test_devices_do_not_exclude_each_other(place):
     begin = time.monotonic()
     with device_lock(HIP, **place), device_lock(CUDA, timeout_s=1, **place), device_lock(HOST, timeout_s=1, **place):
@@ -126,7 +183,7 @@ def test_lock_files_are_for_everybody(tmp_path):
     finally:
         os.umask(previous)
     assert directory.stat().st_mode & 0o7777 == 0o1777
-    assert modes == {".lock": 0o666, ".holder": 0o666}
+    assert modes == {".lock": 0o666, ".holder": 0o666, ".queue": 0o666}
 
 
 def test_the_next_directory_is_used_if_one_cannot_be(tmp_path):

@@ -247,7 +247,7 @@ def test_numba_works_on_our_memory(manager, add_one, numba_gpu):
 
 
 def test_we_work_on_numbas_memory(device, numba_gpu, manager):
-    theirs = numba_gpu.to_device(np.arange(10, dtype=np.float32))
+    theirs = numba_gpu.to_device(np.arange(10, dtype=np.float32))  # device call: an array of Numba's own
     foreign = read_cuda_array_interface(theirs.__cuda_array_interface__, theirs)
     held = default_manager(device).memory_stats().held
     tensor = DeviceTensor.from_foreign(
@@ -265,7 +265,7 @@ def test_we_work_on_numbas_memory(device, numba_gpu, manager):
 
 
 def test_numbas_pending_frees_do_not_look_like_a_leak(device, numba_gpu, manager):
-    pending = numba_gpu.to_device(np.zeros(MIB, np.uint8))
+    pending = numba_gpu.to_device(np.zeros(MIB, np.uint8))  # device call: an array of Numba's own
     del pending
     device.flush()
     free = device.memory_info().free.value

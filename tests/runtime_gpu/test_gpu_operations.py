@@ -250,11 +250,12 @@ def test_another_stream_is_ordered_with_ours(interpreter, manager):
 
 def test_numbas_arrays_run_on_the_default_stream(interpreter, manager, numba_gpu):
     x = normal(6, 7)
-    theirs = numba_gpu.to_device(x)
+    theirs = numba_gpu.to_device(x)  # device call: an array of Numba's own
     out = rocmkern.softmax(theirs)
     assert isinstance(out, DeviceTensor)
     np.testing.assert_allclose(out.to_numpy(), reference.softmax(x), rtol=1e-5)
-    assert rocmkern.softmax(theirs, out=numba_gpu.to_device(np.zeros_like(x))).copy_to_host().any()
+    given = numba_gpu.to_device(np.zeros_like(x))  # device call: an array of Numba's own
+    assert rocmkern.softmax(theirs, out=given).copy_to_host().any()
     assert interpreter.streams == [0, 0]
 
 

@@ -11,6 +11,7 @@ from rocmkern.matrix.faults import (
     norm,
     quantized,
     rotary,
+    runtime,
     sampling,
 )
 from rocmkern.matrix.faults.engine import Edit, Fault, FaultError, caught_by, inject
@@ -22,6 +23,7 @@ FAMILIES = (
     rotary,
     quantized,
     sampling,
+    runtime,
 )
 FAULTS: dict[str, Fault] = {fault.name: fault for family in FAMILIES for fault in family.FAULTS}
 

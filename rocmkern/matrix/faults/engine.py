@@ -1,8 +1,9 @@
 """Seeded faults: kernels and tile operations that are wrong on purpose, to prove that the matrix would notice.
 
-A fault is a change of a kernel's text, or another function in place of a tile operation. `inject` puts it in for a
-``with`` block, on the python target, where a kernel is the function that one reads. `caught_by` says which cases fail
-then; a fault that no quick row catches means that a row is missing.
+A fault is a change of a kernel's text, or another function in place of a tile operation or of one of the runtime.
+`inject` puts it in for a ``with`` block, on the python target, where a kernel is the function that one reads.
+`caught_by` says which cases fail then, or which checks of the runtime; a fault that nothing catches means that a row is
+missing.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ def inject(fault: Fault) -> Iterator[None]:
         tile = importlib.import_module(TILE)
         for name, make in fault.replace.items():
             stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
+        for place, make in fault.patches.items():
+            owner, name = _owner_of(place)
+            stack.enter_context(_attribute(owner, name, make(getattr(owner, name))))
         yield
 
 
 def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -> list[str]:
-    """Ids of the cases that fail with a fault put in.
+    """Ids of the cases that fail with a fault put in; for a fault of the runtime, names of the checks that fail.
 
     Parameters
     ----------
@@ -61,6 +65,11 @@ def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -
         Stop after so many.
     """
     caught: list[str] = []
+    if fault.patches:
+        from rocmkern.matrix.faults.runtime import failing_checks
+
+        with inject(fault):
+            return [f"runtime check {name}" for name in failing_checks()][:at_most]
     with inject(fault):
         for case in cases:
             if case.operation.name not in fault.operations or case.skip_reason("python"):
@@ -72,6 +81,16 @@ def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -
             if at_most is not None and len(caught) >= at_most:
                 break
     return caught
+
+
+def _owner_of(place: str) -> tuple[Any, str]:
+    """The object that has the attribute ``"package.module:Class.name"``, and its name."""
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, name
 
 
 @contextmanager

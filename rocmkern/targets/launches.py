@@ -1,0 +1,68 @@
+"""Being told of every launch of this process: before it starts, and after it was submitted.
+
+A test run wants to know which kernel was launched last when a process dies, and looks at guard bands after each one.
+Without a watcher a launch costs nothing more; what was prepared before the first watcher came is not watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """What is called with the kernel's name, in the thread that launches.
+
+    Attributes
+    ----------
+    before, after : callable, optional
+        Called right before a launch, and when it was submitted (on a CPU: when it is done).
+    """
+
+    before: Callable[[str], None] | None = None
+    after: Callable[[str], None] | None = None
+
+
+_watchers: tuple[Watcher, ...] = ()
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Tell a watcher of the launches of all threads, within the block."""
+    global _watchers
+    _watchers = (*_watchers, watcher)
+    try:
+        yield
+    finally:
+        _watchers = tuple(each for each in _watchers if each is not watcher)
+
+
+def watched() -> bool:
+    """Whether there is a watcher."""
+    return bool(_watchers)
+
+
+@contextmanager
+def launching(name: str) -> Iterator[None]:
+    """The launch of a kernel; an error within is not reported as a launch that was submitted."""
+    for watcher in _watchers:
+        if watcher.before is not None:
+            watcher.before(name)
+    yield
+    for watcher in _watchers:
+        if watcher.after is not None:
+            watcher.after(name)
+
+
+def announced(name: str, start: Callable[[], tuple]) -> Callable[[], tuple]:
+    """A driver's launch call that tells the watchers; the same call where nobody watches."""
+    if not _watchers:
+        return start
+
+    def launch() -> tuple:
+        with launching(name):
+            return start()
+
+    return launch

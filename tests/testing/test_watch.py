@@ -1,0 +1,125 @@
+"""A case that uses a GPU without its lock, or takes memory that no ledger knows, fails."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from rocmkern.matrix import CaseFailure
+from rocmkern.matrix.faults.simulated import SimulatedGpu
+from rocmkern.runtime.cap import Reading
+from rocmkern.runtime.device import MemoryInfo
+from rocmkern.runtime.lock import device_lock
+from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.settings import MemorySettings
+from rocmkern.testing.watch import DeviceWatch
+
+
+class Card(SimulatedGpu):
+    """A GPU that says so before it is used, as those of the device layer do, and whose driver can lose memory."""
+
+    lost = 0
+
+    def fill(self, address, nbytes, byte, stream):
+        for watcher in self.on_use:
+            watcher(self)
+        super().fill(address, nbytes, byte, stream)
+
+    def memory_info(self):
+        info = super().memory_info()
+        return MemoryInfo(Reading(info.free.value - self.lost, "simulated"), info.total)
+
+
+@pytest.fixture
+def card():
+    return Card()
+
+
+@pytest.fixture
+def manager(card):
+    return ResourceManager(card, settings=MemorySettings())
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "locks").mkdir()
+    return {"directory": tmp_path / "locks", "filesystem_root": tmp_path}
+
+
+@pytest.fixture
+def binding(monkeypatch):
+    """A driver's binding with one function that allocates."""
+    module = types.ModuleType("a_binding")
+    module.gpuMalloc = lambda nbytes: (0, 4096)
+    monkeypatch.setitem(sys.modules, "a_binding", module)
+    return module
+
+
+def watch(card):
+    return DeviceWatch(card, {"a_binding": ("gpuMalloc", "gpuMallocManaged"), "not_loaded": ("gpuMalloc",)})
+
+
+def test_a_case_under_the_lock_that_uses_the_ledger_is_sound(card, manager, place, binding):
+    with device_lock(card.info, **place), watch(card):
+        with manager.zeros(1000) as tensor:
+            assert not tensor.to_numpy().any()
+        manager.zeros(2000)
+    assert card.on_use == []
+
+
+def test_a_use_without_the_lock_fails_with_its_place(card, manager, place, binding):
+    with pytest.raises(CaseFailure) as caught, watch(card):
+        manager.zeros(1000)
+    assert caught.value.check == "lock"
+    for words in ("a GPU was used without its lock", "hip:0 simulated", "thread MainThread", "test_watch.py:"):
+        assert words in str(caught.value)
+    assert card.on_use == []
+
+
+def test_another_device_than_the_locked_one_is_found_also_from_another_thread(card, place, binding):
+    other = Card()
+    object.__setattr__(other.info, "pci_id", "0000:99:00.0")
+    theirs = ResourceManager(other, settings=MemorySettings())
+    with pytest.raises(CaseFailure, match="without its lock") as caught, device_lock(card.info, **place), watch(card):
+        thread = threading.Thread(target=theirs.zeros, args=(10,), name="leftover")
+        thread.start()
+        thread.join()
+    assert "0000:99:00.0" in str(caught.value) and "thread leftover" in str(caught.value)
+
+
+def test_an_allocation_past_the_device_layer_is_found_and_named(card, place, binding):
+    before = binding.gpuMalloc
+    with pytest.raises(CaseFailure) as caught, device_lock(card.info, **place), watch(card):
+        assert binding.gpuMalloc(100) == (0, 4096), "it works as ever"
+    assert caught.value.check == "ledger" and "gpuMalloc at " in str(caught.value)
+    assert "test_watch.py:" in str(caught.value) and binding.gpuMalloc is before
+
+
+def test_the_device_layer_itself_may_allocate(card, place, binding):
+    layer = types.ModuleType("rocmkern.runtime.hip")
+    exec("def allocate(binding):\n    return binding.gpuMalloc(8)", layer.__dict__)
+    with device_lock(card.info, **place), watch(card):
+        layer.allocate(binding)
+
+
+def test_memory_that_is_missing_in_the_end_is_found(card, manager, place, binding):
+    total = card.memory_info().total.value
+    with device_lock(card.info, **place), watch(card):
+        card.lost += total // 100
+    words = r"bytes of hip:0 .* are missing that no ledger knows"
+    with pytest.raises(CaseFailure, match=words) as caught, device_lock(card.info, **place), watch(card):
+        card.lost += total // 10
+        manager.zeros(1 << 20)
+    assert caught.value.check == "ledger" and f"{total // 10} bytes" in str(caught.value)
+
+
+def test_the_failure_of_the_case_itself_comes_first(card, manager, place, binding):
+    with pytest.raises(ZeroDivisionError), watch(card):
+        manager.from_numpy(np.zeros(3))
+        binding.gpuMalloc(1)
+        raise ZeroDivisionError
+    assert card.on_use == []
