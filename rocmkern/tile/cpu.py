@@ -1322,6 +1322,7 @@ class CpuLowering(TensorLowering):
             exists=lambda r, n: b.icmp_signed("<=", b.add(r, const(I64, n)), source.count),
             stride=const(I64, 4),
             columns=source.cols,
+            side_by_side=lambda r, n: const(I1, 0),
         )
         self.transfer(b, SimpleNamespace(m=ty.n, n=ty.k, hw=ty.hw, panel=panel), data, "float32", place, load=True)
         lines = b.gep(data, [const(I64, 4 * ty.n * ty.k)]) if lanes else None

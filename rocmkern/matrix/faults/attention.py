@@ -139,12 +139,12 @@ FAULTS = (
         "kv_head = first_head // (q.shape[1] // k.shape[1])",
         "kv_head = first_head % k.shape[1]",
     ),
-    _attention("scale_missing", "scores are not scaled", "exponent_scale = scale * LOG2_E", "exponent_scale = LOG2_E"),
+    _attention("scale_missing", "scores are not scaled", "np.float32(scale * LOG2_E)", "np.float32(LOG2_E)"),
     _attention(
         "scale_twice",
         "modified scores are scaled twice",
-        "        exponent_scale = LOG2_E\n",
-        "        exponent_scale = scale * LOG2_E\n",
+        "        exponent_scale = np.float32(LOG2_E)\n",
+        "        exponent_scale = np.float32(scale * LOG2_E)\n",
     ),
     _attention(
         "window_counts_diagonal",

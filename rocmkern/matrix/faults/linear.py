@@ -43,8 +43,8 @@ FAULTS = (
     _matmul(
         "last_step_dropped",
         "what K has beyond the last whole step is left out",
-        "steps = (a.shape[3] + cfg.block_k - 1) // cfg.block_k",
-        "steps = a.shape[3] // cfg.block_k",
+        "steps = (source.shape[1] + cfg.block_k - 1) // cfg.block_k",
+        "steps = source.shape[1] // cfg.block_k",
     ),
     _matmul(
         "split_shares_too_short",
@@ -77,8 +77,8 @@ FAULTS = (
     _matmul(
         "rows_by_column_blocks",
         "the row block is taken from the wrong part of the block's number",
-        "row0 = T.block_id(cfg, 0) % row_blocks * cfg.block_m",
-        "row0 = T.block_id(cfg, 0) // row_blocks * cfg.block_m",
+        "T.block_id(cfg, 0), row_blocks, column_blocks)",
+        "T.block_id(cfg, 0), column_blocks, row_blocks)",
     ),
     Fault("b_transposed", "b is multiplied as its transpose", ALL, replace={"dot": _other_orientation}),
     Fault("sums_in_half", "sums are kept in the dtype of the inputs", ("matmul",), replace={"dot": _half_sums}),
