@@ -48,7 +48,7 @@ class SharedLowering(StageLowering):
                 asm(b, code, VOID, "r,f,f,~{memory}", [own, *pair], effect=True)
         barrier(b)
         rows = [
-            self.over_warps(b, ty, b.add(memory, row), slot, factor, maximum) for slot, maximum in enumerate(maxima)
+            self.joined_row(b, ty, b.add(memory, row), slot, factor, maximum) for slot, maximum in enumerate(maxima)
         ]
         scaled = [b.fmul(x, rows[slot][2]) for (slot, _), x in zip(elements_of(ty), values, strict=True)]
 
@@ -73,7 +73,7 @@ class SharedLowering(StageLowering):
         parts = [[x[0] for x in rows], [x[1] for x in rows], result]
         return context.make_tuple(b, sig.return_type, [pack(b, part) for part in parts])
 
-    def over_warps(
+    def joined_row(
         self, b: ir.IRBuilder, ty: Any, address: ir.Value, slot: int, factor: ir.Value, own: ir.Value
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Maximum and sum of a row over all warps, and what this warp's part is to be multiplied by.
