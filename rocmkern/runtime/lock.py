@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
-
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import LockTimeoutError, TargetError
 
@@ -114,6 +112,8 @@ def _node_lock(node: Path, wait_s: float, timeout_s: float, holder: Callable[[],
 
 @contextlib.contextmanager
 def _file_lock(path: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+    import filelock  # `import rocmkern` asks this module for names of files, and does without it
+
     lock = filelock.FileLock(str(path), timeout=wait_s, mode=0o666, thread_local=False)
     try:
         lock.acquire()

@@ -411,7 +411,7 @@ def test_graphs_capture_calls_that_have_inner_results(device, monkeypatch):
     for name, call, out, source in calls_with_inner_results(torch):
         exact = call().clone()
         manager.wait()
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
         before = len(allocations)
         with torch.cuda.graph(graphs[0]):
@@ -421,18 +421,19 @@ def test_graphs_capture_calls_that_have_inner_results(device, monkeypatch):
         with torch.cuda.graph(graphs[1]):
             call()
         call()  # what the graphs work with is not what others get
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         streams = [torch.cuda.Stream() for _ in graphs]
         for _ in range(3):
             out.zero_()
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
             for graph, stream in zip(graphs, streams, strict=True):
                 with torch.cuda.stream(stream):
                     graph.replay()
-            torch.cuda.synchronize()
+            for stream in streams:
+                stream.synchronize()
             assert torch.equal(out, exact), name
         source.zero_()
         graphs[0].replay()
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         assert not out.any(), name
     manager.assert_no_leak()
