@@ -1,4 +1,4 @@
-"""The lowerings of the GPU targets are chains of classes: a method of one must not replace that of another unnoticed."""
+"""Lowerings of GPU targets are chains of classes: a method of one must not replace that of another unnoticed."""
 
 from __future__ import annotations
 
