@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from projects import PLUGIN
 from test_loader import GOOD
-from test_plugin import PLUGIN
 
 from rocmkern.matrix import expand, inputs, load, load_cases, loader, loads, yaml_nodes
 
