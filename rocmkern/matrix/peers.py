@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.registry import Call, Peer, PeerUnavailable
+from rocmkern.matrix.registry import Call, Peer, PeerUnavailable, resolve
 from rocmkern.targets import GPU_TARGETS
 
 
@@ -212,7 +212,76 @@ def _prepare_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
     return run
 
 
+def _prepare_backend(name: str) -> Callable[..., Callable[[], Any]]:
+    """`scaled_dot_product_attention` by one of its backends and no other."""
+
+    def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
+        torch = _torch()
+        attention = torch.nn.attention
+        backend = getattr(attention.SDPBackend, name, None)
+        if backend is None:
+            raise PeerUnavailable(f"this torch ({torch.__version__}) has no SDPBackend.{name}")
+        work = _prepare_sdpa(call, case, target)
+
+        def run() -> Any:
+            with attention.sdpa_kernel(backend):
+                return work()
+
+        try:
+            run()
+        except RuntimeError as e:
+            raise PeerUnavailable(f"SDPBackend.{name} does not take this row: {str(e).splitlines()[0]}") from e
+        return run
+
+    return prepared
+
+
+def _prepare_compiled(peer: Peer) -> Callable[..., Callable[[], Any]]:
+    """What PyTorch's compiler makes of a peer of ours: kernels in Triton, on a GPU."""
+
+    def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
+        torch = _torch()
+        if target not in GPU_TARGETS:
+            raise PeerUnavailable("Triton compiles for GPUs")
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            raise PeerUnavailable("triton is not installed") from None
+        run = torch.compile(peer.prepare(call, case, target), dynamic=False)
+        run()
+        return run
+
+    return prepared
+
+
+def _prepare_numpy(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    """The straightforward algorithm in the dtype of the row: the baseline of its tolerance."""
+    if target in GPU_TARGETS:
+        raise PeerUnavailable("NumPy computes on the host")
+    if case.operation.baseline is None:
+        raise PeerUnavailable(f"{case.operation.name} has no baseline")
+    work = resolve(case.operation.baseline)
+    turned = case.features.get("layout") == "bshd"
+
+    def run() -> Any:
+        result = work(**call.arguments)
+        first = result[0] if isinstance(result, tuple) else result
+        return first.swapaxes(1, 2) if turned else first
+
+    return run
+
+
+NUMPY = Peer("numpy", _prepare_numpy)
 TORCH_SDPA = Peer("torch", _prepare_sdpa)
+SDPA_BACKENDS = tuple(
+    Peer(f"torch_{name}", _prepare_backend(backend))
+    for name, backend in {
+        "flash": "FLASH_ATTENTION",
+        "cudnn": "CUDNN_ATTENTION",
+        "efficient": "EFFICIENT_ATTENTION",
+        "math": "MATH",
+    }.items()
+)
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
 TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
 TORCH_LAYER_NORM = Peer("torch", _prepare_layer_norm)
@@ -225,3 +294,8 @@ TORCH_MATMUL = Peer("torch", _prepare_products(_matmul))
 TORCH_LINEAR = Peer("torch", _prepare_products(_linear))
 TORCH_MLP = Peer("torch", _prepare_products(_mlp))
 TORCH_ROPE = Peer("torch", _prepare_rope)
+
+
+def with_triton(peer: Peer) -> tuple[Peer, ...]:
+    """A peer in PyTorch, the same compiled to Triton, and NumPy."""
+    return peer, Peer("triton", _prepare_compiled(peer)), NUMPY

@@ -29,7 +29,7 @@ OPERATIONS = (
         features=(PACKED, Feature("order", ("gate_up", "up_gate"))),
         flops=elementwise(5),
         nbytes=moved_bytes(3),
-        peers=(peers.TORCH_SWIGLU,),
+        peers=peers.with_triton(peers.TORCH_SWIGLU),
         domain=Domain({"size": (0, 30)}),
     ),
     Operation(
@@ -41,7 +41,7 @@ OPERATIONS = (
         features=(PACKED, Feature("approximate", ("none", "tanh"))),
         flops=elementwise(12),
         nbytes=moved_bytes(3),
-        peers=(peers.TORCH_GEGLU,),
+        peers=peers.with_triton(peers.TORCH_GEGLU),
         domain=Domain({"size": (0, 30)}),
     ),
 )

@@ -270,7 +270,7 @@ OPERATIONS = (
         nbytes=_attention_bytes,
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
-        peers=(peers.TORCH_SDPA,),
+        peers=(peers.TORCH_SDPA, *peers.SDPA_BACKENDS, peers.NUMPY),
         domain=_DRAWN,
     ),
     Operation(
@@ -311,7 +311,7 @@ OPERATIONS = (
         nbytes=_attention_bytes,
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
-        peers=(peers.TORCH_SDPA,),
+        peers=(peers.TORCH_SDPA, *peers.SDPA_BACKENDS, peers.NUMPY),
         domain=_DRAWN,
     ),
     Operation(

@@ -38,7 +38,7 @@ OPERATIONS = (
         nbytes=lambda case: (
             2.0 * case.dims["columns"] * np.prod(case.dims["tokens"]) * (4 if case.dtype == "f32" else 2)
         ),
-        peers=(peers.TORCH_EMBEDDING,),
+        peers=peers.with_triton(peers.TORCH_EMBEDDING),
         domain=Domain({"rows": (1, 40), "tokens": (0, 12)}),
     ),
     Operation(
@@ -50,7 +50,7 @@ OPERATIONS = (
         features=(Feature("axes", (list,)),),
         exact=True,
         nbytes=moved_bytes(2),
-        peers=(peers.TORCH_TRANSPOSE,),
+        peers=peers.with_triton(peers.TORCH_TRANSPOSE),
         # Which orders there are depends on the number of axes; they have rows of their own.
         domain=Domain({"size": (0, 30)}, {"axes": ()}),
     ),

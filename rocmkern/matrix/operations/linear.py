@@ -133,7 +133,7 @@ OPERATIONS = (
         ),
         flops=_flops,
         nbytes=_nbytes,
-        peers=(peers.TORCH_MATMUL,),
+        peers=(peers.TORCH_MATMUL, peers.NUMPY),
         # The product of two vectors has no axis that a layout could change.
         domain=Domain({**_SMALL_LEAD, "lead_b": (0, 3)}, {"vector": ("a", "b")}, accepts=_leads_broadcast),
     ),
@@ -146,7 +146,7 @@ OPERATIONS = (
         features=(BIAS, ACTIVATION),
         flops=_flops,
         nbytes=_nbytes,
-        peers=(peers.TORCH_LINEAR,),
+        peers=(peers.TORCH_LINEAR, peers.NUMPY),
         domain=Domain(_SMALL_LEAD),
     ),
     Operation(
@@ -162,7 +162,7 @@ OPERATIONS = (
         ),
         flops=_mlp_flops,
         nbytes=_mlp_bytes,
-        peers=(peers.TORCH_MLP,),
+        peers=(peers.TORCH_MLP, peers.NUMPY),
         domain=Domain({**_SMALL_LEAD, "hidden": (1, 70)}),
     ),
 )

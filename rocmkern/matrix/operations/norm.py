@@ -57,7 +57,7 @@ OPERATIONS = (
         outputs=(Output("out"), Output("sum", feature="with_residual")),
         flops=elementwise(4),
         nbytes=_rms_norm_bytes,
-        peers=(peers.TORCH_RMS_NORM,),
+        peers=peers.with_triton(peers.TORCH_RMS_NORM),
         domain=_ROWS,
     ),
     Operation(
@@ -69,7 +69,7 @@ OPERATIONS = (
         features=(EPS, Feature("parameters", ("weight", "bias", "none"), default="both")),
         flops=elementwise(8),
         nbytes=moved_bytes(2),
-        peers=(peers.TORCH_LAYER_NORM,),
+        peers=peers.with_triton(peers.TORCH_LAYER_NORM),
         domain=_LONGER_ROWS,
     ),
     Operation(
@@ -81,7 +81,7 @@ OPERATIONS = (
         in_place="x",
         flops=elementwise(1),
         nbytes=moved_bytes(3),
-        peers=(peers.TORCH_ADD,),
+        peers=peers.with_triton(peers.TORCH_ADD),
         domain=Domain({"size": (0, 30)}),
     ),
 )

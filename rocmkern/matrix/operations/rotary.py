@@ -261,7 +261,7 @@ OPERATIONS = (
         in_place="x",
         flops=lambda case: 6 * _pairs(case),
         nbytes=lambda case: 4 * _pairs(case) * itemsize(case),
-        peers=(peers.TORCH_ROPE,),
+        peers=peers.with_triton(peers.TORCH_ROPE),
         domain=Domain(
             {"batch": (0, 2), "seq": (0, 20), "heads": (0, 5), "head_dim": (1, 70)}, _ROTATIONS, accepts=_rotation_fits
         ),

@@ -168,7 +168,7 @@ OPERATIONS = (
         flops=elementwise(5),
         nbytes=moved_bytes(2),
         probabilities=_softmax_probabilities,
-        peers=(peers.TORCH_SOFTMAX,),
+        peers=peers.with_triton(peers.TORCH_SOFTMAX),
         domain=_SMALL_ARRAYS,
     ),
     Operation(
