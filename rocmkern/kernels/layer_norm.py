@@ -7,9 +7,9 @@ Shapes (any strides; weight and bias have one row)::
 
     x, out [A, B, R, N]   weight, bias [1, N]
 
-Mapping: a block takes ``block_m`` rows at a time, ``block_n`` columns at a time, and then the rows ``step`` row blocks
-further on. It reads a row three times, but for its last tile, which stays: a row of one tile is read once. Grid: (row
-block, B, A). Local memory: what reductions take, if rows lie along several waves.
+Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time; if it keeps weights and biases, it goes on with
+the rows ``step`` row blocks further on. It reads a row three times, but for its last tile, which stays: a row of one
+tile is read once. Grid: (row block, B, A). Local memory: what reductions take, if rows lie along several waves.
 """
 
 from dataclasses import dataclass
@@ -58,6 +58,43 @@ def with_kept(cfg, t, w, b):
     return t
 
 
+@T.device
+def centred(cfg, x, row, last, valid, root_eps, first_scale, inverse_n):
+    """The last tile, normalised, and of the rows the mean, the scale, and what scaled values are multiplied by."""
+    n_columns = x.shape[1]
+    mean = T.full_rows(cfg, cfg.block_m, 0.0)
+    for n0 in range(0, last, cfg.block_n):
+        mean = mean + T.rowsum(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid)) * inverse_n
+    t = T.load_tile(cfg, x, (row,), last, cfg.block_n, valid)
+    mean = mean + T.rowsum(t) * inverse_n
+
+    t = t - mean
+    if last + cfg.block_n > n_columns:
+        t = T.pad_columns(t, last, n_columns, 0.0)
+    scale = T.full_rows(cfg, cfg.block_m, first_scale)
+    scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
+    shift = T.rowsum(t)
+    for n0 in range(0, last, cfg.block_n):
+        u = T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid) - mean
+        scale, total = T.square_step(u, scale, total)
+        shift = shift + T.rowsum(u)
+
+    shift = shift * inverse_n
+    eps = root_eps * scale
+    off = shift * scale
+    variance = total * inverse_n - off * off
+    variance = T.where(variance < 0.0, 0.0, variance)
+    factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+    return (t - shift) * scale * factor, mean + shift, scale, factor
+
+
+@T.device
+def store_others(cfg, x, weight, bias, out, row, last, valid, mean, scale, factor):
+    for n0 in range(0, last, cfg.block_n):
+        u = (T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid) - mean) * scale * factor
+        T.store_tile(out, (row,), n0, with_parameters(cfg, u, weight, bias, n0, valid), valid)
+
+
 @T.kernel
 def layer_norm(
     cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4],
@@ -65,44 +102,19 @@ def layer_norm(
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)
-    n_columns = x.shape[3]
-    last = (n_columns - 1) // cfg.block_n * cfg.block_n
+    last = (x.shape[3] - 1) // cfg.block_n * cfg.block_n
     first_row = T.row_index(cfg, cfg.block_m)
     if cfg.keep:
-        last_weights, last_biases = load_parameters(cfg, weight, bias, last, first_row >= 0)
-    for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
-        row = first_row + row0
+        w, c = load_parameters(cfg, weight, bias, last, first_row >= 0)
+        for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
+            row = first_row + row0
+            valid = row < x.shape[2]
+            t, mean, scale, factor = centred(cfg, x[a, b], row, last, valid, root_eps, first_scale, inverse_n)
+            T.store_tile(out[a, b], (row,), last, with_kept(cfg, t, w, c), valid)
+            store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
+    else:
+        row = first_row + T.block_id(cfg, 0) * cfg.block_m
         valid = row < x.shape[2]
-        mean = T.full_rows(cfg, cfg.block_m, 0.0)
-        for n0 in range(0, last, cfg.block_n):
-            mean = mean + T.rowsum(T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid)) * inverse_n
-        t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
-        mean = mean + T.rowsum(t) * inverse_n
-
-        t = t - mean
-        if last + cfg.block_n > n_columns:
-            t = T.pad_columns(t, last, n_columns, 0.0)
-        scale = T.full_rows(cfg, cfg.block_m, first_scale)
-        scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
-        shift = T.rowsum(t)
-        for n0 in range(0, last, cfg.block_n):
-            u = T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean
-            scale, total = T.square_step(u, scale, total)
-            shift = shift + T.rowsum(u)
-
-        shift = shift * inverse_n
-        eps = root_eps * scale
-        off = shift * scale
-        variance = total * inverse_n - off * off
-        variance = T.where(variance < 0.0, 0.0, variance)
-        factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
-        t = (t - shift) * scale * factor
-        if cfg.keep:
-            t = with_kept(cfg, t, last_weights, last_biases)
-        else:
-            t = with_parameters(cfg, t, weight, bias, last, valid)
-        T.store_tile(out[a, b], (row,), last, t, valid)
-        mean = mean + shift
-        for n0 in range(0, last, cfg.block_n):
-            u = (T.load_tile(cfg, x[a, b], (row,), n0, cfg.block_n, valid) - mean) * scale * factor
-            T.store_tile(out[a, b], (row,), n0, with_parameters(cfg, u, weight, bias, n0, valid), valid)
+        t, mean, scale, factor = centred(cfg, x[a, b], row, last, valid, root_eps, first_scale, inverse_n)
+        T.store_tile(out[a, b], (row,), last, with_parameters(cfg, t, weight, bias, last, valid), valid)
+        store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
