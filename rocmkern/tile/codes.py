@@ -121,14 +121,17 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
     kind, wide = SMALL_FLOATS[name], code.type
     magnitude = b.and_(code, const(wide, (1 << (kind.bits - 1)) - 1))
     sign = b.and_(code, const(wide, 1 << (kind.bits - 1)))
-    bits = b.or_(b.shl(magnitude, const(wide, 10 - kind.mantissa)), b.shl(sign, const(wide, 16 - kind.bits)))
+    digits = b.shl(magnitude, const(wide, 10 - kind.mantissa))
+    bits = b.or_(digits, b.shl(sign, const(wide, 16 - kind.bits)))
+    if kind.special == "nan":
+        # One more than the largest magnitude carries into the bit that makes the exponent that of a NaN. A comparison
+        # for each number would take scalar registers on AMD.
+        carry = b.add(digits, const(wide, 1 << (10 - kind.mantissa)))
+        bits = b.or_(bits, b.and_(carry, const(wide, 1 << (10 + kind.exponent))))
     half = b.bitcast(b.trunc(bits, _like(wide, I16)), _like(wide, F16))
     value = b.fpext(half, _like(wide, F32))
     if kind.bias != 15:
         value = b.fmul(value, const(value.type, 2.0 ** (15 - kind.bias)))
-    if kind.special == "nan":
-        nan = b.icmp_unsigned("==", magnitude, const(wide, (1 << (kind.bits - 1)) - 1))
-        value = b.select(nan, const(value.type, float("nan")), value)
     return value
 
 
