@@ -193,6 +193,19 @@ def test_another_type_or_shape_is_found(run, change, words):
     assert found.check == "type" and words in str(found)
 
 
+def test_a_constant_that_a_manager_keeps_is_no_buffer_that_stays_alive(run):
+    from rocmkern import ResourceManager
+
+    with ResourceManager("host") as manager:
+
+        def with_constant(x, *, out=None):
+            manager.constant(np.ones(4, np.float32))
+            return double(x, out=out)
+
+        run("double", double=with_constant)
+        assert manager.live_buffers() == []
+
+
 def test_a_buffer_that_stays_alive_is_found(run):
     from rocmkern import ResourceManager
 
