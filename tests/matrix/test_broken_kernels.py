@@ -95,7 +95,12 @@ def test_a_worker_does_not_outlive_its_pytest(project, sigint):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{project.path}", "ROCMKERN_NO_GPU": "1"}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     process = subprocess.Popen(
-        [*command, "cpu", "--rocmkern-worker", "all"], cwd=project.path, env=environment, stdout=subprocess.DEVNULL
+        [*command, "cpu", "--rocmkern-worker", "all"],
+        cwd=project.path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        # A shell starts what runs in the background with interrupts ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 60
