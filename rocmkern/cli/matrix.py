@@ -289,9 +289,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Any]:
-    from rocmkern.matrix import expand, load
+    from rocmkern.matrix import load_cases
 
-    return expand(load(arguments.matrix))
+    return load_cases(arguments.matrix)[1]
 
 
 def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,22 @@ def const(ty: ir.Type, value: Any) -> ir.Constant:
     if isinstance(ty, ir.VectorType):
         return ir.Constant(ty, [value] * ty.count)
     return ir.Constant(ty, value)
+
+
+def if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable) -> list[ir.Value]:
+    """The values of ``then()`` or of ``otherwise()``, which emit code: lists of equal length."""
+    with b.if_else(condition) as (yes, no):
+        with yes:
+            left, left_block = then(), b.block
+        with no:
+            right, right_block = otherwise(), b.block
+    results = []
+    for x, y in zip(left, right, strict=True):
+        phi = b.phi(x.type)
+        phi.add_incoming(x, left_block)
+        phi.add_incoming(y, right_block)
+        results.append(phi)
+    return results
 
 
 def call(builder: ir.IRBuilder, name: str, result: ir.Type, args: list) -> ir.Value:

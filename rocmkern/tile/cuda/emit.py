@@ -57,24 +57,6 @@ def split_at(values: list, lengths: list[int]) -> list[list]:
     return [values[end - n : end] for n, end in zip(lengths, ends, strict=True)]
 
 
-def if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable) -> list[ir.Value]:
-    """The values of ``then()`` or of ``otherwise()``: lists of equal length."""
-    with b.if_else(condition) as (yes, no):
-        with yes:
-            left = then()
-            left_block = b.block
-        with no:
-            right = otherwise()
-            right_block = b.block
-    results = []
-    for x, y in zip(left, right, strict=True):
-        phi = b.phi(x.type)
-        phi.add_incoming(x, left_block)
-        phi.add_incoming(y, right_block)
-        results.append(phi)
-    return results
-
-
 def call_outlined(b: ir.IRBuilder, name: str, args: list[ir.Value], emit: Callable[..., None]) -> None:
     """Run ``emit(builder, *args)`` in a function of its own.
 

@@ -18,7 +18,6 @@ from rocmkern.tile.cuda.emit import (
     call_outlined,
     fabs,
     fma,
-    if_else,
     lane_index,
     pack,
     shuffle,
@@ -52,7 +51,7 @@ from rocmkern.tile.cuda.rings import (
 )
 from rocmkern.tile.cuda.shared import SharedLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
-from rocmkern.tile.tensors import F32, I32, const
+from rocmkern.tile.tensors import F32, I32, const, if_else
 from rocmkern.tile.types import DTYPES
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.cuda.emit import LANES, VOID, asm, barrier, exp2, fmax, if_else, lane_index, pack, unpack
+from rocmkern.tile.cuda.emit import LANES, VOID, asm, barrier, exp2, fmax, lane_index, pack, unpack
 from rocmkern.tile.cuda.layouts import (
     column_of_lane,
     complete_rows,
@@ -22,7 +22,7 @@ from rocmkern.tile.cuda.layouts import (
 )
 from rocmkern.tile.cuda.stages import StageLowering
 from rocmkern.tile.cuda.windows import FunctionState, load_shared, states
-from rocmkern.tile.tensors import I32, const
+from rocmkern.tile.tensors import I32, const, if_else
 
 
 class SharedLowering(StageLowering):

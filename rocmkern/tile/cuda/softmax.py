@@ -15,7 +15,6 @@ from rocmkern.tile.cuda.emit import (
     fabs,
     fma,
     fmax,
-    if_else,
     over_lanes,
     pack,
     split_at,
@@ -24,7 +23,7 @@ from rocmkern.tile.cuda.emit import (
 )
 from rocmkern.tile.cuda.layouts import base_rows, complete_rows, elements_of, partial_rows
 from rocmkern.tile.cuda.tiles import TileLowering
-from rocmkern.tile.tensors import F32, const
+from rocmkern.tile.tensors import F32, const, if_else
 
 
 class SoftmaxLowering(TileLowering):

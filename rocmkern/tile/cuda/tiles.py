@@ -22,7 +22,6 @@ from rocmkern.tile.cuda.emit import (
     fabs,
     fma,
     fmax,
-    if_else,
     outlined,
     over_lanes,
     pack,
@@ -61,7 +60,7 @@ from rocmkern.tile.cuda.memory import (
 from rocmkern.tile.cuda.quantised import PairReader, Reader, decode_unit, elements_as_pairs, runs_of_unit
 from rocmkern.tile.cuda.rows import RowLowering
 from rocmkern.tile.formats import FORMATS, RUN
-from rocmkern.tile.tensors import F32, I1, I32, I64, call, const
+from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES, line_lanes
 
 

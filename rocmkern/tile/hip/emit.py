@@ -117,27 +117,10 @@ def largest_of(b: ir.IRBuilder, vectors: list) -> ir.Value:
     return xs[0]
 
 
-def branch(b: ir.IRBuilder, condition: ir.Value, yes: Callable, no: Callable) -> list:
-    """``yes()`` or ``no()``, which emit code and return equally many values."""
-    with b.if_else(condition) as (then, otherwise):
-        with then:
-            left, left_block = yes(), b.block
-        with otherwise:
-            right, right_block = no(), b.block
-            left_end, right_end = left_block, right_block
-    joined = []
-    for x, y in zip(left, right, strict=True):
-        phi = b.phi(x.type)
-        phi.add_incoming(x, left_end)
-        phi.add_incoming(y, right_end)
-        joined.append(phi)
-    return joined
-
-
 def if_then(b: ir.IRBuilder, condition: ir.Value, values: list, body: Callable) -> list:
     """``body()``, which returns new values, if the condition holds; else ``values``.
 
-    For tiles use this and not `branch`. LLVM makes two conditional blocks of if and else, one after the other, even
+    For tiles use this and not `if_else`. LLVM makes two conditional blocks of if and else, one after the other, even
     where all lanes take the same way: what the second one starts from stays alive during the first.
     """
     start = b.block

@@ -14,9 +14,9 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
-from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, branch, over_groups, over_lanes, thread_index, wave_index
+from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, over_groups, over_lanes, thread_index, wave_index
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
-from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, register_tensor_model
+from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, if_else, register_tensor_model
 from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
 #: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
@@ -262,7 +262,7 @@ class Pages:
         def look() -> list:
             return [load_from(b, in_space(b, self.table, GLOBAL), entry, I32, 4)]
 
-        (page,) = branch(b, ok, look, lambda: [const(I32, -1)])
+        (page,) = if_else(b, ok, look, lambda: [const(I32, -1)])
         ok = b.icmp_unsigned("<", page, self.pages)
         offset = b.add(b.mul(b.sext(page, I64), self.page_stride), b.mul(b.zext(line, I64), row_stride))
         return b.select(ok, offset, const(I64, 0)), ok

@@ -13,7 +13,6 @@ from rocmkern.tile.hip.emit import (
     GLOBAL,
     POINTER,
     array_of,
-    branch,
     flag_rows,
     flags_of,
     items_of,
@@ -24,7 +23,7 @@ from rocmkern.tile.hip.emit import (
 )
 from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import in_space, load_from, memory_int, narrowed, over_waves, store_to, widen
-from rocmkern.tile.tensors import F32, F64, I8, I32, I64, TensorLowering, as_int32, call, const
+from rocmkern.tile.tensors import F32, F64, I8, I32, I64, TensorLowering, as_int32, call, const, if_else
 from rocmkern.tile.types import DTYPES
 
 
@@ -134,7 +133,7 @@ class RowLowering(TensorLowering):
         return array_of(
             b,
             [
-                branch(b, ok, lambda offset=offset: one(offset), lambda: [zero])[0]
+                if_else(b, ok, lambda offset=offset: one(offset), lambda: [zero])[0]
                 for ok, offset in zip(flags_of(b, valid), offsets, strict=True)
             ],
         )

@@ -15,7 +15,6 @@ from rocmkern.tile.hip.emit import (
     NEG_INF,
     any_lane,
     array_of,
-    branch,
     each_element,
     exp2,
     flat,
@@ -31,7 +30,7 @@ from rocmkern.tile.hip.emit import (
 )
 from rocmkern.tile.hip.layouts import Layout, is_line
 from rocmkern.tile.hip.tiles import TileLowering
-from rocmkern.tile.tensors import F32, I1, const
+from rocmkern.tile.tensors import F32, I1, const, if_else
 
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
 LAZY_EXPONENT = 8.0
@@ -63,7 +62,7 @@ class SoftmaxLowering(TileLowering):
             return new + [b.fadd(x, y) for x, y in zip(rescaled, more, strict=True)]
 
         # Lanes that share a row agree; where it lies along several waves, these have no other.
-        results = branch(b, any_lane(b, Layout(ty).atom, b.not_(done)), scaled, as_they_are)
+        results = if_else(b, any_lane(b, Layout(ty).atom, b.not_(done)), scaled, as_they_are)
         halves = results[: len(old)], results[len(old) :]
         return context.make_tuple(b, sig.return_type, [array_of(b, half) for half in halves])
 

@@ -17,7 +17,6 @@ from rocmkern.tile.hip.emit import (
     Lane,
     aggregate_of,
     array_of,
-    branch,
     elements_of,
     flags_of,
     from_group,
@@ -67,7 +66,7 @@ from rocmkern.tile.hip.memory import (
     widen,
 )
 from rocmkern.tile.hip.softmax import SoftmaxLowering
-from rocmkern.tile.tensors import F16, F32, I8, I32, I64, call, const
+from rocmkern.tile.tensors import F16, F32, I8, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES
 
 
@@ -152,7 +151,7 @@ class StageLowering(SoftmaxLowering):
 
         for number, copy in enumerate(window.copies):
             nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
-            found = branch(b, some, lambda copy=copy: chunks(copy), lambda nothing=nothing: nothing)
+            found = if_else(b, some, lambda copy=copy: chunks(copy), lambda nothing=nothing: nothing)
             st = b.insert_value(st, array_of(b, found), self.member(number, CHUNKS))
         keep_order(b)
         return st
@@ -315,10 +314,10 @@ class StageLowering(SoftmaxLowering):
         nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
 
         def otherwise() -> list:
-            return branch(b, some, lambda: branch(b, slow, singles, vectors), lambda: nothing)
+            return if_else(b, some, lambda: if_else(b, slow, singles, vectors), lambda: nothing)
 
         # Pages lie apart: a window of theirs has no uniform distance from row to row.
-        return otherwise() if pages is not None else branch(b, best, whole, otherwise)
+        return otherwise() if pages is not None else if_else(b, best, whole, otherwise)
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         window, thread = Window(sig.args[0]), thread_index(b)
@@ -453,10 +452,10 @@ class StageLowering(SoftmaxLowering):
         some = b.icmp_unsigned("!=", columns, const(I64, 0))
         blocks = []
         for ok, offset in zip(flags_of(b, valid), offsets, strict=True):
-            blocks += branch(
+            blocks += if_else(
                 b,
                 b.and_(ok, some),
-                lambda offset=offset: branch(b, fast, lambda: vectors(offset), lambda: singles(offset)),
+                lambda offset=offset: if_else(b, fast, lambda: vectors(offset), lambda: singles(offset)),
                 lambda: [ir.Constant(run, None)] * (out.k // 16),
             )
         return self.keep_operand(b, out, blocks)

@@ -22,7 +22,6 @@ from rocmkern.tile.hip.emit import (
     NEG_INF,
     Lane,
     array_of,
-    branch,
     each_element,
     elements_of,
     exp2,
@@ -54,7 +53,7 @@ from rocmkern.tile.hip.memory import (
     widen,
 )
 from rocmkern.tile.hip.rows import RowLowering
-from rocmkern.tile.tensors import F32, I1, I8, I16, I32, I64, const
+from rocmkern.tile.tensors import F32, I1, I8, I16, I32, I64, const, if_else
 from rocmkern.tile.types import DTYPES
 
 #: tanh(x) = x + x^3 * P(x^2) for |x| < 0.6: minimax fit of P in relative error (3e-9).
@@ -150,7 +149,7 @@ class TileLowering(RowLowering):
         some = b.icmp_unsigned("!=", columns, const(I64, 0))
         load = decoded if kind else block
         return [
-            branch(b, b.and_(ok, some), lambda offset=offset: load(offset), lambda: nothing)
+            if_else(b, b.and_(ok, some), lambda offset=offset: load(offset), lambda: nothing)
             for ok, offset in zip(flags_of(b, valid), offsets, strict=True)
         ]
 
@@ -225,12 +224,12 @@ class TileLowering(RowLowering):
         def row(offset: ir.Value) -> list:
             if isinstance(at.wide, ir.Constant):
                 return one_by_one(offset)
-            return branch(b, at.wide, lambda: in_pieces(offset), lambda: one_by_one(offset))
+            return if_else(b, at.wide, lambda: in_pieces(offset), lambda: one_by_one(offset))
 
         zeros = [const(ir.VectorType(F32, registers), 0.0)] * vectors
         some = b.icmp_signed(">", at.columns, const(I64, 0))
         return [
-            branch(b, b.and_(ok, some), lambda offset=offset: row(offset), lambda: zeros)
+            if_else(b, b.and_(ok, some), lambda offset=offset: row(offset), lambda: zeros)
             for ok, offset in zip(flags_of(b, valid), at.offsets, strict=True)
         ]
 
@@ -375,7 +374,7 @@ class TileLowering(RowLowering):
         some = b.icmp_signed(">", columns, const(I64, 0))
         return [
             *(
-                branch(b, b.and_(ok, some), lambda o=offset, v=values: row(o, v), lambda: [const(F32, 0.0)])[0]
+                if_else(b, b.and_(ok, some), lambda o=offset, v=values: row(o, v), lambda: [const(F32, 0.0)])[0]
                 for ok, offset, values in zip(flags_of(b, valid), offsets, rows, strict=True)
             )
         ]
@@ -467,7 +466,7 @@ class TileLowering(RowLowering):
             return turns
 
         some = b.icmp_signed(">", columns, const(I64, 0))
-        turns = branch(b, some, load, lambda: [const(I64, 0)] * len(numbers))
+        turns = if_else(b, some, load, lambda: [const(I64, 0)] * len(numbers))
         pairs = [[cos_sin(b, p, turn) for turn in turns] for p in items_of(b, position)]
         tiles = [
             self.join_blocks(
