@@ -199,8 +199,10 @@ def _to_q8_0(x):
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def _quantized_linear(x, blocks, format, bias, activation, order, compute):
-    return _matmul(x, _decoded(blocks, format, order), True, bias, activation, compute)
+def _quantized_linear(x, blocks, format, bias, activation, order, compute, weights=np.float64):
+    with np.errstate(over="ignore"):
+        decoded = _decoded(blocks, format, order).astype(weights)
+    return _matmul(x, decoded, True, bias, activation, compute)
 
 
 def _dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, compute):

@@ -1,4 +1,4 @@
-"""Operations on quantised blocks in the compute dtype; decoding itself is exact."""
+"""Operations on quantised blocks in the compute dtype."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rocmkern.reference.baseline._precision import compute_dtype, rounded
 
 
 def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, order="ggml"):
-    """`rocmkern.reference.quantized_linear` in the compute dtype."""
-    out = _quantized._quantized_linear(x, blocks, format, bias, activation, order, compute_dtype(x))
+    """Decode to the dtype of x, then `rocmkern.reference.linear` in the compute dtype."""
+    out = _quantized._quantized_linear(x, blocks, format, bias, activation, order, compute_dtype(x), x.dtype)
     return rounded(out, x.dtype)
 
 
