@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import math
@@ -12,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +29,7 @@ from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
 from rocmkern.runtime.lazy import LazyStorage, TensorSource
 from rocmkern.runtime.ledger import LedgerEntry, caller_location
 from rocmkern.runtime.memory import POISON_BYTE, DeviceMemory
+from rocmkern.runtime.scratch import Scratch
 from rocmkern.runtime.settings import MemorySettings
 from rocmkern.runtime.tensor import DeviceTensor, Storage, check_dtype
 from rocmkern.runtime.waiting import poll
@@ -283,8 +283,7 @@ class ResourceManager:
         fill = None if uninitialized else 0
         return self._allocate(shape, dtype, fill=POISON_BYTE if self.settings.poison else fill, stream=stream)
 
-    @contextlib.contextmanager
-    def scratch(self, nbytes: int, stream: Stream) -> Iterator[int]:
+    def scratch(self, nbytes: int, stream: Stream) -> Scratch:
         """Memory of undefined content for kernels that are submitted to `stream` within the block.
 
         Where the pool has idle memory for that stream, it is used as it lies there: no buffer is made and none enters
@@ -297,22 +296,13 @@ class ResourceManager:
         stream : int
             The stream of all that uses it.
 
-        Yields
-        ------
-        int
-            The address, aligned to 256.
+        Returns
+        -------
+        context manager
+            Its value is the address (int), aligned to 256.
         """
         self._check_open()
-        settings = self.settings
-        plain = settings.pool and not settings.poison and not settings.guard
-        # What a graph uses may not be idle afterwards.
-        if plain and self._memory.recording(stream) is None:
-            with self._memory.idle(nbytes, stream) as address:
-                if address:
-                    yield address
-                    return
-        with self.empty(nbytes, np.uint8, uninitialized=True, stream=stream) as tensor:
-            yield tensor.data_ptr
+        return Scratch(self, self._memory, nbytes, stream)
 
     def lazy(self, source: TensorSource) -> DeviceTensor:
         """Return a tensor that takes memory, and reads its data, when it is first used; see `DeviceTensor.lazy`."""

@@ -245,19 +245,31 @@ class DeviceMemory:
         with self._locked():
             return self.pool.fits(nbytes, stream)
 
-    @contextlib.contextmanager
-    def idle(self, nbytes: int, stream: Stream) -> Iterator[int]:
-        """Address of idle memory for work that is submitted to `stream` within the block, and to nothing else; 0: none.
+    def borrow(self, nbytes: int, stream: Stream) -> Block | None:
+        """Idle memory for work that is submitted to `stream` until `end_loan`, and to nothing else; None where none is.
 
-        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event.
+        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event. Until
+        the loan ends, other threads wait for the device's memory.
         """
-        with self._locked():
+        self._lock.acquire()
+        block = None
+        try:
+            if self._returned or self._postponed:
+                self._take_back()
             block = self.pool.look_for(nbytes, stream)
-            try:
-                yield 0 if block is None else block.address
-            finally:
-                if block is not None:
-                    self.pool.used(block, stream)
+        finally:
+            if block is None:
+                self._lock.release()
+                self._drain()
+        return block
+
+    def end_loan(self, block: Block, stream: Stream) -> None:
+        """All work on what `borrow` returned is submitted."""
+        try:
+            self.pool.used(block, stream)
+        finally:
+            self._lock.release()
+            self._drain()
 
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""

@@ -64,12 +64,13 @@ class Pool:
     device : Device
         Records and queries the events.
     own_stream : int
-        The runtime's stream, which lives as long as the process: its event is recorded only when somebody else asks
-        for the block. Other streams may be destroyed later, so theirs are recorded when the block comes back.
+        The runtime's stream. It and the default stream 0 live as long as the process: their events are recorded only
+        when somebody else asks for the block. Other streams may be destroyed later, so theirs are recorded when the
+        block comes back.
     """
 
     def __init__(self, device: Device, own_stream: Stream):
-        self._device, self._own_stream = device, own_stream
+        self._device, self._lasting = device, (own_stream, 0)
         self._idle: dict[Stream, list[tuple[int, int, Block]]] = {}
         self._order = itertools.count()
         self.idle_bytes = 0
@@ -103,7 +104,7 @@ class Pool:
         earlier = block.events.pop(stream, None)
         if earlier is not None:
             self._device.release_event(earlier)
-        if stream != self._own_stream or stream != block.stream:
+        if stream != block.stream or stream not in self._lasting:
             block.events[stream] = self._device.record(stream)
 
     def fits(self, nbytes: int, stream: Stream) -> bool:
@@ -112,8 +113,9 @@ class Pool:
 
     def _find(self, nbytes: int, stream: Stream | None) -> tuple[list[tuple[int, int, Block]], int] | None:
         most = largest_reused(nbytes)
-        for home in sorted(self._idle, key=lambda home: home != stream):
-            idle = self._idle[home]
+        own = self._idle.get(stream) if stream is not None else None
+        others = (idle for home, idle in self._idle.items() if home != stream)
+        for idle in itertools.chain(() if own is None else (own,), others):
             for position in range(bisect.bisect_left(idle, (nbytes,)), len(idle)):
                 capacity, _, block = idle[position]
                 if capacity > most:
@@ -147,7 +149,9 @@ class Pool:
     def _ready(self, block: Block, stream: Stream | None) -> bool:
         if block.stream != stream and block.stream not in block.events:
             block.events[block.stream] = self._device.record(block.stream)
-        return all(self._device.query(event) for user, event in block.events.items() if user != stream)
+        return not block.events or all(
+            self._device.query(event) for user, event in block.events.items() if user != stream
+        )
 
     def _hand_out(self, block: Block) -> None:
         for event in block.events.values():

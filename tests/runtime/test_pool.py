@@ -86,6 +86,20 @@ def test_the_event_of_another_stream_is_recorded_when_the_buffer_dies(fake, fake
     assert fake_manager.empty(1000).data_ptr == address
 
 
+def test_a_buffer_of_the_default_stream_waits_for_what_that_stream_does_when_it_is_asked_for(fake, fake_manager):
+    tensor = fake_manager.empty(1000, stream=0)
+    address = tensor.data_ptr
+    tensor.close()
+    fake_manager.memory_stats()
+    assert fake.live_events == 0
+    fake.stall(0)
+    fake.submit(0)
+    fresh = fake_manager.empty(1000)
+    assert fresh.data_ptr != address
+    fake.resume(0)
+    assert fake_manager.empty(1000).data_ptr == address
+
+
 def test_events_are_given_back(fake, fake_manager):
     for stream in (None, OTHER, 0x8):
         tensor = fake_manager.empty(1000, stream=stream)
