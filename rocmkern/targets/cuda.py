@@ -174,20 +174,23 @@ class LoadedKernel(LoadedVariant):
             self._driver.cuLaunchKernel,
             self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
         )  # fmt: skip
-        return functools.partial(self._with_maps, start, parameters.words, []) if kernel.maps else start
+        if not kernel.maps:
+            return start
+        as_bytes = memoryview(parameters.words).cast("B")[: 8 * kernel.words]
+        return functools.partial(self._with_maps, start, parameters.words, as_bytes, bytearray())
 
-    def _with_maps(self, start: Callable[[], tuple], words: Any, known: list) -> tuple:
+    def _with_maps(self, start: Callable[[], tuple], words: Any, as_bytes: memoryview, known: bytearray) -> tuple:
         """Launch with the tensor maps of the words; ``known`` holds the words that those at hand were made of."""
-        tensors = [each.words(words) for each in self.kernel.maps]
-        if tensors != known:
+        if as_bytes.tobytes() != known:  # quicker than a comparison of views
             at = 8 * self.kernel.words
-            for each, tensor in zip(self.kernel.maps, tensors, strict=True):
+            for each in self.kernel.maps:
+                tensor = each.words(words)
                 encoded = each.encode(tensor)
                 if encoded is None:
                     raise TargetError(f"kernel {self.kernel.name}: the copy engine does not take a tensor at {tensor}")
                 struct.pack_into(f"={MAP_BYTES}s", words, at, encoded)
                 at += MAP_BYTES
-            known[:] = tensors
+            known[:] = as_bytes
         return start()
 
     def _fail(self, status: Any) -> None:
