@@ -59,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 for success, 1 where the command failed, 2 (through SystemExit) where the words make no sense.
     """
     arguments = build_parser().parse_args(argv)
+    # As with `python -m`: the modules that a matrix file names may lie here.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         status = arguments.run(arguments)
         sys.stdout.flush()

@@ -22,6 +22,7 @@ import argparse
 import fnmatch
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,11 @@ def _run(arguments: argparse.Namespace) -> int:
         except CaseFailure as failure:
             counts["failed"] += 1
             print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
+            continue
+        except Exception as error:
+            # The case's own, or what its inputs ask for: the others still run.
+            counts["failed"] += 1
+            print(f"FAILED   {case.id}: {type(error).__name__}: {error}\n" + "".join(traceback.format_exc()))
             continue
         counts["passed"] += 1
         print(f"passed   {case.id}")

@@ -440,7 +440,8 @@ def error_type(name: str) -> type[BaseException]:
         module_name, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module_name), attribute, None)
-        except ImportError as error:
+        except (Exception, SystemExit) as error:
+            # Whatever the module does while it is imported, and a name that is no module's, is a mistake of the file.
             raise LookupError(f"module {module_name!r} cannot be imported: {error}") from None
     else:
         found = getattr(errors, name, None) or getattr(builtins, name, None)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rocmkern.ops._arrays import Operand, describe
 from rocmkern.ops._device_view import DeviceView
+from rocmkern.ops._streams import STREAM_HANDLES
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 MAX_HEAD_DIM = 256
@@ -62,15 +63,30 @@ def grouped_heads(x: Operand, num_kv_heads: int, num_heads: int) -> None:
 
 
 def number(name: str, value: Any, *, positive: bool = False) -> float:
-    """A real number as float32 holds it; ``positive`` asks for one that has a reciprocal there too."""
+    """A real number as float32 holds it; ``positive`` asks for one that has a reciprocal there too.
+
+    One that float32 would round to 0 is refused: it would be dropped in silence.
+    """
     allowed = "a finite positive number" if positive else "a finite number"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise ArgumentTypeError(name, describe(value), allowed)
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # an integer
+        result = math.inf
     # Comparisons with NaN are false, so this refuses it too.
     if not abs(result) <= _LARGEST_FLOAT32 or (positive and result < _SMALLEST_NORMAL_FLOAT32):
-        raise ArgumentError(name, repr(value), f"{allowed} in the range of float32")
-    return float(np.float32(result))
+        raise ArgumentError(name, _shown(value), f"{allowed} in the range of float32")
+    rounded = float(np.float32(result))
+    if value and not rounded:
+        raise ArgumentError(name, _shown(value), f"{allowed} in the range of float32, or 0")
+    return rounded
+
+
+def _shown(value: Any) -> str:
+    """A number for a message: not hundreds of digits."""
+    large = isinstance(value, int) and value.bit_length() > 128
+    return f"an integer of {value.bit_length()} bits" if large else repr(value)
 
 
 def integer(name: str, value: Any, minimum: int) -> int:
@@ -82,7 +98,7 @@ def integer(name: str, value: Any, minimum: int) -> int:
     except TypeError:
         raise ArgumentTypeError(name, describe(value), f"an integer of at least {minimum}") from None
     if result < minimum:
-        raise ArgumentError(name, str(result), f"an integer of at least {minimum}")
+        raise ArgumentError(name, _shown(result), f"an integer of at least {minimum}")
     return result
 
 
@@ -178,7 +194,8 @@ def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) ->
 
 def stream(value: Any) -> Any:
     """None or a stream; a number is a stream's handle, of which 0 is forbidden by the array interface protocols."""
-    if isinstance(value, (bool, np.bool_, str, float)):
+    handle = any(hasattr(value, name) for name in STREAM_HANDLES)
+    if isinstance(value, bool) or not (value is None or handle or isinstance(value, numbers.Integral)):
         raise ArgumentTypeError("stream", describe(value), "None, a stream, or the handle of one")
     if isinstance(value, numbers.Integral) and value <= 0:
         raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")
@@ -227,7 +244,6 @@ def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
 def epsilon(eps: Any) -> float:
     """The ``eps`` of a norm as a float, checked."""
     value = number("eps", eps)
-    # An epsilon that float32 rounds to 0 would be dropped in silence.
-    if value < 0 or (value == 0 and eps != 0) or math.copysign(1.0, value) < 0:
+    if value < 0 or math.copysign(1.0, value) < 0:
         raise ArgumentError("eps", repr(eps), "0 or a positive number in the range of float32")
     return value

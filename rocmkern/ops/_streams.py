@@ -29,9 +29,13 @@ class Origin:
     certain: bool = True
 
 
+#: Where the streams of PyTorch, CuPy and Numba have their handle; Numba's is a ctypes object.
+STREAM_HANDLES = ("cuda_stream", "ptr", "handle", "value")
+
+
 def handle_of(stream: Any) -> int:
     """Handle of a stream: a number, or an object of PyTorch, CuPy or Numba."""
-    for name in ("cuda_stream", "ptr", "handle", "value"):
+    for name in STREAM_HANDLES:
         stream = getattr(stream, name, stream)
     handle = 0 if stream is None else int(stream)
     return 0 if handle == LEGACY_STREAM else handle

@@ -336,7 +336,7 @@ def _attention(
     """Both attentions; ``layout="packed"`` where there are `cu_seqlens`."""
     # Checks
     layout = layout if layout == "packed" else _checks.layout(layout)
-    stream = _checks.stream(stream)
+    stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
     left, right, bottom_right = _checks.visibility(causal, window)
     q, k, v = accept("q", q), accept("k", k), accept("v", v)
     _arrays.same_dtype(q, [k, v])

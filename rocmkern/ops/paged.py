@@ -119,7 +119,7 @@ def paged_attention(
     (1, 8, 64)
     """
     # Checks
-    stream = _checks.stream(stream)
+    stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
     left, right, bottom_right = _checks.visibility(True, window)
     q = accept("q", q)
     k, v = (

@@ -92,6 +92,8 @@ class _Common(pytest.Item):
         if isinstance(excinfo.value, WorkerError):
             return f"{head}\n{excinfo.value}\n\n{recipe}"
         self.add_report_section("call", "case", f"{head}\n{recipe}")
+        # From where the case is run: what is around that is pytest's.
+        excinfo.traceback = excinfo.traceback.cut(path=jobs.__file__)
         return super().repr_failure(excinfo)
 
 

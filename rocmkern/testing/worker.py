@@ -372,7 +372,7 @@ def _answer(function: str, arguments: tuple) -> None:
         result = _find(function)(*arguments)
         sys.stdout.flush()
         _reports.send("done", result)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.stdout.flush()
         _reports.send("failed", _failure(error))
 
@@ -382,7 +382,7 @@ def _find(function: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), name)
 
 
-def _failure(error: Exception) -> _Failure:
+def _failure(error: BaseException) -> _Failure:
     sent = error if isinstance(error, _SHOWN_AS_THEMSELVES) and _can_be_sent(error) else None
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     chain: list[BaseException] = [error]
@@ -393,7 +393,7 @@ def _failure(error: Exception) -> _Failure:
     return _Failure(sent, type(error).__name__, str(error), text, stuck, lost)
 
 
-def _can_be_sent(error: Exception) -> bool:
+def _can_be_sent(error: BaseException) -> bool:
     try:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:

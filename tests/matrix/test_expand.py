@@ -122,6 +122,11 @@ def test_two_rows_that_are_the_same_case_are_refused_until_one_is_named(matrix):
         ("{shape: {rows: 2}, spoil: {x: as_list}}", "spoil", "expect_error"),
         ("{shape: {rows: 2}, expect_error: {type: ValueError, argument: x}}", "", "needs a name"),
         (
+            "{name: a, shape: {rows: 2}, expect_error: {type: '.a:b', argument: x}}",
+            "expect_error.type",
+            "'.a' cannot be imported",
+        ),
+        (
             "{name: a, shape: {rows: 2}, expect_error: {type: ArgumentErr, argument: x}}",
             "expect_error.type",
             "did you mean 'ArgumentError'?",

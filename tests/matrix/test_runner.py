@@ -169,6 +169,26 @@ def test_a_call_that_returns_another_array_than_out_is_found(run):
     assert "must return the arrays that it was given" in str(failure(run, "double", double=copying))
 
 
+def test_a_function_that_spoils_its_own_results_too_is_found_where_outputs_are_guarded(run):
+    seen = []
+
+    def short(x, *, out=None):
+        seen.append(out is not None)
+        out = np.empty_like(x) if out is None else out
+        out[:-1] = double(x)[:-1]
+        return out
+
+    def long(x, *, out=None):
+        out = np.empty_like(x) if out is None else out
+        double(x, out=out)
+        if out.base is not None:  # something lies behind it
+            np.lib.stride_tricks.as_strided(out.reshape(-1), (out.size + 1,))[-1] = 0
+        return out
+
+    assert failure(run, "double", double=short).check == "unwritten" and seen == [True]
+    assert failure(run, "double", double=long).check == "outside"
+
+
 def test_an_output_in_place_that_differs_is_found(run):
     def staged(x, *, out=None):
         if out is x:

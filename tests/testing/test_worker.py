@@ -48,6 +48,10 @@ def fail_otherwise():
     raise ZeroDivisionError("by nothing")
 
 
+def leave():
+    raise SystemExit(3)
+
+
 def end(how):
     launch("softmax")
     if how == "abort":
@@ -125,6 +129,14 @@ def test_other_failures_arrive_with_their_whole_text_and_what_was_printed(proces
         assert words in str(caught.value)
     assert process.printed() == "on the way"
     assert call(process, add, 1, 1) == (2, pid) and process.printed() == "", "it goes on, with a new account"
+
+
+def test_a_function_that_asks_to_exit_is_one_failure_of_that_name(process):
+    _, pid = call(process, add, 1, 1)
+    with pytest.raises(WorkerError, match="in leave") as caught:
+        call(process, leave)
+    assert caught.value.kind == "SystemExit"
+    assert call(process, add, 1, 1) == (2, pid)
 
 
 @pytest.mark.parametrize(("how", "words"), [("abort", "was ended by SIGABRT"), ("exit", "ended with status 7")])
