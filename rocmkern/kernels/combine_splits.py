@@ -12,7 +12,8 @@ Shapes::
 
 Mapping: a tile row is a column of the output, and a tile column a split, so that the parts are read many at a time. A
 block takes ``block_m`` columns of one (batch, head, row) and ``block_n`` splits per step, with a running maximum as in
-`flash_attention`. Grid: (row x block of columns, head, batch). No local memory.
+`flash_attention`, but of natural logarithms: a binary one may be beyond float32 where they are not. Grid: (row x block
+of columns, head, batch). No local memory.
 """
 
 from dataclasses import dataclass
@@ -53,15 +54,15 @@ def combine_splits(
     acc = T.full_rows(cfg, cfg.block_m, 0.0)
     for s0 in range(0, splits, cfg.block_n):
         part = T.load_tile(cfg, parts[batch, head, row], (column,), s0, cfg.block_n, valid)
-        x = T.load_tile(cfg, part_lse[batch, head], (row,), s0, cfg.block_n, valid) * LOG2_E
+        x = T.load_tile(cfg, part_lse[batch, head], (row,), s0, cfg.block_n, valid)
         x = T.pad_columns(x, s0, splits, T.NEG_INF)
         new = T.maximum(m, T.rowmax(x))
         base = T.where(new == T.NEG_INF, 0.0, new)
-        weight = T.exp2(x - base)
-        shrink = T.exp2(m - base)
+        weight = T.exp2((x - base) * LOG2_E)
+        shrink = T.exp2((m - base) * LOG2_E)
         l = l * shrink + T.rowsum(weight)
         acc = acc * shrink + T.rowdot(weight, part)
         m = new
     T.store_rows(out[batch, head, row], (column,), acc * T.reciprocal_or_zero(l), valid)
     if lse.shape[0] > 0:
-        T.store_rows(lse[batch, head], (row,), (m + T.log2(l)) * LN_2, column == 0)
+        T.store_rows(lse[batch, head], (row,), m + T.log2(l) * LN_2, column == 0)

@@ -45,12 +45,12 @@ def merge_attention(
     row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
     valid = row < out.shape[2]
 
-    x1 = T.load_rows(lse1[batch, head], (row,), valid) * LOG2_E
-    x2 = T.load_rows(lse2[batch, head], (row,), valid) * LOG2_E
+    x1 = T.load_rows(lse1[batch, head], (row,), valid)
+    x2 = T.load_rows(lse2[batch, head], (row,), valid)
     m = T.maximum(x1, x2)
     base = T.where(m == T.NEG_INF, 0.0, m)
-    w1 = T.exp2(x1 - base)
-    w2 = T.exp2(x2 - base)
+    w1 = T.exp2((x1 - base) * LOG2_E)
+    w2 = T.exp2((x2 - base) * LOG2_E)
     total = w1 + w2
     inverse = T.reciprocal_or_zero(total)
 
@@ -61,4 +61,4 @@ def merge_attention(
         a = T.load_tile(cfg, o1[batch, head], (row,), n0, cfg.block_n, read1) * (w1 * inverse)
         b = T.load_tile(cfg, o2[batch, head], (row,), n0, cfg.block_n, read2) * (w2 * inverse)
         T.store_tile(out[batch, head], (row,), n0, a + b, valid)
-    T.store_rows(lse[batch, head], (row,), (m + T.log2(total)) * LN_2, valid)
+    T.store_rows(lse[batch, head], (row,), m + T.log2(total) * LN_2, valid)

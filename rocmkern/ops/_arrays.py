@@ -56,12 +56,15 @@ class Operand:
         The object itself, as the caller gave it or gets it.
     place : object
         Where the memory belongs: `HOST`, or the device of a `DeviceTensor`.
+    converted_from : numpy.ndarray, optional
+        The caller's elements where `array` is a converted copy of them.
     """
 
     name: str
     array: np.ndarray
     source: Any
     place: Any
+    converted_from: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -291,7 +294,10 @@ def accept_out(
     for x in given:
         if elementwise and _same_elements(array, x.array):
             continue
-        if overlap(array, x.array):
+        # An input may lie in host memory beside a result on a device.
+        if x.on_device == result.on_device and overlap(
+            array, x.array if x.converted_from is None else x.converted_from
+        ):
             allowed = "memory apart from the inputs"
             raise ArgumentError(
                 name, f"memory that overlaps with {x.name}", f"{allowed}, or one of them" if elementwise else allowed

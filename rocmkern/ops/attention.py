@@ -343,7 +343,7 @@ def _attention(
     _check_shapes(q, k, v, layout)
     scale = _checks.softmax_scale(scale, q.shape[-1])
     softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
-    cu_q, cu_k = _accept_cu_seqlens(cu_seqlens, q, k)
+    cu_q, cu_k, lengths = _accept_cu_seqlens(cu_seqlens, q, k)
     longest_q = _checks.max_seqlen("max_seqlen_q", max_seqlen[0], cu_q, q.shape[0])
     _checks.max_seqlen("max_seqlen_k", max_seqlen[1], cu_k, k.shape[0])
 
@@ -359,6 +359,7 @@ def _attention(
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
     inputs = [q, k, v, bias, mask, sinks, slopes]
     _arrays.same_place(q, inputs)
+    inputs += lengths
     full, axes = (batch, heads, sq, sk), "[B, Hq, Sq, Sk]"
     bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
     mask_view = None if mask is None else _checks.broadcastable(mask, full, axes)
@@ -424,10 +425,15 @@ def _check_shapes(q: Operand, k: Operand, v: Operand, layout: str) -> None:
         _checks.extent(v, 0, q.shape[0], "the batch size of q")
 
 
-def _accept_cu_seqlens(given: tuple[Any, Any], q: Operand, k: Operand) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Both arrays of cumulative lengths, or neither. They may lie in host memory whatever q does, or beside it."""
+def _accept_cu_seqlens(
+    given: tuple[Any, Any], q: Operand, k: Operand
+) -> tuple[np.ndarray | None, np.ndarray | None, list[Operand]]:
+    """Both arrays of cumulative lengths, or neither, and the operands that they come from.
+
+    They may lie in host memory whatever q does, or beside it.
+    """
     if given[0] is None and given[1] is None:
-        return None, None
+        return None, None, []
     names = ("cu_seqlens_q", "cu_seqlens_k")
     for i in (0, 1):
         if given[i] is None:
@@ -438,7 +444,7 @@ def _accept_cu_seqlens(given: tuple[Any, Any], q: Operand, k: Operand) -> tuple[
     cu_k = _checks.cu_seqlens(second, k.shape[0], "k")
     if len(cu_q) != len(cu_k):
         raise ArgumentError("cu_seqlens_k", f"length {len(cu_k)}", f"length {len(cu_q)}, that of cu_seqlens_q")
-    return cu_q, cu_k
+    return cu_q, cu_k, [first, second]
 
 
 def checked_outputs(

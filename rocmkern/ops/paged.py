@@ -131,20 +131,26 @@ def paged_attention(
     softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
     if num_splits is not None:
         num_splits = _checks.integer("num_splits", num_splits, 1)
-    cu_q = None
+    cu_q, lengths = None, None
     if cu_seqlens_q is not None:
-        cu_q = _checks.cu_seqlens(_beside(q, accept("cu_seqlens_q", cu_seqlens_q, INT32)), q.shape[0], "q")
+        lengths = _beside(q, accept("cu_seqlens_q", cu_seqlens_q, INT32))
+        cu_q = _checks.cu_seqlens(lengths, q.shape[0], "q")
     sequences = q.shape[0] if cu_q is None else len(cu_q) - 1
     if cu_q is None and max_seqlen_q is not None:
         raise ArgumentError("max_seqlen_q", repr(max_seqlen_q), "None where there is no cu_seqlens_q")
     longest_q = 1 if cu_q is None else _checks.max_seqlen("max_seqlen_q", max_seqlen_q, cu_q, q.shape[0])
-    table, lens, longest = _check_table(q, k, block_table, context_lens, sequences, max_context_len)
+    numbers = (
+        _beside(q, accept("block_table", block_table, INT32)),
+        _beside(q, accept("context_lens", context_lens, INT32)),
+    )
+    table, lens, longest = _check_table(*numbers, k, sequences, max_context_len)
     heads = q.shape[1]
     sinks = None if sinks is None else accept("sinks", sinks)
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
     scales = [_check_scale(*x, k) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
     inputs = [q, k, v, sinks, slopes, *scales]
     _arrays.same_place(q, inputs)
+    inputs += [lengths, *numbers]
     if sinks is not None:
         _checks.same_shape(sinks, (heads,), "one for each query head")
     if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
@@ -235,11 +241,9 @@ def _beside(q: Operand, x: Operand) -> Operand:
 
 
 def _check_table(
-    q: Operand, k: Operand, block_table: Any, context_lens: Any, sequences: int, longest: int | None
+    table: Operand, lens: Operand, k: Operand, sequences: int, longest: int | None
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The table, the lengths, and a bound of the lengths. What lies in host memory is checked."""
-    table = _beside(q, accept("block_table", block_table, INT32))
-    lens = _beside(q, accept("context_lens", context_lens, INT32))
     _checks.same_shape(lens, (sequences,), "one for each sequence")
     if len(table.shape) != 2 or table.shape[0] != sequences:
         raise ArgumentError("block_table", f"shape {table.shape}", f"shape ({sequences}, max_blocks)")

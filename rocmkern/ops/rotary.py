@@ -319,7 +319,7 @@ def accept_positions(name: str, value: Any) -> Operand:
     limits, array = np.iinfo(np.int32), positions.array
     if array.size and (array.min() < limits.min or array.max() > limits.max):
         raise ArgumentError(name, f"numbers from {array.min()} to {array.max()}", "numbers of 32 bits")
-    return Operand(name, array.astype(np.int32), positions.source, positions.place)
+    return Operand(name, array.astype(np.int32), positions.source, positions.place, array)
 
 
 def _position_rows(positions: Operand, x: Operand, layout: str) -> np.ndarray:

@@ -223,7 +223,7 @@ FAULTS = (
         "merge_without_weights",
         "two partial results are averaged whatever their log-sum-exps are",
         ("merge_attention",),
-        edits=(Edit("merge_attention", "w2 = T.exp2(x2 - base)", "w2 = w1"),),
+        edits=(Edit("merge_attention", "w2 = T.exp2((x2 - base) * LOG2_E)", "w2 = w1"),),
     ),
     Fault(
         "softmax_last_partial_sum",

@@ -1,0 +1,67 @@
+"""No array argument of any operation may lie in the memory that the operation writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocmkern import targets
+from rocmkern.matrix import expand, load, make_call
+from rocmkern.matrix.inputs import output_dtype
+from rocmkern.matrix.registry import resolve
+from rocmkern.runtime.errors import ArgumentError
+
+ELEMENT = 8
+
+
+def _cases():
+    """For each operation and array argument one quick case in which the argument fits into the first output."""
+    found: dict = {}
+    looked_at: dict = {}
+    for case in expand(load(Path(__file__).parents[2] / "matrix.yaml")):
+        if case.category != "quick" or case.facts.expect_error or not case.operation.out or case.memory != "contiguous":
+            continue
+        looked_at[case.operation.name] = looked_at.get(case.operation.name, 0) + 1
+        if looked_at[case.operation.name] > 60:
+            continue
+        call = make_call(case)
+        room = int(np.prod(call.out_shapes[0])) * output_dtype(case, 0).itemsize
+        for name, value in call.arguments.items():
+            if isinstance(value, np.ndarray) and value.nbytes > 0 and value.nbytes + ELEMENT <= room:
+                found.setdefault((case.operation.name, name), case)
+    return found
+
+
+CASES = _cases()
+
+
+def test_every_kind_of_argument_is_among_them():
+    for wanted in (
+        ("flash_attention_packed", "cu_seqlens_q"),
+        ("flash_attention_packed", "cu_seqlens_k"),
+        ("paged_attention", "block_table"),
+        ("paged_attention", "context_lens"),
+        ("paged_attention_packed", "cu_seqlens_q"),
+        ("rope", "positions"),
+        ("embedding", "indices"),
+        ("quantized_linear", "bias"),
+    ):
+        assert wanted in CASES
+
+
+@pytest.mark.parametrize(("operation", "argument"), sorted(CASES))
+def test_an_output_over_an_argument_is_refused(operation, argument):
+    case = CASES[operation, argument]
+    call = make_call(case)
+    outs = [np.zeros(int(np.prod(s)) * output_dtype(case, i).itemsize, np.uint8) for i, s in enumerate(call.out_shapes)]
+    given = call.arguments[argument]
+    inside = outs[0][ELEMENT : ELEMENT + given.nbytes].view(given.dtype).reshape(given.shape)
+    inside[...] = given
+    before = inside.copy()
+    arrays = tuple(x.view(output_dtype(case, i)).reshape(call.out_shapes[i]) for i, x in enumerate(outs))
+    arguments = {**call.arguments, argument: inside, "out": arrays if len(arrays) > 1 else arrays[0]}
+    with targets.using("python"), pytest.raises(ArgumentError, match=f"overlaps with {argument}"):
+        resolve(case.operation.function)(**arguments)
+    np.testing.assert_array_equal(inside, before)
