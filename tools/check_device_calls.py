@@ -41,8 +41,16 @@ MODULE_FUNCTIONS = {
     "synchronize": "waits for the whole device",
     "close": "destroys the context of the device",
 }
-CONTEXT_METHODS = {"synchronize": "waits for the whole device", "reset": "resets the device"}
-CONTEXTS = {"current_context", "get_context", "require_context"}
+#: What returns or holds a context or a device there, by its name or by what it was assigned from.
+CONTEXT_METHODS = {
+    "synchronize": "waits for the whole device",
+    "reset": "resets the device",
+    "memalloc": "allocates",
+    "memallocmanaged": "allocates",
+    "memhostalloc": "allocates",
+}
+CONTEXTS = {"current_context", "get_context", "require_context", "get_current_device", "select_device"}
+CONTEXT_NAMES = {"context", "ctx", "gpus"}
 ALLOCATORS_ARE_HERE = {Path("rocmkern/runtime/hip.py"), Path("rocmkern/runtime/cuda.py")}
 PERMISSION = re.compile(r"#\s*device call: \S")
 
@@ -70,13 +78,16 @@ class _Visitor:
     def __init__(self, path: Path):
         self.path = path
         self.may_allocate = path in ALLOCATORS_ARE_HERE
-        self.modules = set(MODULES)
+        self.modules, self.contexts = set(MODULES), set(CONTEXT_NAMES)
 
     def look(self, tree: ast.Module) -> list[Finding]:
         findings = []
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self.modules |= {a.asname for a in node.names if a.asname and a.name.split(".")[-1] in MODULES}
+            elif isinstance(node, (ast.Assign, ast.NamedExpr)) and self._is_context(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                self.contexts |= {name for name in map(_last_name, targets) if name}
         for node in ast.walk(tree):
             for message in self._messages(node):
                 findings.append(Finding(self.path, node.lineno, node.col_offset + 1, message))  # type: ignore[attr-defined]
@@ -95,13 +106,19 @@ class _Visitor:
             base = _last_name(node.value)
             if base in self.modules and node.attr in MODULE_FUNCTIONS:
                 yield f"{base}.{node.attr} {MODULE_FUNCTIONS[node.attr]}"
-            of_context = isinstance(node.value, ast.Call) and _last_name(node.value.func) in CONTEXTS
-            if of_context and node.attr in CONTEXT_METHODS:
+            if node.attr in CONTEXT_METHODS and self._is_context(node.value):
                 yield f"{node.attr}() of a context {CONTEXT_METHODS[node.attr]}"
         elif isinstance(node, ast.Call) and _last_name(node.func) == "getattr" and len(node.args) > 1:
             name = node.args[1]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield from self._named(name.value)
+
+    def _is_context(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Call):
+            return _last_name(node.func) in CONTEXTS
+        if isinstance(node, ast.Subscript):
+            return self._is_context(node.value)
+        return (_last_name(node) or "").lstrip("_") in self.contexts
 
     def _named(self, name: str) -> Iterator[str]:
         if WHOLE_DEVICE.fullmatch(name):

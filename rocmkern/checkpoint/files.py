@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.runtime.errors import ArgumentError, CheckpointError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
@@ -125,7 +125,10 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     >>> with open_checkpoint("model.gguf") as checkpoint:  # doctest: +SKIP
     ...     blocks = DeviceTensor.lazy(checkpoint["blk.0.ffn_up.weight"])
     """
-    path = Path(path)
+    try:
+        path = Path(path)
+    except TypeError:
+        raise ArgumentTypeError("path", repr(path), "a path") from None
     if path.is_dir():
         return _directory(path)
     if not path.is_file():

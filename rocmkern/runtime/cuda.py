@@ -123,10 +123,6 @@ class CudaDevice(GpuDevice):
         with self.current():
             return self._fresh("cuMemHostAlloc", driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_PORTABLE))
 
-    def free_pinned(self, address: int) -> None:
-        with self.current():
-            self.check("cuMemFreeHost", driver.cuMemFreeHost(address))
-
     # Copies
 
     def fill(self, address: int, nbytes: int, byte: int, stream: Stream) -> None:

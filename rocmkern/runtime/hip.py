@@ -112,10 +112,6 @@ class HipDevice(GpuDevice):
         with self.current():
             return self._fresh("hipHostMalloc", hip.hipHostMalloc(nbytes, hip.hipHostMallocDefault))
 
-    def free_pinned(self, address: int) -> None:
-        with self.current():
-            self.check("hipHostFree", hip.hipHostFree(address))
-
     # Copies
 
     def fill(self, address: int, nbytes: int, byte: int, stream: Stream) -> None:

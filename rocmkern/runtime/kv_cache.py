@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, OutOfBlocksError
+from rocmkern.runtime.tensor import check_dtype
 
 if TYPE_CHECKING:
     from rocmkern.runtime.manager import ResourceManager
+
+#: Element types of caches that attention reads.
+DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
 class KVCache:
@@ -75,6 +79,9 @@ class KVCache:
         layers, heads = _count("num_layers", num_layers, 1), _count("num_kv_heads", num_kv_heads, 1)
         columns = _count("head_dim", head_dim, 1)
         wide = columns if value_dim is None else _count("value_dim", value_dim, 1)
+        dtype = check_dtype(dtype, "dtype")
+        if dtype.name not in DTYPES:
+            raise ArgumentTypeError("dtype", dtype.name, "one of " + ", ".join(DTYPES))
         shape = (layers, self.num_blocks, self.block_size, heads)
         make: Any = np.zeros if manager is None else manager.zeros
         self.keys: Any = make((*shape, columns), dtype)
@@ -115,7 +122,7 @@ class KVCache:
 
     def reference_count(self, block: int) -> int:
         """Number of sequences that hold a block."""
-        if not 0 <= block < self.num_blocks:
+        if _count("block", block, 0) >= self.num_blocks:
             raise ArgumentError("block", str(block), f"a block from 0 to {self.num_blocks - 1}")
         return self._holders[block]
 
@@ -133,8 +140,8 @@ class KVCache:
 
     def slots(self, sequence: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Slots (``block * block_size + row``) of the tokens ``start`` to ``stop`` of a sequence: int32."""
-        length = self.length(sequence)
-        stop = length if stop is None else stop
+        length, start = self.length(sequence), _count("start", start, 0)
+        stop = length if stop is None else _count("stop", stop, 0)
         if not 0 <= start <= stop <= length:
             raise ArgumentError("stop", f"tokens {start} to {stop}", f"tokens within 0 to {length}")
         token = np.arange(start, stop)
@@ -243,16 +250,20 @@ class KVCache:
         self._release(old)
 
     def _known(self, argument: str, sequence: Any) -> None:
-        if sequence not in self._blocks:
+        if _count(argument, sequence, 0) not in self._blocks:
             allowed = f"one of {list(self._blocks)}" if self._blocks else "a number that add() or fork() returned"
             raise ArgumentError(argument, repr(sequence), allowed)
 
     def _chosen(self, sequences: Sequence[int] | None) -> Sequence[int]:
         if sequences is None:
             return self.sequences
-        for sequence in sequences:
+        try:
+            chosen = list(sequences)
+        except TypeError:
+            raise ArgumentTypeError("sequences", repr(sequences), "numbers of sequences, or None for all") from None
+        for sequence in chosen:
             self._known("sequences", sequence)
-        return sequences
+        return chosen
 
 
 def _count(argument: str, value: Any, least: int) -> int:

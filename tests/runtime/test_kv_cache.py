@@ -140,6 +140,9 @@ def test_a_refused_allocation_leaves_nothing(fake_manager):
         ("num_kv_heads", 1.5, ArgumentTypeError),
         ("head_dim", True, ArgumentTypeError),
         ("num_layers", 0, ArgumentError),
+        ("dtype", "nope", ArgumentTypeError),
+        ("dtype", object, ArgumentTypeError),
+        ("dtype", np.int32, ArgumentTypeError),
     ],
 )
 def test_bad_sizes_are_refused_by_name(argument, value, error):
@@ -160,5 +163,15 @@ def test_bad_arguments_of_methods(cache):
         (lambda: cache.slots(sequence, 0, 1), "stop"),
     ):
         with pytest.raises(ArgumentError) as caught:
+            call()
+        assert caught.value.argument == argument
+    for call, argument in (
+        (lambda: cache.append([1]), "sequence"),
+        (lambda: cache.block_table(5), "sequences"),
+        (lambda: cache.context_lens([[0]]), "sequences"),
+        (lambda: cache.reference_count("a"), "block"),
+        (lambda: cache.slots(sequence, 0.0, 2), "start"),
+    ):
+        with pytest.raises(ArgumentTypeError) as caught:
             call()
         assert caught.value.argument == argument

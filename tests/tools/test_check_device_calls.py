@@ -65,6 +65,14 @@ def test_what_numba_and_others_do_behind_a_module_is_found(name):
 def test_contexts_and_torch_are_looked_at():
     assert found("cuda.current_context().synchronize()") == ["synchronize() of a context waits for the whole device"]
     assert found("hip.current_context().reset()") == ["reset() of a context resets the device"]
+    for text in (
+        "self._context.synchronize()",
+        "ctx = cuda.current_context()\nctx.synchronize()",
+        "(c := hip.get_context()).x\nc.synchronize()",
+    ):
+        assert found(text) == ["synchronize() of a context waits for the whole device"]
+    assert found("cuda.gpus[0].reset()") == ["reset() of a context resets the device"]
+    assert found("cuda.current_context().memalloc(8)") == ["memalloc() of a context allocates"]
     assert found("torch.cuda.synchronize()") == ["cuda.synchronize waits for the whole device"]
 
 
