@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import double, make_registry
 from projects import ROOT
+from small_operations import double, make_registry
 
 from rocmkern.matrix import expand, load
 from rocmkern.matrix.isolation import WAYS, dirty_pools, isolate, smallest
