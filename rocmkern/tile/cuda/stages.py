@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,15 @@ from rocmkern.tile.cuda.memory import (
     load_piece,
     pairs_to_float32,
 )
-from rocmkern.tile.cuda.quantised import decode_unit, raw_words, unit_elements, units_per_thread
+from rocmkern.tile.cuda.quantised import (
+    decode_unit,
+    ends_within_word,
+    load_from,
+    raw_words,
+    reaches_beyond,
+    unit_elements,
+    units_per_thread,
+)
 from rocmkern.tile.cuda.rings import RingStage, acquire_ring, fetch_ring, finish_ring, new_ring, release_ring
 from rocmkern.tile.cuda.softmax import SoftmaxLowering
 from rocmkern.tile.cuda.windows import (
@@ -45,7 +54,7 @@ from rocmkern.tile.cuda.windows import (
     wait_for_fetches,
     window_bytes,
 )
-from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte, if_else
 from rocmkern.tile.types import DTYPES
 
 
@@ -215,14 +224,18 @@ class StageLowering(SoftmaxLowering):
 
     def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
-        raw = []
-        for row, column, exists, _, _ in self.units(b, ty, st):
 
-            def load(address: ir.Value, needed: ir.Value, _: int, exists: ir.Value = exists) -> list[ir.Value]:
-                raw.append(load_bits(b, address, "float32", b.and_(exists, needed)))
-                return raw[-1:]
+        def loaded(cautious: bool) -> list[ir.Value]:
+            raw: list[list[ir.Value]] = []
+            for row, column, exists, _, _ in self.units(b, ty, st):
+                decode_unit(b, ty.format, row, column, unit_elements(ty), load_from(b, exists, raw, cautious))
+            return list(itertools.chain(*raw))
 
-            decode_unit(b, ty.format, row, column, unit_elements(ty), load)
+        if reaches_beyond(ty.format, unit_elements(ty)):
+            ragged = ends_within_word(b, ty.format, st.source, st.rows, st.row_stride, st.columns)
+            raw = if_else(b, ragged, lambda: loaded(True), lambda: loaded(False))
+        else:
+            raw = loaded(False)
         for name, word in zip(raw_words(ty), raw, strict=True):
             setattr(st, name, word)
 
