@@ -134,8 +134,10 @@ def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, coun
         if whole:
             found = elements_of(b, load_from(b, start, place, ir.VectorType(I32, whole), 1))
         if rest:
-            address = b.add(place, const(I64, 4 * whole))
-            parts = [b.zext(load_from(b, start, b.add(address, const(I64, i)), I8, 1), I32) for i in range(rest)]
+            # LLVM would join neighbours to an unaligned load of 2 bytes.
+            apart = [const(I32, 4 * whole), *(opaque(b, const(I32, 4 * whole + i), "v") for i in range(1, rest))]
+            places = [b.add(place, b.zext(x, I64)) for x in apart]
+            parts = [b.zext(load_from(b, start, x, I8, 1), I32) for x in places]
             found.append(functools.reduce(b.or_, [b.shl(x, const(I32, 8 * i)) for i, x in enumerate(parts)]))
         return found
 
