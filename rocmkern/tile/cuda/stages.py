@@ -30,6 +30,7 @@ from rocmkern.tile.cuda.memory import (
     REGISTERS,
     bits_to_float32,
     float32_to_pairs,
+    join_pairs,
     load_bits,
     load_piece,
     pairs_to_float32,
@@ -411,11 +412,22 @@ class StageLowering(SoftmaxLowering):
             wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
             address, exists = StageLowering.row_of(b, ty, window, wide_row)
             left = b.select(exists, b.sub(window.row_bytes, column), const(I64, 0))
-            left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
-            left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
-            code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-            args = [into, b.add(address, column), b.trunc(left, I32)]
-            asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+            address = b.add(address, column)
+            some = b.and_(b.icmp_signed(">", left, const(I64, 0)), b.icmp_signed("<", left, const(I64, 16)))
+            with b.if_else(some, likely=False) as (yes, no):
+                with yes:
+                    # An asynchronous copy of fewer bytes would still be a read of 16, some of them beyond the source.
+                    elements = []
+                    for i in range(0, 16, size):
+                        there = b.icmp_signed(">", left, const(I64, i))
+                        elements.append(load_bits(b, b.add(address, const(I64, i)), ty.dtype, there))
+                    words = join_pairs(b, elements, ty.dtype)
+                    code = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};"
+                    asm(b, code, VOID, "r,r,r,r,r,~{memory}", [into, *words], effect=True)
+                with no:
+                    nbytes = b.select(b.icmp_signed(">", left, const(I64, 0)), const(I32, 16), const(I32, 0))
+                    code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+                    asm(b, code, VOID, "r,l,r,~{memory}", [into, address, nbytes], effect=True)
         # A wait is for groups: copies that belong to none may still be on their way behind it.
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
 
