@@ -435,8 +435,6 @@ class RowBlocks:
         Columns side by side in a lane where weights are quantised: a block of most formats.
     longest : int
         Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
-    lanes : int
-        Of a wave.
     resident : dict of str to int
         Blocks that a multiprocessor should hold at once, by format, where the compiler would take more registers.
     """
@@ -448,13 +446,11 @@ class RowBlocks:
     quantised_rows: int = 1
     quantised_columns: int = 32
     longest: int = 512
-    lanes: int = 32
     resident: dict[str, int] = field(default_factory=dict)
 
 
 _ROW_TABLE = {
-    "python": RowBlocks(waves=4, lanes=4),
-    "gfx9": RowBlocks(waves=4, pieces=2, lanes=64),
+    "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
     "gfx": RowBlocks(waves=4, pieces=2),
     # An H200, one row by 28672 x 8192, share of a copy's bandwidth: float16 0.97; 2 waves with 4 rows each q4_0 0.57
     # (0.53 with more registers), q4_k 0.45, mxfp4 0.47; 4 waves with 4 rows 0.52, 0.36, 0.47.
@@ -470,17 +466,17 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
 
 def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int = 1) -> row_product.Config:
     """Variant of ``row_product``; rows of quantised weights start at multiples of ``alignment`` bytes."""
-    waves, rows, lane = sizes.waves, sizes.rows, LINE_COLUMNS
+    waves, rows, lane, lanes = sizes.waves, sizes.rows, LINE_COLUMNS, wave_lanes(arch)
     if format:
         waves, rows, lane = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns
     return row_product.Config(
         arch=arch,
         waves=waves,
-        line=sizes.lanes,
+        line=lanes,
         line_columns=lane,
         resident=sizes.resident.get(format, 0),
         block_n=rows * waves,
-        block_k=sizes.lanes * lane * (1 if format else sizes.pieces),
+        block_k=lanes * lane * (1 if format else sizes.pieces),
         format=format,
         alignment=alignment,
     )
@@ -489,10 +485,9 @@ def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int
 def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
     """Variant of ``gated_row``."""
     # There are two weights: half of each is on its way at once.
-    block_k = sizes.lanes * LINE_COLUMNS * sizes.pieces // 2
-    return gated_row.Config(
-        arch=arch, waves=sizes.waves, line=sizes.lanes, block_n=sizes.rows * sizes.waves, block_k=block_k
-    )
+    lanes = wave_lanes(arch)
+    block_k = lanes * LINE_COLUMNS * sizes.pieces // 2
+    return gated_row.Config(arch=arch, waves=sizes.waves, line=lanes, block_n=sizes.rows * sizes.waves, block_k=block_k)
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:

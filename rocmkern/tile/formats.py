@@ -344,8 +344,8 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     low_at = b.or_(b.shl(half, _integer(6)), b.shl(b.and_(quarter, _integer(1)), _integer(5)))
     low_shift = b.shl(b.lshr(quarter, _integer(1)), _integer(2))
     high_at, high_shift = _add(b, b.shl(half, _integer(5)), 128), b.shl(quarter, _integer(1))
-    low = reader.fields(b.add(low_at, column), count, 8)
-    high = reader.fields(b.add(high_at, column), count, 8)
+    low = reader.fields(b.add(low_at, column), count, 8, step=count)
+    high = reader.fields(b.add(high_at, column), count, 8, step=count)
     scale = _signed_byte(b, reader.byte(_add(b, b.lshr(first, _integer(4)), 192)))
     scale = b.fmul(reader.half(_integer(208)), scale)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import double, make_registry, reference_share, row_stats, share
+from small_operations import double, make_registry, reference_share, row_stats, share
 
 from rocmkern.matrix import CaseFailure, compare, expand, reproduce, run_case
 from rocmkern.runtime.errors import ArgumentError

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rocmkern.runtime.devices import open_device
+from rocmkern.runtime.choice import choose_device
+from rocmkern.runtime.devices import gpu_devices, open_device
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.lock import device_lock
 from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.memory import DeviceMemory
 from rocmkern.runtime.settings import MemorySettings
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +38,23 @@ def device(_answers_of_this_run):
     reasons = []
     for kind in ("hip", "cuda"):
         try:
-            return open_device(kind)
+            info = choose_device(gpu_devices(kind))
+            # A context takes memory, which a test in another process would miss.
+            with device_lock(info):
+                return open_device(info)
         except RocmkernError as error:
             reasons.append(f"{kind}: {str(error).splitlines()[0]}")
     pytest.skip("no GPU: " + "; ".join(reasons))
+
+
+@pytest.fixture(autouse=True)
+def turn(device):
+    """One test at a time on the GPU, whichever process it is in: they share what the driver says is free."""
+    with device_lock(device.info):
+        memory, free = DeviceMemory.of(device), device.memory_info().free.value
+        # What other processes have taken since the device was opened is no leak of this one.
+        memory.baseline = None if free is None else free + memory.reserved
+        yield
 
 
 def _virtual():

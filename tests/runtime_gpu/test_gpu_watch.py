@@ -11,6 +11,11 @@ from rocmkern.testing.watch import DeviceWatch
 
 
 @pytest.fixture
+def turn():
+    """These tests take the lock themselves, or see what is done without it."""
+
+
+@pytest.fixture
 def locked(device, tmp_path):
     with device_lock(device.info, directory=tmp_path):
         yield

@@ -59,8 +59,10 @@ def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray
             halves_of = (rng.standard_normal(number.shape) / 8).astype("<f2")
         blocks[..., place : place + 2] = halves_of[..., None].view(np.uint8)
     if content == "special" and blocks.size:
+        # A float16 NaN other than that of bits of ones, which fill memory under test and would look untouched.
+        scale = np.array([np.nan], "<f2").view(np.uint8) if halves else np.array([255], np.uint8)
         place = halves[0] if halves else 0
-        blocks.reshape(-1, nbytes)[0, place : place + (2 if halves else 1)] = 255
+        blocks.reshape(-1, nbytes)[0, place : place + scale.size] = scale
     return blocks.reshape(*shape, depth * nbytes)
 
 

@@ -54,11 +54,11 @@ def store_float32(b: ir.IRBuilder, address: ir.Value, x: ir.Value, dtype: str, e
 
 
 #: PTX type, registers and constraint of a piece of so many bytes.
-_PIECES = {2: ("u16", 1, "r"), 4: ("b32", 1, "r"), 8: ("v2.b32", 2, "r"), 16: ("v4.b32", 4, "r")}
+_PIECES = {1: ("u8", 1, "r"), 2: ("u16", 1, "r"), 4: ("b32", 1, "r"), 8: ("v2.b32", 2, "r"), 16: ("v4.b32", 4, "r")}
 
 
 def load_piece(b: ir.IRBuilder, address: ir.Value, nbytes: int, exists: ir.Value) -> list[ir.Value]:
-    """Consecutive bytes as i32 words (2 bytes: one word); 0, without touching memory, where they do not exist."""
+    """Consecutive bytes as i32 words (1 and 2 bytes: one word); 0, without touching memory, where they do not exist."""
     kind, count, _ = _PIECES[nbytes]
     names = [f"${i}" for i in range(count)]
     clear = " ".join(f"mov.b32 {name}, 0;" for name in names)
@@ -68,6 +68,16 @@ def load_piece(b: ir.IRBuilder, address: ir.Value, nbytes: int, exists: ir.Value
     if count == 1:
         return [asm(b, code, I32, "=&r,l,r", args, effect=True)]
     return asm_many(b, code, [I32] * count, ",".join(["=&r"] * count) + ",l,r", args, effect=True)
+
+
+def load_bytes(b: ir.IRBuilder, address: ir.Value, count: ir.Value, exists: ir.Value) -> ir.Value:
+    """The first ``count`` (i32) bytes of a word, byte by byte; the others are 0, and their memory is not touched."""
+    word = const(I32, 0)
+    for i in range(4):
+        there = b.and_(exists, b.icmp_signed(">", count, const(I32, i)))
+        (byte,) = load_piece(b, b.add(address, const(I64, i)), 1, there)
+        word = b.or_(word, b.shl(byte, const(I32, 8 * i)))
+    return word
 
 
 def store_piece(b: ir.IRBuilder, address: ir.Value, words: list[ir.Value], exists: ir.Value) -> None:

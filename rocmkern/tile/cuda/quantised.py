@@ -12,6 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import LANES, VOID, asm
+from rocmkern.tile.cuda.memory import load_bytes, load_piece
 from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
 from rocmkern.tile.tensors import F32, I1, I32, I64, const
@@ -95,8 +96,33 @@ def elements_as_pairs(b: ir.IRBuilder, run: Run) -> list[ir.Value]:
     return [fma_pairs(b, x, scale, less) for x in pairs]
 
 
-#: ``load(address, needed, nbytes)``: 4 or 16 bytes as i32 words. What is not needed may be anything.
-Load = Callable[[ir.Value, ir.Value, int], list[ir.Value]]
+#: ``load(address, needed, nbytes, count)``: 1, 2, 4 or 16 bytes as i32 words. What is not needed may be anything. With
+#: a ``count`` that is no None, only so many (i32) of 4 bytes are needed, and the others may lie beyond the source.
+Load = Callable[[ir.Value, ir.Value, int, "ir.Value | None"], list[ir.Value]]
+
+
+def load_from(b: ir.IRBuilder, exists: ir.Value, into: list, cautious: bool = False) -> Load:
+    """A `Load` from global memory that appends what it finds to a list; cautious: nothing is read beyond the source."""
+
+    def load(address: ir.Value, needed: ir.Value, nbytes: int, count: ir.Value | None) -> list[ir.Value]:
+        there = b.and_(exists, needed)
+        if cautious and count is not None:
+            into.append([load_bytes(b, address, count, there)])
+        else:
+            into.append(load_piece(b, address, nbytes, there))
+        return into[-1]
+
+    return load
+
+
+def ends_within_word(
+    b: ir.IRBuilder, name: str, data: ir.Value, rows: ir.Value, row_stride: ir.Value, columns: ir.Value
+) -> ir.Value:
+    """Whether the last byte of a source (address, rows, stride, elements of a row) is not the last one of a word."""
+    kind = FORMATS[name]
+    row_bytes = b.mul(b.udiv(columns, const(I64, kind.elements)), const(I64, kind.nbytes))
+    end = b.add(b.add(data, b.mul(b.sub(rows, const(I64, 1)), row_stride)), row_bytes)
+    return b.icmp_signed("!=", b.and_(b.trunc(end, I32), const(I32, 3)), const(I32, 0))
 
 
 def decode_unit(b: ir.IRBuilder, name: str, row: ir.Value, column: ir.Value, count: int, load: Load) -> list[ir.Value]:
@@ -117,8 +143,8 @@ def runs_of_unit(
     """Elements ``column`` (i64) to ``column + count`` of a row of blocks at an address, `RUN` at a time.
 
     ``count`` divides ``column``, and they belong to one block. The row starts at a multiple of ``alignment`` bytes.
-    ``load`` is asked for aligned 32-bit words and pieces of 16 bytes; those that are not needed may hold anything, and
-    so no byte is read beyond a word with one that is needed.
+    ``load`` is asked for bytes, for aligned pieces of 2 and 16 bytes and for aligned words, in which bytes of other
+    blocks may lie; it is told of those that may reach beyond the last block.
     """
     kind, fold = FORMATS[name], FoldingBuilder(b)
     block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
@@ -128,7 +154,7 @@ def runs_of_unit(
     def piece(number: int) -> list[ir.Value]:
         """16 bytes of a block whose pieces are aligned."""
         if number not in pieces:
-            pieces[number] = load(b.add(start, const(I64, 16 * number)), const(I1, 1), 16)
+            pieces[number] = load(b.add(start, const(I64, 16 * number)), const(I1, 1), 16, None)
         return pieces[number]
 
     def words(offset: ir.Value, nbytes: int, step: int) -> list[ir.Value]:
@@ -139,15 +165,24 @@ def runs_of_unit(
             found = [piece(i // 4)[i % 4] for i in range(first, first + count)]
             return [b.lshr(found[0], const(I32, shift))] if shift else found
         address = b.add(start, b.zext(offset, I64))
-        if multiple == nbytes == 16:
-            return load(address, const(I1, 1), 16)
+        if nbytes in (1, 2, 16) and multiple % nbytes == 0:
+            return load(address, const(I1, 1), nbytes, None)
+        if nbytes == 2:
+            low, high = (load(b.add(address, const(I64, i)), const(I1, 1), 1, None)[0] for i in (0, 1))
+            return [b.or_(low, b.shl(high, const(I32, 8)))]
         low = b.and_(b.trunc(address, I32), const(I32, 3))
         base, end = b.and_(address, const(I64, ~3)), b.add(low, const(I32, nbytes))
         # Words that bytes may begin in: the address is a multiple of what is known.
-        raw = []
-        for i in range((max(4 - multiple, 0) + nbytes + 3) // 4):
+        raw, most = [], (max(4 - multiple, 0) + nbytes + 3) // 4
+        inside = isinstance(offset, ir.Constant) and offset.constant + nbytes + 3 <= kind.nbytes
+        for i in range(most):
+            at = b.add(base, const(I64, 4 * i))
             needed = const(I1, 1) if 4 * i < nbytes else b.icmp_unsigned(">", end, const(I32, 4 * i))
-            raw += load(b.add(base, const(I64, 4 * i)), needed, 4)
+            if i == most - 1 and multiple == 2 and nbytes % 4 == 0:
+                raw += load(at, needed, 2, None)
+            else:
+                beyond = 4 * (i + 1) > nbytes and not inside
+                raw += load(at, needed, 4, b.sub(end, const(I32, 4 * i)) if beyond else None)
         if multiple >= 4:
             return raw
         shift = b.shl(low, const(I32, 3))
@@ -163,18 +198,28 @@ def raw_words(ty: Any) -> list[str]:
     """Members of a stage that hold the bytes on their way: an array would not be kept in registers."""
     if not ty.format:
         return []
-    return [f"raw{i}" for i in range(units_per_thread(ty) * _words_of_unit(ty.format, unit_elements(ty)))]
+    return [f"raw{i}" for i in range(units_per_thread(ty) * words_of_unit(ty.format, unit_elements(ty)))]
+
+
+def words_of_unit(name: str, unit: int) -> int:
+    """Words that `decode_unit` asks for."""
+    return len(_asked(name, unit, 1))
+
+
+def reaches_beyond(name: str, unit: int, alignment: int = 1) -> bool:
+    """Whether a unit of the last block may be read in a word that ends behind it."""
+    return any(_asked(name, unit, alignment))
 
 
 @functools.cache
-def _words_of_unit(name: str, unit: int) -> int:
-    """Words that `decode_unit` asks for."""
+def _asked(name: str, unit: int, alignment: int) -> list[bool]:
+    """For each load of a unit whether it may reach beyond the block."""
     asked = []
     fn = ir.Function(ir.Module(), ir.FunctionType(VOID, [I64, I64]), "count")
 
-    def load(address: ir.Value, needed: ir.Value, nbytes: int) -> list[ir.Value]:
-        asked.append(address)
-        return [const(I32, 0)]
+    def load(address: ir.Value, needed: ir.Value, nbytes: int, count: ir.Value | None) -> list[ir.Value]:
+        asked.append(count is not None)
+        return [const(I32, 0)] * max(1, nbytes // 4)
 
-    decode_unit(ir.IRBuilder(fn.append_basic_block()), name, *fn.args, unit, load)
-    return len(asked)
+    runs_of_unit(ir.IRBuilder(fn.append_basic_block()), name, *fn.args, unit, load, alignment)
+    return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -29,11 +30,20 @@ from rocmkern.tile.cuda.memory import (
     REGISTERS,
     bits_to_float32,
     float32_to_pairs,
+    join_pairs,
     load_bits,
     load_piece,
     pairs_to_float32,
 )
-from rocmkern.tile.cuda.quantised import decode_unit, raw_words, unit_elements, units_per_thread
+from rocmkern.tile.cuda.quantised import (
+    decode_unit,
+    ends_within_word,
+    load_from,
+    raw_words,
+    reaches_beyond,
+    unit_elements,
+    units_per_thread,
+)
 from rocmkern.tile.cuda.rings import RingStage, acquire_ring, fetch_ring, finish_ring, new_ring, release_ring
 from rocmkern.tile.cuda.softmax import SoftmaxLowering
 from rocmkern.tile.cuda.windows import (
@@ -45,7 +55,7 @@ from rocmkern.tile.cuda.windows import (
     wait_for_fetches,
     window_bytes,
 )
-from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte, if_else
 from rocmkern.tile.types import DTYPES
 
 
@@ -215,14 +225,18 @@ class StageLowering(SoftmaxLowering):
 
     def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
-        raw = []
-        for row, column, exists, _, _ in self.units(b, ty, st):
 
-            def load(address: ir.Value, needed: ir.Value, _: int, exists: ir.Value = exists) -> list[ir.Value]:
-                raw.append(load_bits(b, address, "float32", b.and_(exists, needed)))
-                return raw[-1:]
+        def loaded(cautious: bool) -> list[ir.Value]:
+            raw: list[list[ir.Value]] = []
+            for row, column, exists, _, _ in self.units(b, ty, st):
+                decode_unit(b, ty.format, row, column, unit_elements(ty), load_from(b, exists, raw, cautious))
+            return list(itertools.chain(*raw))
 
-            decode_unit(b, ty.format, row, column, unit_elements(ty), load)
+        if reaches_beyond(ty.format, unit_elements(ty)):
+            ragged = ends_within_word(b, ty.format, st.source, st.rows, st.row_stride, st.columns)
+            raw = if_else(b, ragged, lambda: loaded(True), lambda: loaded(False))
+        else:
+            raw = loaded(False)
         for name, word in zip(raw_words(ty), raw, strict=True):
             setattr(st, name, word)
 
@@ -398,11 +412,22 @@ class StageLowering(SoftmaxLowering):
             wide_row, column = b.zext(row, I64), b.shl(b.zext(chunk, I64), const(I64, 4))
             address, exists = StageLowering.row_of(b, ty, window, wide_row)
             left = b.select(exists, b.sub(window.row_bytes, column), const(I64, 0))
-            left = b.select(b.icmp_signed("<", left, const(I64, 16)), left, const(I64, 16))
-            left = b.select(b.icmp_signed(">", left, const(I64, 0)), left, const(I64, 0))
-            code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-            args = [into, b.add(address, column), b.trunc(left, I32)]
-            asm(b, code, VOID, "r,l,r,~{memory}", args, effect=True)
+            address = b.add(address, column)
+            some = b.and_(b.icmp_signed(">", left, const(I64, 0)), b.icmp_signed("<", left, const(I64, 16)))
+            with b.if_else(some, likely=False) as (yes, no):
+                with yes:
+                    # An asynchronous copy of fewer bytes would still be a read of 16, some of them beyond the source.
+                    elements = []
+                    for i in range(0, 16, size):
+                        there = b.icmp_signed(">", left, const(I64, i))
+                        elements.append(load_bits(b, b.add(address, const(I64, i)), ty.dtype, there))
+                    words = join_pairs(b, elements, ty.dtype)
+                    code = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};"
+                    asm(b, code, VOID, "r,r,r,r,r,~{memory}", [into, *words], effect=True)
+                with no:
+                    nbytes = b.select(b.icmp_signed(">", left, const(I64, 0)), const(I32, 16), const(I32, 0))
+                    code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+                    asm(b, code, VOID, "r,l,r,~{memory}", [into, address, nbytes], effect=True)
         # A wait is for groups: copies that belong to none may still be on their way behind it.
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,16 @@ from rocmkern.tile.cuda.memory import (
     store_bits,
     store_piece,
 )
-from rocmkern.tile.cuda.quantised import PairReader, Reader, decode_unit, elements_as_pairs, runs_of_unit
+from rocmkern.tile.cuda.quantised import (
+    PairReader,
+    Reader,
+    decode_unit,
+    elements_as_pairs,
+    ends_within_word,
+    load_from,
+    reaches_beyond,
+    runs_of_unit,
+)
 from rocmkern.tile.cuda.rows import RowLowering
 from rocmkern.tile.formats import FORMATS, RUN
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
@@ -273,11 +283,7 @@ class TileLowering(RowLowering):
         for slot, c in elements_of(ty):
             column = b.add(first, const(I64, c))
             exists = b.and_(valid[slot], b.icmp_signed("<", column, extent))
-
-            def load(address: ir.Value, needed: ir.Value, _: int, exists: ir.Value = exists) -> list[ir.Value]:
-                return [load_bits(b, address, "float32", b.and_(exists, needed))]
-
-            (value,) = decode_unit(b, x_ty.format, rows[slot], column, 1, load)
+            (value,) = decode_unit(b, x_ty.format, rows[slot], column, 1, load_from(b, exists, []))
             values.append(b.select(exists, value, const(F32, 0.0)))
         return pack(b, values)
 
@@ -369,7 +375,7 @@ class TileLowering(RowLowering):
         which all formats decode to finite numbers; the tile is zero there.
         """
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
-        addresses, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
+        addresses, (count, extent), strides = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
         first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         kind, wide, valid = FORMATS[x_ty.format], Lines.wide(ty), unpack(b, valid)
         unit = min(wide, kind.group)
@@ -382,22 +388,27 @@ class TileLowering(RowLowering):
             for e in range(0, wide, unit)
         ]
         inside = [b.icmp_signed("<", column, extent) for _, column in starts]
-        raw: list[list[ir.Value]] = []
-        for address, exists in zip(addresses, valid, strict=True):
-            for (_, column), there in zip(starts, inside, strict=True):
-                both = b.and_(exists, there)
 
-                def load(address: ir.Value, needed: ir.Value, nbytes: int, there: Any = both) -> list[ir.Value]:
-                    raw.append(load_piece(b, address, nbytes, b.and_(there, needed)))
-                    return raw[-1]
+        def loaded(cautious: bool) -> list[ir.Value]:
+            raw: list[list[ir.Value]] = []
+            for address, exists in zip(addresses, valid, strict=True):
+                for (_, column), there in zip(starts, inside, strict=True):
+                    load = load_from(b, b.and_(exists, there), raw, cautious)
+                    runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, reader)
+            return list(itertools.chain(*raw))
 
-                runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, reader)
-        words = iter(raw)
+        if reaches_beyond(x_ty.format, unit, x_ty.alignment):
+            data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
+            ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
+            words = iter(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)))
+        else:
+            words = iter(loaded(False))
+
+        def again(_: ir.Value, needed: ir.Value, nbytes: int, *count: Any) -> list[ir.Value]:
+            return [next(words) for _ in range(0, nbytes, 4)]
+
         runs = [
-            [
-                runs_of_unit(b, x_ty.format, address, column, unit, lambda *_: next(words), x_ty.alignment, reader)
-                for _, column in starts
-            ]
+            [runs_of_unit(b, x_ty.format, address, column, unit, again, x_ty.alignment, reader) for _, column in starts]
             for address in addresses
         ]
         # The same list for rows that share their part of the tile.
