@@ -565,10 +565,10 @@ def heads_as_rows(arch: str, heads: int, pairs: int, interleaved: bool, rows: tu
 _ROTATED_LANES = (4, 8, 16)
 
 
-def rotary(config: type, arch: str) -> Any:
+def rotary(config: type, arch: str, **features: Any) -> Any:
     """Variant of a rotary embedding: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).rotary
-    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
 def wave_lanes(arch: str) -> int:

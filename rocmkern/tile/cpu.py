@@ -51,6 +51,7 @@ from rocmkern.tile.tensors import (
     const,
     from_byte,
     register_tensor_model,
+    to_byte,
 )
 from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
@@ -320,6 +321,8 @@ def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         nan = b.or_(bits, const(wide(I32), 0x400000))
         bits = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
         return b.trunc(b.lshr(bits, const(wide(I32), 16)), wide(I16))
+    if dtype in QUANTIZED:
+        return to_byte(b, x, dtype)
     raise TypingError(f"a tile cannot be stored as {dtype}")
 
 

@@ -363,7 +363,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.store_tile)
     def _(x, index, col0, tile, valid):
         index_of("store_tile", x, index, 1, valid_rows("store_tile", valid).m)
-        storable("store_tile", x)
+        if x.dtype not in (*STORABLE, *QUANTIZED):
+            fail(f"store_tile: a tile can be stored as floats or int8, not as {x.dtype}")
         if want(Tile, tile, "store_tile: tile").m != valid.m:
             fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
         return types.none

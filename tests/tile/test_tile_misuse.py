@@ -110,7 +110,7 @@ def storing_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def storing_integers(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """store_tile: values can be stored as float32, float16 or bfloat16, not as int32"""
+    """store_tile: a tile can be stored as floats or int8, not as int32"""
     row = T.row_index(cfg, 4)
     T.store_tile(i, (row,), 0, T.zeros(cfg, 4, 8), row < 4)
 
