@@ -71,8 +71,9 @@ def rope_append_kv(
             a, b = T.rotate(a, b, cos, sin)
             if cfg.scaled:
                 a = a * inverse(key_scale, head, valid)
-                b = b * inverse(key_scale, head, valid)
             T.store_tile(keys[0], (page, line, head), n0, a, written)
+            if cfg.scaled:
+                b = b * inverse(key_scale, head, valid)
             T.store_tile(keys[1], (page, line, head), n0, b, written)
     for n0 in range(0, v.shape[2], cfg.block_n):
         for head in range(first, last):

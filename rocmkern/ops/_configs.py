@@ -179,6 +179,7 @@ _NVIDIA = Blocks(
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
     resident_norms=(6, 4),
     rotated_rows=(2, 4),
+    rotary=(64, 16, 4),
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
 # causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
