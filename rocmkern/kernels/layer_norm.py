@@ -31,7 +31,7 @@ class Config(T.Config):
 
 @T.device
 def load_parameters(cfg, weight, bias, n0, valid):
-    w = T.zeros(cfg, cfg.block_m, cfg.block_n)
+    w = T.zeros(cfg, cfg.block_m, cfg.block_n) + 1.0
     if cfg.with_weight:
         w = T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
     b = T.zeros(cfg, cfg.block_m, cfg.block_n)
@@ -46,15 +46,6 @@ def with_parameters(cfg, t, weight, bias, n0, valid):
         t = t * T.load_tile(cfg, weight, (0,), n0, cfg.block_n, valid)
     if cfg.with_bias:
         t = t + T.load_tile(cfg, bias, (0,), n0, cfg.block_n, valid)
-    return t
-
-
-@T.device
-def with_kept(cfg, t, w, b):
-    if cfg.with_weight:
-        t = t * T.copy(w)
-    if cfg.with_bias:
-        t = t + T.copy(b)
     return t
 
 
@@ -110,7 +101,7 @@ def layer_norm(
             row = first_row + row0
             valid = row < x.shape[2]
             t, mean, scale, factor = centred(cfg, x[a, b], row, last, valid, root_eps, first_scale, inverse_n)
-            T.store_tile(out[a, b], (row,), last, with_kept(cfg, t, w, c), valid)
+            T.store_tile(out[a, b], (row,), last, T.multiply_add(t, w, c), valid)
             store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
     else:
         row = first_row + T.block_id(cfg, 0) * cfg.block_m

@@ -70,10 +70,13 @@ class Blocks:
         the last; for float32 not the last one if there are several. To each the rows and waves of a block, and the
         lanes of a row.
     whole_lines : dict of int to (int, int, int)
-        The same where a kernel needs a row more than once, which it reads once if a tile holds it.
+        The same where a kernel needs a row more than once, which it reads once if a tile holds it. With 0 lanes rows do
+        not lie along lanes, and ``line`` is for longer rows than the last one holds.
     resident_norms : tuple of (int, int)
-        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, and of a layer norm, where
-        several waves share a row.
+        Blocks that a multiprocessor or a core should hold at once of an RMS norm without a residual, and of a layer
+        norm, which then keeps its weights. 0: as it comes.
+    resident_itemsize, resident_columns : int
+        That is for elements of so many bytes at most and rows of so many columns at least.
     rotated_rows : tuple of int
         Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
@@ -104,6 +107,8 @@ class Blocks:
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     whole_lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident_norms: tuple[int, int] = (0, 0)
+    resident_itemsize: int = 4
+    resident_columns: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     held: float = 1.0
@@ -139,6 +144,9 @@ _CPU = Blocks(
     few_rows_keys=32,
     line=(4, 256, 1),
     turned=(64, 64, 1),
+    whole_lines={n: (4 if n == 256 else 2, 1, 0) for n in (256, 512, 1024, 1536, 2048)}
+    | {n: (1, 1, 0) for n in (3072, 4096)},
+    resident_norms=(0, 16),
     rotary=(8, 64, 1),
     combine=(64, 16, 1),
     sampling=(4, 256, 1),
@@ -178,6 +186,8 @@ _NVIDIA = Blocks(
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
     resident_norms=(6, 4),
+    resident_itemsize=2,
+    resident_columns=2049,
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
 )
@@ -206,6 +216,9 @@ _TABLE = {
         rotary=(16, 64, 1),
         combine=(16, 4, 1),
         sampling=(8, 16, 1),
+        # Longer rows with kept weights, shorter ones without.
+        resident_norms=(0, 2),
+        resident_columns=65,
     ),
     "cpu-": _CPU,
     "gfx9": _CDNA,
@@ -286,20 +299,23 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
     """
     sizes = blocks(arch)
     block_m, block_n, waves = sizes.line
-    if sizes.lines and columns:
-        lines = sizes.whole_lines if whole else sizes.lines
+    lines = sizes.whole_lines if whole else sizes.lines
+    if lines and columns:
         widths = list(lines)
-        widths = widths if itemsize == 2 else widths[:-1] or widths
-        block_n = next((n for n in widths if n >= columns), widths[-1])
-        block_m, waves, lanes = lines[block_n]
-        return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=lanes, **features)
+        if itemsize > 2 and lines[widths[-1]][2]:
+            widths = widths[:-1] or widths
+        width = next((n for n in widths if n >= columns), widths[-1])
+        rows, row_waves, lanes = lines[width]
+        if lanes or width >= columns:
+            return config(arch=arch, waves=row_waves, block_m=rows, block_n=width, line=lanes, **features)
     return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
     """Blocks of an RMS norm and of a layer norm, with rows of so many columns, to hold at once; 0: as it comes."""
-    wide = itemsize == 2 and columns > 2048
-    return blocks(arch).resident_norms if wide else (0, 0)
+    sizes = blocks(arch)
+    suits = itemsize <= sizes.resident_itemsize and columns >= sizes.resident_columns
+    return sizes.resident_norms if suits else (0, 0)
 
 
 def turned(config: type, arch: str) -> Any:

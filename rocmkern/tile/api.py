@@ -657,6 +657,16 @@ def pad_columns(tile: Tile, col0: int, stop: int, value: float) -> Tile:
     return Tile(values)
 
 
+def multiply_add(tile: Tile, factor: Tile, summand: Tile) -> Tile:
+    """``tile * factor + summand``, rounded once; consumes ``tile`` only."""
+    for other in (factor, summand):
+        if _want(Tile, other, "multiply_add: the argument").shape != tile.shape:
+            raise TileError(f"multiply_add: {_show(tile)} and {_show(other)} do not match")
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = tile.consume("multiply_add").astype(np.float64) * factor.data
+        return Tile((product + summand.data).astype(np.float32))
+
+
 def _map(x: Any, name: str, function: Callable[[np.ndarray], np.ndarray]) -> Any:
     """``function`` of float32 rows, or of a tile (consumed)."""
     if isinstance(x, np.ndarray):
@@ -1066,10 +1076,10 @@ OPERATIONS: dict[str, Callable] = {
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot,
-        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance,
-        mask_outside, mask_where, softmax_step, softmax_end, square_step, rows, quantized, transposed, load_operand,
-        operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate,
-        paged, total, largest, ordered_float, at_least,
+        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, multiply_add, rounded, pad_columns,
+        distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, rows, quantized, transposed,
+        load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
+        rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -1082,6 +1092,7 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "gelu": ("x",),
     "gelu_tanh": ("x",),
     "relu": ("x",),
+    "multiply_add": ("tile",),
     "rounded": ("tile",),
     "pad_columns": ("tile",),
     "mask_outside": ("tile",),

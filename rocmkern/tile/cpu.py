@@ -986,6 +986,16 @@ class CpuLowering(TensorLowering):
 
         return self.map(context, b, sig.args[0], tile, emit)
 
+    def multiply_add(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
+    ) -> ir.Value:
+        others = [self.data(context, b, ty, x) for ty, x in zip(sig.args[1:], (factor, summand), strict=True)]
+
+        def emit(i: ir.Value, v: ir.Value, rows: Any, column: Any) -> ir.Value:
+            return _fma(b, v, *(_load(b, other, i, v.type.count) for other in others))
+
+        return self.map(context, b, sig.args[0], tile, emit)
+
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
     ) -> ir.Value:

@@ -475,6 +475,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(t, visible):
         return same_tile("mask_where", t, visible)
 
+    @rule(api.multiply_add)
+    def _(t, factor, summand):
+        for other in (factor, summand):
+            same_tile("multiply_add", t, other)
+        return t
+
     @rule(api.softmax_step)
     def _(s, scale, m, l, acc):
         want(Tile, s, "softmax_step: s")

@@ -74,6 +74,7 @@ def test_operators_and_elementwise_operations(launch, arch, m, normal, col0):
         "device": a * 0.75 + rows,
         "copy": abs(a) + a,
         "pad_columns": np.where(column >= 17, 0.75, a),
+        "multiply_add": (a * b + abs(a)) * b + abs(a),
         **{name: activation(name, a) for name in ACTIVATIONS},
     }
     for name, value in expected.items():

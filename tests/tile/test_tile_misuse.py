@@ -38,6 +38,12 @@ def rows_on_the_left(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def summand_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """multiply_add: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rowmax(T.multiply_add(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
+
+
+@T.kernel
 def mask_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """mask_where: a tile [4, 8] and a tile [4, 16] do not match"""
     T.rowmax(T.mask_where(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
@@ -356,7 +362,7 @@ def arguments_of(operation):
         "value": lambda: 0.0, "transposed": lambda: True, "st": stages.get(operation, ready), "b": ready,
         "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()), "cos": tile, "sin": tile,
         "cache": lambda: source[None, None], "head": lambda: 0, "table": lambda: np.zeros(1, np.int32),
-        "bound": lambda: 0.5,
+        "bound": lambda: 0.5, "factor": tile, "summand": tile,
     }  # fmt: skip
     if operation == "rotate":
         values |= {"a": tile, "b": tile}

@@ -530,3 +530,8 @@ class TileLowering(RowLowering):
             return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
 
         return pack(b, [emit(*pair) for pair in zip(unpack(b, tile), unpack(b, visible), strict=True)])
+
+    def multiply_add(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
+    ) -> ir.Value:
+        return pack(b, [fma(b, *each) for each in zip(*(unpack(b, x) for x in (tile, factor, summand)), strict=True)])

@@ -531,3 +531,7 @@ class TileLowering(RowLowering):
                 for v, seen in zip(items_of(b, tile), items_of(b, visible), strict=True)
             ],
         )
+
+    def multiply_add(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, factor: Any, summand: Any) -> ir.Value:
+        items = zip(*(items_of(b, x) for x in (tile, factor, summand)), strict=True)
+        return array_of(b, [math(b, "fma", *each) for each in items])
