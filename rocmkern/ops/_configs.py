@@ -73,10 +73,10 @@ class Blocks:
         The same where a kernel needs a row more than once, which it reads once if a tile holds it. With 0 lanes rows do
         not lie along lanes, and ``line`` is for longer rows than the last one holds.
     resident_norms : tuple of (int, int)
-        Blocks that a multiprocessor or a core should hold at once of an RMS norm without a residual, and of a layer
-        norm, which then keeps its weights. 0: as it comes.
-    resident_itemsize, resident_columns : int
-        That is for elements of so many bytes at most and rows of so many columns at least.
+        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, and of a layer norm, where
+        several waves share a row.
+    stepping_norms : int
+        Blocks of a layer norm for each that runs at the same time, if they keep its weights for all their rows.
     rotated_rows : tuple of int
         Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
@@ -107,8 +107,7 @@ class Blocks:
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     whole_lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident_norms: tuple[int, int] = (0, 0)
-    resident_itemsize: int = 4
-    resident_columns: int = 0
+    stepping_norms: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     held: float = 1.0
@@ -146,7 +145,7 @@ _CPU = Blocks(
     turned=(64, 64, 1),
     whole_lines={n: (4 if n == 256 else 2, 1, 0) for n in (256, 512, 1024, 1536, 2048)}
     | {n: (1, 1, 0) for n in (3072, 4096)},
-    resident_norms=(0, 16),
+    stepping_norms=16,
     rotary=(8, 64, 1),
     combine=(64, 16, 1),
     sampling=(4, 256, 1),
@@ -185,9 +184,7 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    resident_norms=(6, 4),
-    resident_itemsize=2,
-    resident_columns=2049,
+    resident_norms=(6, 6),
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
 )
@@ -216,9 +213,7 @@ _TABLE = {
         rotary=(16, 64, 1),
         combine=(16, 4, 1),
         sampling=(8, 16, 1),
-        # Longer rows with kept weights, shorter ones without.
-        resident_norms=(0, 2),
-        resident_columns=65,
+        stepping_norms=2,
     ),
     "cpu-": _CPU,
     "gfx9": _CDNA,
@@ -295,10 +290,10 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
     With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
-    elements. ``whole``: the kernel needs a row more than once.
+    elements. ``whole``: the kernel needs a row more than once; its Config says whether a tile holds a ``single`` one.
     """
     sizes = blocks(arch)
-    block_m, block_n, waves = sizes.line
+    block_m, block_n, waves, on_lanes = *sizes.line, 0
     lines = sizes.whole_lines if whole else sizes.lines
     if lines and columns:
         widths = list(lines)
@@ -307,15 +302,16 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
         width = next((n for n in widths if n >= columns), widths[-1])
         rows, row_waves, lanes = lines[width]
         if lanes or width >= columns:
-            return config(arch=arch, waves=row_waves, block_m=rows, block_n=width, line=lanes, **features)
-    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+            block_m, block_n, waves, on_lanes = rows, width, row_waves, lanes
+    if whole:
+        features["single"] = columns <= block_n
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=on_lanes, **features)
 
 
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
     """Blocks of an RMS norm and of a layer norm, with rows of so many columns, to hold at once; 0: as it comes."""
-    sizes = blocks(arch)
-    suits = itemsize <= sizes.resident_itemsize and columns >= sizes.resident_columns
-    return sizes.resident_norms if suits else (0, 0)
+    wide = itemsize == 2 and columns > 2048
+    return blocks(arch).resident_norms if wide else (0, 0)
 
 
 def turned(config: type, arch: str) -> Any:

@@ -20,17 +20,20 @@ def launch_rms_norm(
     resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
     resident = 0 if residual is not None else resident
-    by_lines(kernel, config, out, args, stream, with_residual=residual is not None, resident=resident, **how)
+    features = {"with_residual": residual is not None, "with_offset": weight_offset != 0}
+    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
-    _, resident = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
-    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": resident > 0}
+    arch = target_for(x).arch
+    _, resident = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    stepping = _configs.blocks(arch).stepping_norms
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
     kernel, config = layer_norm.layer_norm, layer_norm.Config
-    how = {"along_lanes": True, "whole": True, "stepping": True}
+    how = {"along_lanes": True, "whole": True, "stepping": stepping}
     by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 

@@ -871,6 +871,17 @@ def square_step(tile: Tile, scale: np.ndarray, total: np.ndarray) -> tuple[np.nd
         return new, (before + (scaled * scaled).sum(axis=1, dtype=np.float32)).astype(np.float32)
 
 
+def multiply_rows(tile: Tile, scale: np.ndarray, factor: np.ndarray) -> Tile:
+    """``tile * scale * factor`` with rows, of which ``scale * factor`` may overflow or vanish (consumes).
+
+    Where it does neither, a target may find it first.
+    """
+    _match("multiply_rows", _want(Tile, tile, "multiply_rows: the argument"), scale, factor)
+    scale, factor = (_float_rows("multiply_rows", x)[:, None] for x in (scale, factor))
+    with np.errstate(all="ignore"):
+        return Tile(tile.consume("multiply_rows") * scale * factor)
+
+
 # ---------------------------------------------------------------------------------------------------------- products
 
 
@@ -1077,9 +1088,9 @@ OPERATIONS: dict[str, Callable] = {
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot,
         load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, multiply_add, rounded, pad_columns,
-        distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, rows, quantized, transposed,
-        load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where,
-        rotations, rotate, paged, total, largest, ordered_float, at_least,
+        distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows, quantized,
+        transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot,
+        dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -1093,6 +1104,7 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "gelu_tanh": ("x",),
     "relu": ("x",),
     "multiply_add": ("tile",),
+    "multiply_rows": ("tile",),
     "rounded": ("tile",),
     "pad_columns": ("tile",),
     "mask_outside": ("tile",),

@@ -1056,6 +1056,19 @@ class CpuLowering(TensorLowering):
             results[-1].add_incoming(y, right_block)
         return context.make_tuple(b, sig.return_type, results)
 
+    def multiply_rows(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, scale: ir.Value, factor: ir.Value
+    ) -> ir.Value:
+        ty = sig.args[0]
+        product, ordinary = squares.joined(b, scale, factor)
+        with b.if_else(_all(b, ordinary), likely=True) as (yes, no):
+            with yes:
+                self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(v, rows[0]), (product,))
+            with no:
+                parts = (scale, factor)
+                self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(b.fmul(v, rows[0]), rows[1]), parts)
+        return tile
+
     def scaled_squares(
         self, b: ir.IRBuilder, ty: Any, data: ir.Value, scale: ir.Value, total: ir.Value
     ) -> tuple[ir.Value, ir.Value]:

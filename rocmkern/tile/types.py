@@ -508,6 +508,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
                 fail(f"square_step: {show(t)} and {show(r)} do not match")
         return types.Tuple((Rows(t.m, "f32", t.hw), Rows(t.m, "f32", t.hw)))
 
+    @rule(api.multiply_rows)
+    def _(t, scale, factor):
+        want(Tile, t, "multiply_rows: the argument")
+        for r in (scale, factor):
+            if float_rows("multiply_rows", r).m != t.m:
+                fail(f"multiply_rows: {show(t)} and {show(r)} do not match")
+        return t
+
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)
     def _(cfg, x, index, col0, k, valid):

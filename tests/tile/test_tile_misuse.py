@@ -38,6 +38,12 @@ def rows_on_the_left(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def multiplied_by_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """multiply_rows: (a tile|float32) .* do not match"""
+    T.rowmax(T.multiply_rows(T.zeros(cfg, 4, 8), T.full_rows(cfg, 4, 1.0), T.full_rows(cfg, 8, 1.0)))
+
+
+@T.kernel
 def summand_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """multiply_add: a tile [4, 8] and a tile [4, 16] do not match"""
     T.rowmax(T.multiply_add(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
@@ -366,6 +372,8 @@ def arguments_of(operation):
     }  # fmt: skip
     if operation == "rotate":
         values |= {"a": tile, "b": tile}
+    if operation == "multiply_rows":
+        values |= {"scale": lambda: rows, "factor": lambda: rows}
     return {name: values[name]() for name in inspect.signature(T.OPERATIONS[operation]).parameters}
 
 
