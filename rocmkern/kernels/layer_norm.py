@@ -1,7 +1,8 @@
 """Layer norm over the last axis: ``out = (x - mean) / sqrt(var + eps) * weight + bias`` (Ba, Kiros, Hinton, 2016).
 
-The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. What the mean
-lacks by its rounding shows as the mean of ``x - mean``, and is taken into account.
+The variance is the mean of ``(x - mean)^2``, summed as in `rms_norm`, never a difference of two means. A row of equal
+numbers has no variance at all: what the mean lacks by its rounding shows as the mean of ``x - mean``, and is taken into
+account. Or, where results have fewer digits than sums, the numbers are those above the first one of the row.
 
 Shapes (any strides; weight and bias have one row)::
 
@@ -19,12 +20,14 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether a tile holds whole rows; whether
-    there are weights and biases, and whether a block keeps those of the last tile for all its rows."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether a tile holds whole rows, and the
+    numbers of such a row are those above its first one; whether there are weights and biases, and whether a block keeps
+    those of the last tile for all its rows."""
 
     block_m: int = 16
     block_n: int = 64
     single: bool = False
+    above_first: bool = False
     with_weight: bool = True
     with_bias: bool = True
     keep: bool = False
@@ -45,6 +48,30 @@ def load_bias(cfg, bias, n0, valid):
 
 
 @T.device
+def less(cfg, t, rows, col0, n_columns):
+    """The tile less its rows; 0 past the end."""
+    t = t - rows
+    if col0 + cfg.block_n > n_columns:
+        t = T.pad_columns(t, col0, n_columns, 0.0)
+    return t
+
+
+@T.device
+def factor_of(variance, eps):
+    return T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+
+
+@T.device
+def normalised(cfg, x, t, row, valid, root_eps, first_scale, inverse_n):
+    """The tile t, which is whole rows, normalised."""
+    t = less(cfg, t, T.load_rows(x, (row, 0), valid), 0, x.shape[1])
+    t = less(cfg, t, T.rowsum(t) * inverse_n, 0, x.shape[1])
+    scale = T.full_rows(cfg, cfg.block_m, first_scale)
+    scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
+    return T.multiply_rows(t, scale, factor_of(total * inverse_n, root_eps * scale))
+
+
+@T.device
 def centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n):
     """The last tile t, normalised, and of the rows the mean, the scale, and what scaled values are multiplied by."""
     n_columns = x.shape[1]
@@ -53,9 +80,7 @@ def centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n):
         for n0 in range(0, last, cfg.block_n):
             mean = mean + T.rowsum(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid)) * inverse_n
 
-    t = t - mean
-    if last + cfg.block_n > n_columns:
-        t = T.pad_columns(t, last, n_columns, 0.0)
+    t = less(cfg, t, mean, last, n_columns)
     scale = T.full_rows(cfg, cfg.block_m, first_scale)
     scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
     shift = T.rowsum(t)
@@ -66,11 +91,9 @@ def centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n):
             shift = shift + T.rowsum(u)
 
     shift = shift * inverse_n
-    eps = root_eps * scale
     off = shift * scale
     variance = total * inverse_n - off * off
-    variance = T.where(variance < 0.0, 0.0, variance)
-    factor = T.reciprocal_or_zero(T.sqrt(variance + eps * eps))
+    factor = factor_of(T.where(variance < 0.0, 0.0, variance), root_eps * scale)
     return T.multiply_rows(t - shift, scale, factor), mean + shift, scale, factor
 
 
@@ -100,16 +123,23 @@ def layer_norm(
             row = first_row + row0
             valid = row < x.shape[2]
             t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
-            t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
-            T.store_tile(out[a, b], (row,), last, T.multiply_add(t, w, c), valid)
-            store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
+            if cfg.above_first:
+                t = normalised(cfg, x[a, b], t, row, valid, root_eps, first_scale, inverse_n)
+                T.store_tile(out[a, b], (row,), 0, T.multiply_add(t, w, c), valid)
+            else:
+                t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
+                T.store_tile(out[a, b], (row,), last, T.multiply_add(t, w, c), valid)
+                store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
     else:
         row = first_row + T.block_id(cfg, 0) * cfg.block_m
         valid = row < x.shape[2]
         t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
         # On their way while the rows are reduced.
-        w = load_weight(cfg, weight, last, valid)
-        t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
-        c = load_bias(cfg, bias, last, valid)
-        T.store_tile(out[a, b], (row,), last, T.multiply_add(t, w, c), valid)
-        store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)
+        w, c = load_weight(cfg, weight, last, valid), load_bias(cfg, bias, last, valid)
+        if cfg.above_first:
+            t = normalised(cfg, x[a, b], t, row, valid, root_eps, first_scale, inverse_n)
+            T.store_tile(out[a, b], (row,), 0, T.multiply_add(t, w, c), valid)
+        else:
+            t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
+            T.store_tile(out[a, b], (row,), last, T.multiply_add(t, w, c), valid)
+            store_others(cfg, x[a, b], weight, bias, out[a, b], row, last, valid, mean, scale, factor)

@@ -310,8 +310,9 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
 
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
     """Blocks of an RMS norm and of a layer norm, with rows of so many columns, to hold at once; 0: as it comes."""
-    wide = itemsize == 2 and columns > 2048
-    return blocks(arch).resident_norms if wide else (0, 0)
+    sizes = blocks(arch)
+    wide = itemsize == 2 and 2048 < columns <= max(sizes.whole_lines, default=0)
+    return sizes.resident_norms if wide else (0, 0)
 
 
 def turned(config: type, arch: str) -> Any:

@@ -31,8 +31,10 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     arch = target_for(x).arch
     _, resident = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
     stepping = _configs.blocks(arch).stepping_norms
-    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
     kernel, config = layer_norm.layer_norm, layer_norm.Config
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
+    features["above_first"] = single and x.dtype.itemsize == 2
     how = {"along_lanes": True, "whole": True, "stepping": stepping}
     by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 

@@ -99,13 +99,19 @@ FAULTS = (
         "layer_unpadded",
         "the columns past the end count as the negative mean",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "t = T.pad_columns(t, last, n_columns, 0.0)", "pass"),),
+        edits=(Edit("layer_norm", "t = T.pad_columns(t, col0, n_columns, 0.0)", "pass"),),
     ),
     Fault(
         "layer_without_mean",
         "the mean is not subtracted",
         ("layer_norm",),
         edits=(Edit("layer_norm", "mean = T.rowsum(t) * inverse_n", "mean = T.rowsum(t) * 0.0"),),
+    ),
+    Fault(
+        "layer_first_for_mean",
+        "the first number of a row stands for its mean, where numbers are those above it",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "T.rowsum(t) * inverse_n, 0,", "T.rowsum(t) * 0.0, 0,"),),
     ),
     Fault(
         "layer_without_bias",
