@@ -35,8 +35,8 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
     features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
     features["above_first"] = single and x.dtype.itemsize == 2
-    how = {"along_lanes": True, "whole": True, "stepping": stepping}
-    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
+    how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
+    by_lines(kernel, config, out, args, stream, **how, **features)
 
 
 def _first_scale(eps: float) -> float:

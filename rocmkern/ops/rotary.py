@@ -243,8 +243,9 @@ def rope_append_kv(
         from rocmkern.ops._launch_rotary import launch_rope_append_kv
 
         arrays = (k.aligned(), v.aligned(), caches[0].array, caches[1].array)
-        scale_values = [None if x is None else x.aligned() for x in scales]
-        launch_rope_append_kv(*arrays, where.aligned(), at.aligned(), *scale_values, turn, stream)
+        key_values, value_values = (None if x is None else x.aligned() for x in scales)
+        numbers = (where.aligned(), at.aligned(), key_values, value_values)
+        launch_rope_append_kv(*arrays, *numbers, turn, stream)
     return caches[0].source, caches[1].source
 
 
