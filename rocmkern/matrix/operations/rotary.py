@@ -61,7 +61,7 @@ PAGES = (
 
 def _rotation(draw: Draw) -> dict[str, Any]:
     options = options_of(draw.features, "variant", "base", "rotary_dim")
-    if draw.features["scaling"] is not None:
+    if draw.features.get("scaling") is not None:
         options["scaling"] = SCALINGS[draw.features["scaling"]]
     return options
 
@@ -330,7 +330,7 @@ OPERATIONS = (
         dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
         arrays=("k", "v", "positions", "key_cache", "value_cache", "slots", "key_scale", "value_scale"),
         features=(
-            *ROTATION,
+            *(feature for feature in ROTATION if feature.name in ("variant", "rotary_dim", "positions")),
             Feature("padding", (True,), default=False),
             Feature("cache", ("float8_e4m3fn", "float8_e5m2"), default="int8"),
             Feature("scales", ("powers", "none"), default="drawn"),
