@@ -20,14 +20,15 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether a tile holds whole rows, and the
-    numbers of such a row are those above its first one; whether there are weights and biases, and whether a block keeps
-    those of the last tile for all its rows."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether a tile holds whole rows; whether the
+    numbers of such a row are those above its first one, and whether they are of float16, whose squares need no scale;
+    whether there are weights and biases, and whether a block keeps those of the last tile for all its rows."""
 
     block_m: int = 16
     block_n: int = 64
     single: bool = False
     above_first: bool = False
+    moderate: bool = False
     with_weight: bool = True
     with_bias: bool = True
     keep: bool = False
@@ -67,6 +68,8 @@ def normalised(cfg, x, t, row, valid, root_eps, first_scale, inverse_n):
     t = less(cfg, t, T.load_rows(x, (row, 0), valid), 0, x.shape[1])
     t = less(cfg, t, T.rowsum(t) * inverse_n, 0, x.shape[1])
     scale = T.full_rows(cfg, cfg.block_m, first_scale)
+    if cfg.moderate:
+        return t * factor_of(T.rowdot(t, t) * inverse_n, scale * root_eps)
     scale, total = T.square_step(t, scale, T.full_rows(cfg, cfg.block_m, 0.0))
     return T.multiply_rows(t, scale, factor_of(total * inverse_n, root_eps * scale))
 

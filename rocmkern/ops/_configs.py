@@ -72,9 +72,9 @@ class Blocks:
     whole_lines : dict of int to (int, int, int)
         The same where a kernel needs a row more than once, which it reads once if a tile holds it. With 0 lanes rows do
         not lie along lanes, and ``line`` is for longer rows than the last one holds.
-    resident_norms : tuple of (int, int)
-        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, and of a layer norm, where
-        several waves share a row.
+    resident_norms : tuple of (int, int, int)
+        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, of a layer norm of rows that
+        a tile holds, and of one of longer rows, where several waves share a row.
     stepping_norms : int
         Blocks of a layer norm for each that runs at the same time, if they keep its weights for all their rows.
     rotated_rows : tuple of int
@@ -106,7 +106,7 @@ class Blocks:
     turned: tuple[int, int, int] = (64, 64, 4)
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     whole_lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    resident_norms: tuple[int, int] = (0, 0)
+    resident_norms: tuple[int, int, int] = (0, 0, 0)
     stepping_norms: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
@@ -184,7 +184,7 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    resident_norms=(6, 6),
+    resident_norms=(6, 6, 4),
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
 )
@@ -311,8 +311,10 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
     """Blocks of an RMS norm and of a layer norm, with rows of so many columns, to hold at once; 0: as it comes."""
     sizes = blocks(arch)
-    wide = itemsize == 2 and 2048 < columns <= max(sizes.whole_lines, default=0)
-    return sizes.resident_norms if wide else (0, 0)
+    if itemsize > 2 or columns <= 2048:
+        return 0, 0
+    rms, of_tiles, longer = sizes.resident_norms
+    return rms, of_tiles if columns <= max(sizes.whole_lines, default=0) else longer
 
 
 def turned(config: type, arch: str) -> Any:

@@ -342,8 +342,9 @@ class TileLowering(RowLowering):
         return self.over_warps(b, over_lanes(b, value, combine, lanes), combine, max(1, lanes // LANES))
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
-        products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
-        return self.reduce_rows(b, sig.args[0], pack(b, products), b.fadd)
+        ty = sig.args[0]
+        rows = zip(*(self.by_slot(ty, unpack(b, each)) for each in (x, y)), strict=True)
+        return pack(b, [self.over_row(b, ty, dot(b, *pair), b.fadd) for pair in rows])
 
     def load_rowdot(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
