@@ -20,9 +20,12 @@ def launch_rms_norm(
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     moderate = x.dtype == np.float16
     args += [math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3], weight_offset]
-    resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
-    resident = 0 if residual is not None else resident
+    resident, _ = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    if residual is not None or not (single or moderate):
+        resident = 0  # more registers are needed than that leaves
     features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
     by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
