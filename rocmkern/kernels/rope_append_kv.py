@@ -2,11 +2,13 @@
 
 With L rows a page, slot s is row ``s % L`` of page ``s // L``. A token whose slot is -1 is not written; nor is one
 whose slot is not in the cache, and 1 is written to ``error`` [1] then. Rotation and frequencies are those of `rope`.
+Caches of 8 bits hold numbers that are to be multiplied by a scale of their head, and are rounded and bounded by the
+store.
 
 Shapes (any strides)::
 
     k [2, Hkv, T, P]   v [Hkv, T, Dv]   positions, slots [T]   frequencies [P]
-    keys [2, pages, L, Hkv, P]   values [pages, L, Hkv, Dv]
+    keys [2, pages, L, Hkv, P]   values [pages, L, Hkv, Dv]   key_scale, value_scale [Hkv]
 
 Mapping: a block takes ``block_m`` tokens and ``heads`` heads, ``block_n`` columns at a time. Grid: (row block, head
 group). No local memory.
@@ -19,10 +21,16 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns; whether what is stored has a scale."""
 
     block_m: int = 16
     block_n: int = 64
+    scaled: bool = False
+
+
+@T.device
+def inverse(scale, head, valid):
+    return T.reciprocal_or_zero(T.load_rows(scale, (head,), valid))
 
 
 @T.kernel
@@ -35,6 +43,8 @@ def rope_append_kv(
     positions: T.Tensor[1],
     slots: T.Tensor[1],
     frequencies: T.Tensor[1],
+    key_scale: T.Tensor[1],
+    value_scale: T.Tensor[1],
     error: T.Out[1],
     factor: T.Float,
     heads: T.Int,
@@ -59,9 +69,15 @@ def rope_append_kv(
             a = T.load_tile(cfg, k[0, head], (row,), n0, cfg.block_n, written)
             b = T.load_tile(cfg, k[1, head], (row,), n0, cfg.block_n, written)
             a, b = T.rotate(a, b, cos, sin)
+            if cfg.scaled:
+                a = a * inverse(key_scale, head, valid)
             T.store_tile(keys[0], (page, line, head), n0, a, written)
+            if cfg.scaled:
+                b = b * inverse(key_scale, head, valid)
             T.store_tile(keys[1], (page, line, head), n0, b, written)
     for n0 in range(0, v.shape[2], cfg.block_n):
         for head in range(first, last):
             t = T.load_tile(cfg, v[head], (row,), n0, cfg.block_n, written)
+            if cfg.scaled:
+                t = t * inverse(value_scale, head, valid)
             T.store_tile(values, (page, line, head), n0, t, written)

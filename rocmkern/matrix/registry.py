@@ -200,7 +200,7 @@ class Operation:
     function : callable or str
         The public function, ``function(**arrays, **options)``.
     reference : callable or str
-        The same in float64 NumPy: arrays of floats arrive as float64.
+        The same in float64 NumPy: arrays of floats arrive as float64, but those of 8 bits as they are.
     call : callable
         ``call(draw)`` makes the `Call` of a case; see `rocmkern.matrix.inputs.Draw`.
     dims, features : tuple

@@ -28,6 +28,8 @@ FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 BOOL = (np.dtype(np.bool_),)
 INT32 = (np.dtype(np.int32),)
 UINT8 = (np.dtype(np.uint8),)
+#: dtypes of quantised keys and values.
+QUANTIZED = tuple(np.dtype(d) for d in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 INTEGERS = (*INT32, np.dtype(np.int64))
 #: Lengths of the rows that elementwise operations work on, the first that divides the problem.
 LINE_LENGTHS = (1024, 512, 256)
@@ -35,7 +37,7 @@ LINE_LENGTHS = (1024, 512, 256)
 HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
-_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS)}
+_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS, *QUANTIZED)}
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.ops import _arrays
 from rocmkern.ops._arrays import Operand, describe
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._streams import STREAM_HANDLES
@@ -247,3 +248,19 @@ def epsilon(eps: Any) -> float:
     if value < 0 or math.copysign(1.0, value) < 0:
         raise ArgumentError("eps", repr(eps), "0 or a positive number in the range of float32")
     return value
+
+
+def cache_scale(name: str, value: Any, cache: Operand) -> Operand | None:
+    """What the numbers of a quantised cache ``[n_blocks, L, Hkv, D]`` are multiplied by: ``[Hkv]``, positive.
+
+    Numbers in device memory are not looked at.
+    """
+    if value is None:
+        return None
+    if cache.dtype not in _arrays.QUANTIZED:
+        raise ArgumentError(name, _arrays.describe(value), f"None where the caches are {cache.dtype}")
+    scale = _arrays.accept(name, value, (_arrays.FLOAT32,))
+    same_shape(scale, (cache.shape[2],), "one for each key-value head")
+    if not scale.on_device and not (np.isfinite(scale.array).all() and (scale.array > 0).all()):
+        raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
+    return scale

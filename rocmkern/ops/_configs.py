@@ -70,10 +70,13 @@ class Blocks:
         the last; for float32 not the last one if there are several. To each the rows and waves of a block, and the
         lanes of a row.
     whole_lines : dict of int to (int, int, int)
-        The same where a kernel needs a row more than once, which it reads once if a tile holds it.
-    resident_norms : tuple of (int, int)
-        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, and of a layer norm, where
-        several waves share a row.
+        The same where a kernel needs a row more than once, which it reads once if a tile holds it. With 0 lanes rows do
+        not lie along lanes, and ``line`` is for longer rows than the last one holds.
+    resident_norms : tuple of (int, int, int)
+        Blocks that a multiprocessor should hold at once of an RMS norm without a residual, of a layer norm of rows that
+        a tile holds, and of one of longer rows, where several waves share a row.
+    stepping_norms : int
+        Blocks of a layer norm for each that runs at the same time, if they keep its weights for all their rows.
     rotated_rows : tuple of int
         Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
@@ -103,7 +106,8 @@ class Blocks:
     turned: tuple[int, int, int] = (64, 64, 4)
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     whole_lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    resident_norms: tuple[int, int] = (0, 0)
+    resident_norms: tuple[int, int, int] = (0, 0, 0)
+    stepping_norms: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     held: float = 1.0
@@ -139,6 +143,9 @@ _CPU = Blocks(
     few_rows_keys=32,
     line=(4, 256, 1),
     turned=(64, 64, 1),
+    whole_lines={n: (4 if n == 256 else 2, 1, 0) for n in (256, 512, 1024, 1536, 2048)}
+    | {n: (1, 1, 0) for n in (3072, 4096)},
+    stepping_norms=16,
     rotary=(8, 64, 1),
     combine=(64, 16, 1),
     sampling=(4, 256, 1),
@@ -177,8 +184,9 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    resident_norms=(6, 4),
+    resident_norms=(6, 6, 4),
     rotated_rows=(2, 4),
+    rotary=(64, 16, 4),
 )
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
 # causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
@@ -205,6 +213,7 @@ _TABLE = {
         rotary=(16, 64, 1),
         combine=(16, 4, 1),
         sampling=(8, 16, 1),
+        stepping_norms=2,
     ),
     "cpu-": _CPU,
     "gfx9": _CDNA,
@@ -281,24 +290,31 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
     With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
-    elements. ``whole``: the kernel needs a row more than once.
+    elements. ``whole``: the kernel needs a row more than once; its Config says whether a tile holds a ``single`` one.
     """
     sizes = blocks(arch)
-    block_m, block_n, waves = sizes.line
-    if sizes.lines and columns:
-        lines = sizes.whole_lines if whole else sizes.lines
+    block_m, block_n, waves, on_lanes = *sizes.line, 0
+    lines = sizes.whole_lines if whole else sizes.lines
+    if lines and columns:
         widths = list(lines)
-        widths = widths if itemsize == 2 else widths[:-1] or widths
-        block_n = next((n for n in widths if n >= columns), widths[-1])
-        block_m, waves, lanes = lines[block_n]
-        return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=lanes, **features)
-    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
+        if itemsize > 2 and lines[widths[-1]][2]:
+            widths = widths[:-1] or widths
+        width = next((n for n in widths if n >= columns), widths[-1])
+        rows, row_waves, lanes = lines[width]
+        if lanes or width >= columns:
+            block_m, block_n, waves, on_lanes = rows, width, row_waves, lanes
+    if whole:
+        features["single"] = columns <= block_n
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=on_lanes, **features)
 
 
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
     """Blocks of an RMS norm and of a layer norm, with rows of so many columns, to hold at once; 0: as it comes."""
-    wide = itemsize == 2 and columns > 2048
-    return blocks(arch).resident_norms if wide else (0, 0)
+    sizes = blocks(arch)
+    if itemsize > 2 or columns <= 2048:
+        return 0, 0
+    rms, of_tiles, longer = sizes.resident_norms
+    return rms, of_tiles if columns <= max(sizes.whole_lines, default=0) else longer
 
 
 def turned(config: type, arch: str) -> Any:
@@ -560,10 +576,10 @@ def heads_as_rows(arch: str, heads: int, pairs: int, interleaved: bool, rows: tu
 _ROTATED_LANES = (4, 8, 16)
 
 
-def rotary(config: type, arch: str) -> Any:
+def rotary(config: type, arch: str, **features: Any) -> Any:
     """Variant of a rotary embedding: ``config`` is its kernel's Config."""
     block_m, block_n, waves = blocks(arch).rotary
-    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, **features)
 
 
 def wave_lanes(arch: str) -> int:

@@ -126,22 +126,22 @@ def by_lines(
     *,
     along_lanes: bool = False,
     whole: bool = False,
-    stepping: bool = False,
+    stepping: int | None = None,
     **features: Any,
 ) -> None:
     """A kernel whose grid is (row block, axis 1, axis 0) of its output.
 
     With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row; with
     ``whole``, in one tile if there is such a large one. With ``stepping`` the kernel's last argument is a number of row
-    blocks: a block goes on with the rows so many further on.
+    blocks: a block goes on with the rows so many further on. There are ``stepping`` blocks for each that runs at the
+    same time, or, if that is 0, one for each row block.
     """
     target = target_for(out)
     columns = out.shape[3] if along_lanes else 0
     cfg = _configs.line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
     row_blocks = ceil_div(out.shape[2], cfg.block_m)
-    if stepping:
-        if cfg.resident:
-            # As many blocks as the device holds at once: what they share of all rows is found once.
-            row_blocks = min(row_blocks, ceil_div(target.parallelism * cfg.resident, out.shape[0] * out.shape[1]))
+    if stepping is not None:
+        if stepping:
+            row_blocks = min(row_blocks, ceil_div(target.parallelism * stepping, out.shape[0] * out.shape[1]))
         args = [*args, row_blocks]
     launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

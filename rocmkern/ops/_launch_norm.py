@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from rocmkern.kernels import add_residual, layer_norm, rms_norm
 from rocmkern.ops import _configs
 from rocmkern.ops._launch import absent, by_lines, target_for
@@ -16,22 +18,32 @@ def launch_rms_norm(
     """``kernels.rms_norm``."""
     nothing = absent(1, 4, x.dtype)
     args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
-    args += [math.sqrt(eps), _first_scale(eps), 1 / x.shape[3], weight_offset]
-    resident, _ = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
+    moderate = x.dtype == np.float16
+    args += [math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3], weight_offset]
+    arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
-    resident = 0 if residual is not None else resident
-    by_lines(kernel, config, out, args, stream, with_residual=residual is not None, resident=resident, **how)
+    resident, _ = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    if residual is not None or not (single or moderate):
+        resident = 0  # more registers are needed than that leaves
+    features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
+    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
-    args = [x, *parameters, out, math.sqrt(eps), _first_scale(eps), 1 / x.shape[3]]
-    _, resident = _configs.resident_norms(target_for(x).arch, x.shape[3], x.dtype.itemsize)
-    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": resident > 0}
+    arch = target_for(x).arch
+    _, resident = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    stepping = _configs.blocks(arch).stepping_norms
     kernel, config = layer_norm.layer_norm, layer_norm.Config
-    how = {"along_lanes": True, "whole": True, "stepping": True}
-    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
+    features["above_first"] = single and x.dtype.itemsize == 2
+    features["moderate"] = moderate = single and x.dtype == np.float16
+    args = [x, *parameters, out, math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3]]
+    how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
+    by_lines(kernel, config, out, args, stream, **how, **features)
 
 
 def _first_scale(eps: float) -> float:

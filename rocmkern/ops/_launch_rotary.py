@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rocmkern.kernels import rope, rope_append_kv
 from rocmkern.ops import _configs
-from rocmkern.ops._launch import ceil_div, constant, error_word, launch, target_for
+from rocmkern.ops._launch import absent, ceil_div, constant, error_word, launch, target_for
 from rocmkern.ops._launch_steps import launch_repeat_kv
 
 
@@ -37,23 +39,38 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
 
 
 def launch_rope_append_kv(
-    k: Any, v: Any, key_cache: Any, value_cache: Any, positions: Any, slots: Any, turn: Any, stream: Any
+    k: Any,
+    v: Any,
+    key_cache: Any,
+    value_cache: Any,
+    positions: Any,
+    slots: Any,
+    key_scale: Any,
+    value_scale: Any,
+    turn: Any,
+    stream: Any,
 ) -> None:
-    """``kernels.rope_append_kv``: k, v [T, H, D], caches [n, L, H, D], positions, slots [T]."""
+    """``kernels.rope_append_kv``: k, v [T, H, D], caches [n, L, H, D], positions, slots [T], scales [H] or None."""
     k, v = (x.transpose(1, 0, 2) for x in (k, v))
     heads, rows, _ = k.shape
     target = target_for(k)
-    cfg = _configs.rotary(rope_append_kv.Config, target.arch)
+    scaled = key_scale is not None or value_scale is not None
+    cfg = _configs.rotary(rope_append_kv.Config, target.arch, scaled=scaled)
+    missing = constant(target, np.ones(heads, np.float32)) if scaled else absent(0, 1)
+    scales = [missing if s is None else s for s in (key_scale, value_scale)]
     row_blocks = ceil_div(rows, cfg.block_m)
     share = _heads_of_block(target, heads, row_blocks)
     grid = (row_blocks, ceil_div(heads, share), 1)
     error = error_word(target, "rope_append_kv", "slots", "key_cache", "its token was not written")
-    numbers = [positions, slots, constant(target, turn.frequencies), error, turn.factor, share]
-    args = [turn.pairs(k), v, turn.pairs(key_cache), value_cache, *numbers]
+    frequencies = constant(target, turn.frequencies)
+    numbers = [error, turn.factor, share]
+    args = [turn.pairs(k), v, turn.pairs(key_cache), value_cache, positions, slots, frequencies, *scales, *numbers]
     launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
     rest = turn.rest(k)
     if rest.size:  # the part of keys that is not rotated is written as values are
-        args = [turn.pairs(k)[..., :0], rest, turn.pairs(key_cache)[..., :0], turn.rest(key_cache), *numbers]
+        scales = [scales[0], scales[0]]
+        args = [turn.pairs(k)[..., :0], rest, turn.pairs(key_cache)[..., :0], turn.rest(key_cache)]
+        args += [positions, slots, frequencies, *scales, *numbers]
         launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
 
 

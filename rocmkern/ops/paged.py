@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import FLOAT32, FLOATS, INT32, Operand, accept, describe
+from rocmkern.ops._arrays import FLOAT32, FLOATS, INT32, QUANTIZED, Operand, accept
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._plan import planned
 from rocmkern.ops.attention import checked_outputs, fill_without_keys, float32
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
-
-#: dtypes of quantised caches.
-QUANTIZED = tuple(np.dtype(d) for d in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 
 
 @planned
@@ -147,7 +143,7 @@ def paged_attention(
     heads = q.shape[1]
     sinks = None if sinks is None else accept("sinks", sinks)
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
-    scales = [_check_scale(*x, k) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
+    scales = [_checks.cache_scale(*x, k) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
     inputs = [q, k, v, sinks, slopes, *scales]
     _arrays.same_place(q, inputs)
     inputs += [lengths, *numbers]
@@ -220,18 +216,6 @@ def _check_caches(q: Operand, k: Operand, v: Operand) -> None:
         _checks.extent(v, axis, k.shape[axis], f"{meaning} of key_cache")
     if not 1 <= k.shape[1] <= 256:
         raise ArgumentError("key_cache", f"block size {k.shape[1]}", "a block size of 1 to 256")
-
-
-def _check_scale(name: str, value: Any, cache: Operand) -> Operand | None:
-    if value is None:
-        return None
-    if cache.dtype not in QUANTIZED:
-        raise ArgumentError(name, describe(value), f"None where the caches are {cache.dtype}")
-    scale = accept(name, value, (FLOAT32,))
-    _checks.same_shape(scale, (cache.shape[2],), "one for each key-value head")
-    if not scale.on_device and not (np.isfinite(scale.array).all() and (scale.array > 0).all()):
-        raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
-    return scale
 
 
 def _beside(q: Operand, x: Operand) -> Operand:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import INT32, Operand, accept, accept_out
+from rocmkern.ops._arrays import INT32, QUANTIZED, Operand, accept, accept_out
 from rocmkern.ops._plan import describe_by_repr, planned
 from rocmkern.ops.rope_scaling import (
     LinearScaling,
@@ -152,6 +152,8 @@ def rope_append_kv(
     base: float = 10000.0,
     rotary_dim: int | None = None,
     scaling: Any = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
     stream: Any = None,
 ) -> tuple[Any, Any]:
     """Rotate new keys as `rope` does, and write them and their values into a cache, in one kernel.
@@ -169,11 +171,17 @@ def rope_append_kv(
     positions : array, ``[T]``
         int32 or int64.
     key_cache, value_cache : array, ``[n_blocks, L, Hkv, D]`` and ``[n_blocks, L, Hkv, Dv]``
-        Of the dtype of k. Written in place.
+        Of the dtype of k, or both int8, float8_e4m3fn or float8_e5m2 (``ml_dtypes``), as `paged_attention` reads them.
+        Written in place.
     slots : array, ``[T]``
         int32 or int64, all different. -1 stands for padding: such a token is not written.
     variant, base, rotary_dim, scaling
         As in `rope`.
+    key_scale, value_scale : array, float32, ``[Hkv]``, optional
+        Of caches of 8 bits: what their numbers are to be multiplied by; positive. 1 by default. What is stored is the
+        number divided by its scale, in float32 (as a product with ``1 / scale``), rounded to the nearest number of the
+        dtype, of two that are as near the even one. What is larger than the largest finite number, infinity too,
+        becomes that one (127 or -128 in int8). NaN stays NaN, but in int8 it becomes 0.
     stream : optional
         Stream that orders the work.
 
@@ -219,24 +227,31 @@ def rope_append_kv(
     inputs = [k, v, where, at]
     _arrays.same_place(k, [v, *(x for x in (where, at) if x.on_device)])
     caches = [_accept_cache(*x, inputs) for x in (("key_cache", key_cache, k), ("value_cache", value_cache, v))]
+    _arrays.same_dtype(caches[0], [caches[1]])
     if caches[0].shape[:3] != caches[1].shape[:3]:
         raise ArgumentError("value_cache", f"shape {caches[1].shape}", f"{caches[0].shape[:3]} in front, as key_cache")
     if _arrays.overlap(caches[0].array, caches[1].array):
         raise ArgumentError("value_cache", "memory that overlaps with key_cache", "memory apart from it")
     _check_slots(at, caches[0].shape[0] * caches[0].shape[1])
+    scales = [_checks.cache_scale(*x, caches[0]) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
+    _arrays.same_place(k, scales)
+    for name, cache in zip(("key_cache", "value_cache"), caches, strict=True):
+        accept_out(cache.source, cache.shape, cache.dtype, scales, name=name)  # apart from the scales too
 
     # Launch
     if k.array.size and caches[0].array.size:
         from rocmkern.ops._launch_rotary import launch_rope_append_kv
 
         arrays = (k.aligned(), v.aligned(), caches[0].array, caches[1].array)
-        launch_rope_append_kv(*arrays, where.aligned(), at.aligned(), turn, stream)
+        key_values, value_values = (None if x is None else x.aligned() for x in scales)
+        numbers = (where.aligned(), at.aligned(), key_values, value_values)
+        launch_rope_append_kv(*arrays, *numbers, turn, stream)
     return caches[0].source, caches[1].source
 
 
 def _accept_cache(name: str, value: Any, like: Operand, inputs: list[Operand]) -> Operand:
-    """A cache that is written to: everything that holds of ``out=`` but its shape."""
-    cache = accept(name, value, (like.dtype,))
+    """A cache that is written to: everything that holds of ``out=`` but its shape and its dtype."""
+    cache = accept(name, value, (like.dtype, *QUANTIZED))
     _checks.rank(cache, "n_blocks L Hkv D")
     for axis, meaning in ((2, "heads"), (3, "head dimension")):
         _checks.extent(cache, axis, like.shape[axis - 1], f"the {meaning} of {like.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 
@@ -58,8 +59,12 @@ def rope_append_kv(
     base=10000.0,
     rotary_dim=None,
     scaling=None,
+    key_scale=None,
+    value_scale=None,
 ):
     """Both caches with the rotated keys and the values in their slots; float64, the arguments are left alone.
+
+    Of caches of 8 bits, what their codes stand for, without the scale.
 
     Parameters
     ----------
@@ -71,9 +76,22 @@ def rope_append_kv(
         ``[n_blocks, L, Hkv, D]`` and ``[n_blocks, L, Hkv, Dv]``.
     variant, base, rotary_dim, scaling
         As in `rope`.
+    key_scale, value_scale : numpy.ndarray, optional
+        ``[Hkv]``, of caches of 8 bits: what keys and values are divided by; 1 by default. The quotient becomes the
+        nearest number of the caches' dtype, or the largest one if it is larger; NaN becomes 0 in int8.
     """
     rotated = _rope(k, positions, None, variant, base, rotary_dim, scaling, False, "shd", np.float64)
+    if key_cache.dtype.itemsize == 1:
+        rotated, v = (_quantised(x, scale, key_cache.dtype) for x, scale in ((rotated, key_scale), (v, value_scale)))
     return _put(rotated, key_cache, slots, np.float64), _put(v, value_cache, slots, np.float64)
+
+
+def _quantised(x, scale, dtype):
+    quotient = x.astype(np.float64) / (1.0 if scale is None else scale.astype(np.float64)[:, None])
+    if dtype == np.int8:
+        return np.nan_to_num(np.clip(np.rint(quotient), -128, 127), nan=0.0)
+    largest = float(ml_dtypes.finfo(dtype).max)
+    return np.clip(quotient, -largest, largest).astype(dtype).astype(np.float64)
 
 
 def _put(rows, cache, slots, dtype):

@@ -44,6 +44,7 @@ import numpy as np
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.codes import OF_8_BITS, small_float
 from rocmkern.tile.formats import RUN, format_named
 
 NEG_INF = float("-inf")
@@ -495,6 +496,25 @@ def _check_storable(by: str, x: np.ndarray) -> None:
         raise TileError(f"{by}: values can be stored as float32, float16 or bfloat16, not as {x.dtype.name}")
 
 
+def _check_storable_tile(x: np.ndarray) -> None:
+    if x.dtype.kind in "biu" and not _is_of_8_bits(x.dtype):
+        raise TileError(f"store_tile: a tile can be stored as floats or int8, not as {x.dtype.name}")
+
+
+def _is_of_8_bits(dtype: np.dtype) -> bool:
+    return dtype == np.int8 or dtype.name in OF_8_BITS
+
+
+def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """float32 values in the dtype of a tensor, as `store_tile` says."""
+    if dtype == np.int8:
+        return np.nan_to_num(np.clip(np.rint(values), -128, 127), nan=0).astype(np.int8)
+    if _is_of_8_bits(dtype):
+        largest = small_float(OF_8_BITS[dtype.name]).largest
+        return np.clip(values, -largest, largest).astype(dtype)
+    return values.astype(dtype)
+
+
 def _pick(index: tuple, valid: np.ndarray) -> tuple:
     return tuple(np.broadcast_to(np.asarray(i), valid.shape)[valid] for i in index)
 
@@ -530,14 +550,16 @@ def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid
 def store_tile(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.ndarray) -> None:
     """Round ``tile`` to ``x``'s dtype (to nearest even) and write it, but no row that is not ``valid``.
 
-    ``index`` is as in `load_tile`; columns past the end of ``x`` are not written either.
+    ``index`` is as in `load_tile`; columns past the end of ``x`` are not written either. In dtypes of 8 bits (int8,
+    float8_e4m3fn, float8_e5m2) what is beyond the largest finite number, infinity too, becomes that one; NaN becomes 0
+    in int8.
     """
     _check_index("store_tile", x, index, x.ndim - 1, valid)
     _match("store_tile", _want(Tile, tile, "store_tile: tile"), valid)
-    _check_storable("store_tile", x)
+    _check_storable_tile(x)
     stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
     if stop > col0:
-        x[(*_pick(index, valid), slice(col0, stop))] = tile.data[valid, : stop - col0].astype(x.dtype)
+        x[(*_pick(index, valid), slice(col0, stop))] = _converted(tile.data[valid, : stop - col0], x.dtype)
 
 
 def load_pair(
@@ -633,6 +655,16 @@ def pad_columns(tile: Tile, col0: int, stop: int, value: float) -> Tile:
     values = _want(Tile, tile, "pad_columns: the argument").consume("pad_columns")
     values[:, max(stop - col0, 0) :] = value
     return Tile(values)
+
+
+def multiply_add(tile: Tile, factor: Tile, summand: Tile) -> Tile:
+    """``tile * factor + summand``, rounded once; consumes ``tile`` only."""
+    for other in (factor, summand):
+        if _want(Tile, other, "multiply_add: the argument").shape != tile.shape:
+            raise TileError(f"multiply_add: {_show(tile)} and {_show(other)} do not match")
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = tile.consume("multiply_add").astype(np.float64) * factor.data
+        return Tile((product + summand.data).astype(np.float32))
 
 
 def _map(x: Any, name: str, function: Callable[[np.ndarray], np.ndarray]) -> Any:
@@ -837,6 +869,17 @@ def square_step(tile: Tile, scale: np.ndarray, total: np.ndarray) -> tuple[np.nd
         scaled = values * new[:, None]
         before = np.where(scale == new, total, total * (new / scale) ** 2)
         return new, (before + (scaled * scaled).sum(axis=1, dtype=np.float32)).astype(np.float32)
+
+
+def multiply_rows(tile: Tile, scale: np.ndarray, factor: np.ndarray) -> Tile:
+    """``tile * scale * factor`` with rows, of which ``scale * factor`` may overflow or vanish (consumes).
+
+    Where it does neither, a target may find it first.
+    """
+    _match("multiply_rows", _want(Tile, tile, "multiply_rows: the argument"), scale, factor)
+    scale, factor = (_float_rows("multiply_rows", x)[:, None] for x in (scale, factor))
+    with np.errstate(all="ignore"):
+        return Tile(tile.consume("multiply_rows") * scale * factor)
 
 
 # ---------------------------------------------------------------------------------------------------------- products
@@ -1044,10 +1087,10 @@ OPERATIONS: dict[str, Callable] = {
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot,
-        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, rounded, pad_columns, distance,
-        mask_outside, mask_where, softmax_step, softmax_end, square_step, rows, quantized, transposed, load_operand,
-        operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot, dot_nn_where, rotations, rotate,
-        paged, total, largest, ordered_float, at_least,
+        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, multiply_add, rounded, pad_columns,
+        distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows, quantized,
+        transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot,
+        dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 
@@ -1060,6 +1103,8 @@ CONSUMES: dict[str, tuple[str, ...]] = {
     "gelu": ("x",),
     "gelu_tanh": ("x",),
     "relu": ("x",),
+    "multiply_add": ("tile",),
+    "multiply_rows": ("tile",),
     "rounded": ("tile",),
     "pad_columns": ("tile",),
     "mask_outside": ("tile",),

@@ -82,6 +82,10 @@ SMALL_FLOATS = {
 }
 
 
+#: Name of a small float that is a dtype of 8 bits.
+OF_8_BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+
+
 def small_float(name: str) -> SmallFloat:
     """Look a small float up by name."""
     try:
@@ -133,6 +137,38 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
     if kind.bias != 15:
         value = b.fmul(value, const(value.type, 2.0 ** (15 - kind.bias)))
     return value
+
+
+def emit_encode(b: Any, name: str, value: Any) -> Any:
+    """Code (i32) of the nearest number to a float32, or to each of a vector of them.
+
+    To nearest even. What is larger than the largest finite number becomes that one, infinity too; NaN becomes NaN, or
+    where there is none a number without meaning.
+    """
+    from rocmkern.tile.tensors import I32, const
+
+    kind = SMALL_FLOATS[name]
+    wide, floats = _like(value.type, I32), value.type
+
+    def bits_of(number: float) -> Any:
+        return const(wide, int(np.float32(number).view(np.int32)))
+
+    bits = b.bitcast(value, wide)
+    sign = b.and_(b.lshr(bits, const(wide, 32 - kind.bits)), const(wide, 1 << (kind.bits - 1)))
+    magnitude = b.and_(bits, const(wide, 0x7FFFFFFF))
+    size = b.select(b.icmp_unsigned("<", magnitude, bits_of(kind.largest)), magnitude, bits_of(kind.largest))
+    dropped = 23 - kind.mantissa
+    odd = b.and_(b.lshr(size, const(wide, dropped)), const(wide, 1))
+    rounded = b.lshr(b.add(size, b.add(odd, const(wide, (1 << (dropped - 1)) - 1))), const(wide, dropped))
+    code = b.sub(rounded, const(wide, (127 - kind.bias) << kind.mantissa))
+    # Where codes are evenly spaced, the sum with a number whose last bit is worth one of them is rounded to codes.
+    even = 2.0 ** (1 - kind.bias - kind.mantissa + 23)
+    small = b.sub(b.bitcast(b.fadd(b.bitcast(size, floats), const(floats, even)), wide), bits_of(even))
+    code = b.select(b.icmp_unsigned("<", size, bits_of(2.0 ** (1 - kind.bias))), small, code)
+    if kind.special != "none":
+        is_nan = b.icmp_unsigned(">", magnitude, bits_of(np.inf))
+        code = b.select(is_nan, const(wide, (1 << (kind.bits - 1)) - 1), code)
+    return b.or_(code, sign)
 
 
 def emit_e8m0(b: Any, code: Any) -> Any:

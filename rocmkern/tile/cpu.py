@@ -51,6 +51,7 @@ from rocmkern.tile.tensors import (
     const,
     from_byte,
     register_tensor_model,
+    to_byte,
 )
 from rocmkern.tile.types import DTYPES, QUANTIZED, make_types
 
@@ -320,6 +321,8 @@ def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         nan = b.or_(bits, const(wide(I32), 0x400000))
         bits = b.select(b.fcmp_unordered("uno", x, x), nan, rounded)
         return b.trunc(b.lshr(bits, const(wide(I32), 16)), wide(I16))
+    if dtype in QUANTIZED:
+        return to_byte(b, x, dtype)
     raise TypingError(f"a tile cannot be stored as {dtype}")
 
 
@@ -983,6 +986,16 @@ class CpuLowering(TensorLowering):
 
         return self.map(context, b, sig.args[0], tile, emit)
 
+    def multiply_add(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
+    ) -> ir.Value:
+        others = [self.data(context, b, ty, x) for ty, x in zip(sig.args[1:], (factor, summand), strict=True)]
+
+        def emit(i: ir.Value, v: ir.Value, rows: Any, column: Any) -> ir.Value:
+            return _fma(b, v, *(_load(b, other, i, v.type.count) for other in others))
+
+        return self.map(context, b, sig.args[0], tile, emit)
+
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: ir.Value, l: ir.Value, acc: ir.Value
     ) -> ir.Value:
@@ -1042,6 +1055,19 @@ class CpuLowering(TensorLowering):
             results[-1].add_incoming(x, left_block)
             results[-1].add_incoming(y, right_block)
         return context.make_tuple(b, sig.return_type, results)
+
+    def multiply_rows(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, scale: ir.Value, factor: ir.Value
+    ) -> ir.Value:
+        ty = sig.args[0]
+        product, ordinary = squares.joined(b, scale, factor)
+        with b.if_else(_all(b, ordinary), likely=True) as (yes, no):
+            with yes:
+                self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(v, rows[0]), (product,))
+            with no:
+                parts = (scale, factor)
+                self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(b.fmul(v, rows[0]), rows[1]), parts)
+        return tile
 
     def scaled_squares(
         self, b: ir.IRBuilder, ty: Any, data: ir.Value, scale: ir.Value, total: ir.Value

@@ -1,6 +1,6 @@
-"""What the targets' `square_step` share, as LLVM IR for float32 scalars and vectors: when values are scaled, and how.
+"""What the targets' `square_step` and `multiply_rows` share, as LLVM IR for float32 scalars and vectors.
 
-A scale is a power of two, so that it changes no digit.
+When values are scaled, and how. A scale is a power of two, so that it changes no digit.
 """
 
 from __future__ import annotations
@@ -53,3 +53,10 @@ def rescale(b: ir.IRBuilder, total: ir.Value, old: ir.Value, new: ir.Value) -> i
 
 def smaller(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
+def joined(b: ir.IRBuilder, scale: ir.Value, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """``scale * factor``, and whether values may be multiplied by that at once: it is neither small nor large."""
+    product = b.fmul(scale, factor)
+    low, high = (const(product.type, x) for x in (LEAST_SUM, LARGEST_SUM))
+    return product, b.and_(b.fcmp_ordered(">=", product, low), b.fcmp_ordered("<=", product, high))

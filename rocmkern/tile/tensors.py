@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from rocmkern.tile.codes import OF_8_BITS, emit_encode
 from rocmkern.tile.formats import FORMATS
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -80,6 +81,25 @@ def from_byte(builder: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
     number = builder.fmul(builder.fpext(half, wide(F32)), const(wide(F32), 256.0))
     is_nan = builder.icmp_unsigned("==", size, const(wide(I16), 0x7F))
     return builder.select(is_nan, const(wide(F32), float("nan")), number)
+
+
+def to_byte(builder: ir.IRBuilder, value: ir.Value, dtype: str) -> ir.Value:
+    """float32 (or a vector) as an i8 that holds an int8, float8_e4m3fn or float8_e5m2: see `api.store_tile`."""
+
+    def wide(ty: ir.Type) -> ir.Type:
+        return ir.VectorType(ty, value.type.count) if isinstance(value.type, ir.VectorType) else ty
+
+    if dtype == "int8":
+        floats = value.type
+        number = builder.select(builder.fcmp_ordered("ord", value, value), value, const(floats, 0.0))
+        for limit, beyond in ((-128.0, "<"), (127.0, ">")):
+            outside = builder.fcmp_ordered(beyond, number, const(floats, limit))
+            number = builder.select(outside, const(floats, limit), number)
+        # The last bit of the sum is worth 1, and the bits above it are those of two's complement.
+        code = builder.bitcast(builder.fadd(number, const(floats, 1.5 * 2.0**23)), wide(I32))
+    else:
+        code = emit_encode(builder, OF_8_BITS[dtype], value)
+    return builder.trunc(code, wide(I8))
 
 
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> ir.Value:

@@ -363,7 +363,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     @rule(api.store_tile)
     def _(x, index, col0, tile, valid):
         index_of("store_tile", x, index, 1, valid_rows("store_tile", valid).m)
-        storable("store_tile", x)
+        if x.dtype not in (*STORABLE, *QUANTIZED):
+            fail(f"store_tile: a tile can be stored as floats or int8, not as {x.dtype}")
         if want(Tile, tile, "store_tile: tile").m != valid.m:
             fail(f"store_tile: {show(tile)} and {show(valid)} do not match")
         return types.none
@@ -474,6 +475,12 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(t, visible):
         return same_tile("mask_where", t, visible)
 
+    @rule(api.multiply_add)
+    def _(t, factor, summand):
+        for other in (factor, summand):
+            same_tile("multiply_add", t, other)
+        return t
+
     @rule(api.softmax_step)
     def _(s, scale, m, l, acc):
         want(Tile, s, "softmax_step: s")
@@ -500,6 +507,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             if float_rows("square_step", r).m != t.m:
                 fail(f"square_step: {show(t)} and {show(r)} do not match")
         return types.Tuple((Rows(t.m, "f32", t.hw), Rows(t.m, "f32", t.hw)))
+
+    @rule(api.multiply_rows)
+    def _(t, scale, factor):
+        want(Tile, t, "multiply_rows: the argument")
+        for r in (scale, factor):
+            if float_rows("multiply_rows", r).m != t.m:
+                fail(f"multiply_rows: {show(t)} and {show(r)} do not match")
+        return t
 
     # ----------------------------------------------------------------------------------------------------- products
     @rule(api.load_operand)

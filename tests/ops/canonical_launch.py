@@ -175,8 +175,9 @@ def launch_rope(x, out, positions, turn, stream):
     out[...] = result.astype(out.dtype)
 
 
-def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, turn, stream):
+def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, key_scale, value_scale, turn, stream):
     assert k.shape[:2] == v.shape[:2] and positions.shape == slots.shape == k.shape[:1]
+    assert key_scale is None and value_scale is None
     turned = np.empty_like(k)
     launch_rope(k.swapaxes(0, 1)[None], turned.swapaxes(0, 1)[None], [positions[None]], turn, stream)
     kept = np.flatnonzero(slots >= 0)

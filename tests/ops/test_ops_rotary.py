@@ -160,3 +160,41 @@ def test_caches_must_be_two_that_can_be_written(normal):
     assert error.value.argument == "key_cache"
     with pytest.raises(ArgumentTypeError, match="float16"):
         rocmkern.rope_append_kv(k, k, slots, cache.astype(np.float16), cache, slots)
+
+
+CODES = {"int8": np.int8, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
+
+
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("dense", [False, True])
+def test_what_is_appended_as_codes_is_what_attention_reads(normal, name, dense):
+    """Against the same attention over what the codes stand for, in float32 caches."""
+    dtype, lens = np.dtype(CODES[name]), np.array([7, 5], np.int32)
+    room, table = (8, np.array([[1], [0]])) if dense else (4, np.array([[3, 1], [0, 2]]))
+    keys, values = np.zeros((4, room, 2, 16), dtype), np.zeros((4, room, 2, 8), dtype)
+    token = np.concatenate([np.arange(n) for n in lens])
+    slots = table[np.repeat([0, 1], lens), token // room] * room + token % room
+    k, v, q = normal(12, 2, 16), normal(12, 2, 8), normal(2, 4, 16)
+    scales = {"key_scale": np.array([0.03, 0.05], np.float32), "value_scale": np.array([0.04, 0.02], np.float32)}
+    for some in (slice(0, 9), slice(9, 12)):
+        rocmkern.rope_append_kv(k[some], v[some], token[some], keys, values, slots[some], **scales)
+    meant = [x.astype(np.float32) * scale[:, None] for x, scale in zip((keys, values), scales.values(), strict=True)]
+    got = rocmkern.paged_attention(q, keys, values, table.astype(np.int32), lens, **scales)
+    expected = rocmkern.paged_attention(q, *meant, table.astype(np.int32), lens)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    written = rocmkern.rope(k, token)
+    assert np.abs(meant[0].reshape(-1, 2, 16)[slots] - written).max() <= 0.05 * (0.5 if name == "int8" else 8)
+
+
+def test_scales_are_for_caches_of_8_bits_and_both_are_alike(normal):
+    k, slots, cache = normal(2, 2, 8), np.arange(2), normal(4, 3, 2, 8)
+    codes, scale = cache.astype(np.int8), np.ones(2, np.float32)
+    with pytest.raises(ArgumentError, match="None where the caches are float32") as error:
+        rocmkern.rope_append_kv(k, k, slots, cache, cache.copy(), slots, value_scale=scale)
+    assert error.value.argument == "value_scale"
+    with pytest.raises(ArgumentTypeError, match="int8, the dtype of key_cache") as error:
+        rocmkern.rope_append_kv(k, k, slots, codes, cache, slots)
+    assert error.value.argument == "value_cache"
+    with pytest.raises(ArgumentError, match="finite positive") as error:
+        rocmkern.rope_append_kv(k, k, slots, codes, codes.copy(), slots, key_scale=np.array([1, np.inf], np.float32))
+    assert error.value.argument == "key_scale"

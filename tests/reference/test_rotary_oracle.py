@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -126,3 +127,21 @@ def test_scales_multiply_keys_and_values():
     given = reference.paged_attention(q, keys, values, table, lens, key_scale=scale, value_scale=scale)
     ready = reference.paged_attention(q, keys * scale[:, None], values * scale[:, None], table, lens)
     np.testing.assert_allclose(given, ready, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_codes_of_a_cache_against_pytorch(name):
+    """PyTorch rounds to nearest even too; numbers are kept within the range, where its conversions differ."""
+    torch = pytest.importorskip("torch")
+    dtype = np.dtype(getattr(ml_dtypes, name, np.int8))
+    largest = 127.0 if name == "int8" else float(ml_dtypes.finfo(dtype).max)
+    v = np.clip(normal(6, 2, 40, seed=3) * largest / 3, -largest, largest)
+    v[0, 0] = np.clip(np.arange(40) - 19.5, -largest, largest)
+    v = v.astype(np.float32)
+    cache, scale = np.zeros((2, 3, 2, 40), dtype), np.array([1.0, 0.5], np.float32)
+    _, got = reference.rope_append_kv(
+        v, v * scale[:, None], np.arange(6), cache, cache, np.arange(6), value_scale=scale
+    )
+    there = torch.from_numpy(v)
+    expected = torch.round(there).to(torch.int8) if name == "int8" else there.to(getattr(torch, name))
+    np.testing.assert_array_equal(got.reshape(6, 2, 40), expected.to(torch.float64).numpy())

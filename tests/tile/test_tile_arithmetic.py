@@ -74,6 +74,9 @@ def test_operators_and_elementwise_operations(launch, arch, m, normal, col0):
         "device": a * 0.75 + rows,
         "copy": abs(a) + a,
         "pad_columns": np.where(column >= 17, 0.75, a),
+        "multiply_add": (a * b + abs(a)) * b + abs(a),
+        "multiply_rows": a * rows * rows,
+        "multiply_rows in order": a * 2.0**80,
         **{name: activation(name, a) for name in ACTIVATIONS},
     }
     for name, value in expected.items():

@@ -38,6 +38,18 @@ def rows_on_the_left(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def multiplied_by_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """multiply_rows: (a tile|float32) .* do not match"""
+    T.rowmax(T.multiply_rows(T.zeros(cfg, 4, 8), T.full_rows(cfg, 4, 1.0), T.full_rows(cfg, 8, 1.0)))
+
+
+@T.kernel
+def summand_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """multiply_add: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rowmax(T.multiply_add(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
+
+
+@T.kernel
 def mask_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """mask_where: a tile [4, 8] and a tile [4, 16] do not match"""
     T.rowmax(T.mask_where(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
@@ -110,7 +122,7 @@ def storing_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def storing_integers(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """store_tile: values can be stored as float32, float16 or bfloat16, not as int32"""
+    """store_tile: a tile can be stored as floats or int8, not as int32"""
     row = T.row_index(cfg, 4)
     T.store_tile(i, (row,), 0, T.zeros(cfg, 4, 8), row < 4)
 
@@ -356,10 +368,12 @@ def arguments_of(operation):
         "value": lambda: 0.0, "transposed": lambda: True, "st": stages.get(operation, ready), "b": ready,
         "a": ready if operation == "dot_tn" else lambda: T.operand(tile(), ready()), "cos": tile, "sin": tile,
         "cache": lambda: source[None, None], "head": lambda: 0, "table": lambda: np.zeros(1, np.int32),
-        "bound": lambda: 0.5,
+        "bound": lambda: 0.5, "factor": tile, "summand": tile,
     }  # fmt: skip
     if operation == "rotate":
         values |= {"a": tile, "b": tile}
+    if operation == "multiply_rows":
+        values |= {"scale": lambda: rows, "factor": lambda: rows}
     return {name: values[name]() for name in inspect.signature(T.OPERATIONS[operation]).parameters}
 
 

@@ -19,7 +19,8 @@ class Config(T.Config):
 ARITHMETIC = (
     "tile + tile", "tile - tile", "tile * tile", "tile + rows", "tile - rows", "tile * rows",
     "tile + scalar", "tile - scalar", "tile * scalar", "exp2", "tanh", "absolute", "distance", "mask_outside",
-    "mask_where", "device", "copy", "silu", "gelu", "gelu_tanh", "relu", "pad_columns",
+    "mask_where", "device", "copy", "silu", "gelu", "gelu_tanh", "relu", "pad_columns", "multiply_add", "multiply_rows",
+    "multiply_rows in order",
 )  # fmt: skip
 
 
@@ -69,6 +70,14 @@ def arithmetic(
     T.store_tile(out[20], (row,), 0, T.relu(load(cfg, x, row, col0, valid)), valid)
     padded = T.pad_columns(load(cfg, x, row, col0, valid), col0, 17, factor)
     T.store_tile(out[21], (row,), 0, padded, valid)
+    factors = load(cfg, y, row, col0, valid)
+    summands = T.absolute(load(cfg, x, row, col0, valid))
+    once = T.multiply_add(load(cfg, x, row, col0, valid), factors, summands)
+    T.store_tile(out[22], (row,), 0, T.multiply_add(once, factors, summands), valid)
+    T.store_tile(out[23], (row,), 0, T.multiply_rows(load(cfg, x, row, col0, valid), rows, rows), valid)
+    tiny, large = T.full_rows(cfg, cfg.m, 2.0**-100), T.full_rows(cfg, cfg.m, 2.0**90)
+    once = T.multiply_rows(load(cfg, x, row, col0, valid) * tiny, large, large)
+    T.store_tile(out[24], (row,), 0, once, valid)
     t = load(cfg, x, row, col0, valid)
     T.store_rows(stats[0], (row,), T.rowmax(t), valid)
     T.store_rows(stats[1], (row,), T.rowsum(t), valid)

@@ -75,7 +75,7 @@ FAULTS = (
         "rms_without_offset",
         "the offset of the weights is left out",
         ("rms_norm",),
-        edits=(Edit("rms_norm", "n0, cfg.block_n, valid) + weight_offset", "n0, cfg.block_n, valid)"),),
+        edits=(Edit("rms_norm", "w = w + weight_offset", "w = w + 0.0"),),
     ),
     Fault(
         "rms_without_residual",
@@ -99,19 +99,25 @@ FAULTS = (
         "layer_unpadded",
         "the columns past the end count as the negative mean",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "t = T.pad_columns(t, last, n_columns, 0.0)", "pass"),),
+        edits=(Edit("layer_norm", "t = T.pad_columns(t, col0, n_columns, 0.0)", "pass"),),
     ),
     Fault(
         "layer_without_mean",
         "the mean is not subtracted",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "mean = mean + T.rowsum(t) * inverse_n", "mean = mean * 0.0"),),
+        edits=(Edit("layer_norm", "mean = T.rowsum(t) * inverse_n", "mean = T.rowsum(t) * 0.0"),),
+    ),
+    Fault(
+        "layer_first_for_mean",
+        "the first number of a row stands for its mean, where numbers are those above it",
+        ("layer_norm",),
+        edits=(Edit("layer_norm", "T.rowsum(t) * inverse_n, 0,", "T.rowsum(t) * 0.0, 0,"),),
     ),
     Fault(
         "layer_without_bias",
         "the bias is left out",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "        t = t + T.load_tile(cfg, bias,", "        T.load_tile(cfg, bias,"),),
+        edits=(Edit("layer_norm", "if cfg.with_bias:", "if cfg.with_bias and cfg.block_n < 0:"),),
     ),
     Fault(
         "gated_other_side",

@@ -12,6 +12,7 @@ from rocmkern.tile import api
 
 ROTARY = ("rope", "rope_append_kv")
 PAGED = ("paged_attention", "paged_attention_packed")
+APPENDED_CODES = ("rope_append_kv_codes",)
 
 
 def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +52,23 @@ def _first_head(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _last_key_left(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda st, cache, head, table, stop: right(st, cache, head, table, stop - 1)
+
+
+def _changed_codes(change: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+    """What replaces `store_tile`: int8 codes are made of changed numbers."""
+
+    def replacement(right: Callable[..., Any]) -> Callable[..., Any]:
+        def store_tile(x: Any, index: Any, col0: int, tile: Any, valid: Any) -> None:
+            right(x, index, col0, api.Tile(change(tile.data)) if x.dtype == np.int8 else tile, valid)
+
+        return store_tile
+
+    return replacement
+
+
+_truncated = _changed_codes(np.trunc)
+_half_up = _changed_codes(lambda numbers: np.floor(numbers + np.float32(0.5)))
+_wrapped = _changed_codes(lambda numbers: (np.rint(np.clip(numbers, -1e4, 1e4)) + 128) % 256 - 128)
 
 
 FAULTS = (
@@ -105,6 +123,21 @@ FAULTS = (
             ),
         ),
     ),
+    Fault(
+        "append_key_scale_left_out",
+        "one half of the keys is stored without their scale",
+        APPENDED_CODES,
+        edits=(Edit("rope_append_kv", "b = b * inverse(key_scale, head, valid)", "b = b * 1.0"),),
+    ),
+    Fault(
+        "append_value_scale_of_first_head",
+        "values of every head are divided by the scale of the first one",
+        APPENDED_CODES,
+        edits=(Edit("rope_append_kv", "inverse(value_scale, head, valid)", "inverse(value_scale, 0, valid)"),),
+    ),
+    Fault("append_truncated", "codes are rounded to zero", APPENDED_CODES, replace={"store_tile": _truncated}),
+    Fault("append_half_up", "int8 ties are rounded upwards", APPENDED_CODES, replace={"store_tile": _half_up}),
+    Fault("append_wraps", "int8 codes wrap around", APPENDED_CODES, replace={"store_tile": _wrapped}),
     Fault("pages_in_order", "pages are read in ascending order", PAGED, replace={"paged": _pages_in_order}),
     Fault("pages_of_first_head", "every head reads the first one", PAGED, replace={"paged": _first_head}),
     Fault("pages_last_key", "the last key of a sequence is not read", PAGED, replace={"paged": _last_key_left}),

@@ -61,7 +61,7 @@ PAGES = (
 
 def _rotation(draw: Draw) -> dict[str, Any]:
     options = options_of(draw.features, "variant", "base", "rotary_dim")
-    if draw.features["scaling"] is not None:
+    if draw.features.get("scaling") is not None:
         options["scaling"] = SCALINGS[draw.features["scaling"]]
     return options
 
@@ -102,6 +102,12 @@ def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments
     return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
 
 
+def append_codes(**arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What the numbers of the caches after `append_to_copies` stand for, as float32."""
+    keys, values = append_to_copies(**arguments)
+    return keys.astype(np.float32), values.astype(np.float32)
+
+
 def _append_call(draw: Draw) -> Call:
     dims = draw.dims
     tokens, heads, size = dims["seq"], dims["kv_heads"], dims["block_size"]
@@ -110,15 +116,43 @@ def _append_call(draw: Draw) -> Call:
     slots = draw.rng("slots").permutation(blocks * size)[:tokens]
     if draw.features["padding"]:
         slots[::3] = -1
-    arrays = {
+    arrays: dict[str, np.ndarray | None] = {
         "k": draw.array("k", (tokens, heads, dims["head_dim"])),
         "v": draw.array("v", (tokens, heads, dims["head_dim_v"])),
         "positions": _positions(draw, tokens),
-        "key_cache": draw.array("key_cache", keys),
-        "value_cache": draw.array("value_cache", values),
+        "key_cache": _cache(draw, "key_cache", keys),
+        "value_cache": _cache(draw, "value_cache", values),
         "slots": slots.astype(np.int64),
     }
     return Call(arrays, _rotation(draw), (keys, values))
+
+
+def _append_codes_call(draw: Draw) -> Call:
+    call, heads, kind = _append_call(draw), draw.dims["kv_heads"], draw.features["cache"]
+    scales: dict[str, np.ndarray | None] = {"key_scale": None, "value_scale": None}
+    # One number in twenty is beyond the largest one of int8; E4M3 has numbers for all.
+    unit = 1 / 64 if kind == "int8" else 1.0
+    for name in scales:
+        if draw.features["scales"] == "drawn":
+            scales[name] = (draw.rng(name).uniform(0.8, 1.2, heads) * unit).astype(np.float32)
+        elif draw.features["scales"] == "powers":
+            scales[name] = np.exp2(np.arange(heads) % 3 - 1).astype(np.float32)
+    if draw.features["contents"]:
+        for name in ("k", "v"):
+            x, scale = call.arrays[name], scales["key_scale" if name == "k" else "value_scale"]
+            assert x is not None
+            x[...] = _between_codes(x.shape, kind) * (1 if scale is None else scale[:, None])
+    return Call(call.arrays | scales, call.options, call.out_shapes)
+
+
+def _between_codes(shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """float32: all numbers of a dtype of 8 bits, what lies in the middle of two neighbours, and what lies beyond."""
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    numbers = np.unique(every[np.isfinite(every)])
+    middles, largest = (numbers[1:] + numbers[:-1]) / 2, numbers[-1]
+    beyond = np.array([largest * 1.25, largest * 64, np.inf, np.nan], np.float32)
+    return np.resize(np.concatenate([beyond, -beyond, middles, numbers]), shape)
 
 
 def _paged_call(draw: Draw) -> Call:
@@ -164,7 +198,7 @@ def _table(draw: Draw, lens: list[int], size: int) -> tuple[np.ndarray, int]:
 
 
 def _cache(draw: Draw, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    kind = draw.features["cache"]
+    kind = draw.features.get("cache")
     if kind is None:
         return draw.array(name, shape)
     dtype = np.dtype(getattr(ml_dtypes, kind, kind))
@@ -287,6 +321,24 @@ OPERATIONS = (
             accepts=_rotation_fits,
             plain=("slots",),
         ),
+    ),
+    Operation(
+        "rope_append_kv_codes",
+        function=append_codes,
+        reference="rocmkern.reference:rope_append_kv",
+        call=_append_codes_call,
+        dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
+        arrays=("k", "v", "positions", "key_cache", "value_cache", "slots", "key_scale", "value_scale"),
+        features=(
+            *(feature for feature in ROTATION if feature.name in ("variant", "rotary_dim", "positions")),
+            Feature("padding", (True,), default=False),
+            Feature("cache", ("float8_e4m3fn", "float8_e5m2"), default="int8"),
+            Feature("scales", ("powers", "none"), default="drawn"),
+            Feature("contents", ("between_codes",)),
+        ),
+        outputs=(Output("key_cache", "f32"), Output("value_cache", "f32")),
+        exact=True,
+        out=False,
     ),
     Operation(
         "paged_attention",

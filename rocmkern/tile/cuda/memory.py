@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import PTX_TYPE, VOID, asm, asm_many, to_fragments
-from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte, to_byte
 from rocmkern.tile.types import DTYPES, QUANTIZED
 
 _BITS = {
@@ -38,9 +38,9 @@ def bits_to_float32(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     return b.uitofp(x, F32) if dtype == "uint8" else b.sitofp(x, F32)
 
 
-def store_bits(b: ir.IRBuilder, address: ir.Value, bits: ir.Value, exists: ir.Value) -> None:
-    """Store an integer of 16 or 32 bits where it exists."""
-    letter, width = ("h", 16) if bits.type == I16 else ("r", 32)
+def store_bits(b: ir.IRBuilder, address: ir.Value, bits: ir.Value, exists: ir.Value, nbytes: int | None = None) -> None:
+    """Store an integer of 16 or 32 bits, or its lowest bytes, where it exists."""
+    letter, width = ("h", 16) if bits.type == I16 else ("r", 8 * (nbytes or 4))
     code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b{width} [$0], $1;}}"
     asm(b, code, VOID, f"l,{letter},r,~{{memory}}", [address, bits, b.zext(exists, I32)], effect=True)
 
@@ -125,4 +125,6 @@ def float32_to_pairs(b: ir.IRBuilder, values: list[ir.Value], dtype: str) -> lis
     """Words of pairs, rounded to nearest even."""
     if dtype == "float32":
         return [b.bitcast(x, I32) for x in values]
+    if dtype in QUANTIZED:
+        return join_pairs(b, [b.zext(to_byte(b, x, dtype), I32) for x in values], dtype)
     return to_fragments(b, values, dtype)

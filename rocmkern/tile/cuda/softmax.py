@@ -54,6 +54,26 @@ class SoftmaxLowering(TileLowering):
         halves = results[: len(rows)], results[len(rows) :]
         return context.make_tuple(b, sig.return_type, [pack(b, half) for half in halves])
 
+    def multiply_rows(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, scale: Any, factor: Any) -> ir.Value:
+        rows = [complete_rows(b, ty, x) for ty, x in zip(sig.args[1:], (scale, factor), strict=True)]
+        products = [squares.joined(b, *each) for each in zip(*rows, strict=True)]
+        values = list(zip([slot for slot, _ in elements_of(sig.args[0])], unpack(b, tile), strict=True))
+
+        def in_order() -> list[ir.Value]:
+            return [b.fmul(b.fmul(v, rows[0][slot]), rows[1][slot]) for slot, v in values]
+
+        ordinary = tree(b, [each for _, each in products], b.and_)
+        at_once = [products[slot][0] for slot, _ in values]
+        return pack(
+            b,
+            if_else(
+                b,
+                any_in_warp(b, b.not_(ordinary)),
+                in_order,
+                lambda: [b.fmul(v, product) for (_, v), product in zip(values, at_once, strict=True)],
+            ),
+        )
+
     @staticmethod
     def sum_of_squares(b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
         """Four sums side by side, so that they do not wait for each other."""

@@ -295,23 +295,27 @@ class TileLowering(RowLowering):
         place.exists = is_writer(b, ty, place.exists)
         nbytes, regular = self.in_pieces(b, place, dtype, ty)
         words = float32_to_pairs(b, unpack(b, tile), dtype)
-        per_pair = DTYPES[dtype] // 2
+        size = DTYPES[dtype]
+        per_pair = max(1, size // 2)
 
         def one_by_one(b: ir.IRBuilder, rest: ir.Value, stride: ir.Value, *values: ir.Value) -> None:
             rows, exists, words = (unpack(b, b.load(pointer)) for pointer in values)
             places = self.single_elements(b, rows, [b.trunc(x, I1) for x in exists], rest, stride, ty)
             for (address, there), bits in zip(places, split_pairs(b, words, dtype), strict=True):
-                store_bits(b, address, bits, there)
+                store_bits(b, address, bits, there, size)
 
         with b.if_else(regular) as (yes, no):
             with yes:
-                if is_line(ty):
+                if is_line(ty) and size in (2, 4):
                     for i, (address, there) in enumerate(Lines.pieces(b, place, dtype, ty)):
                         store_piece(b, address, words[4 * i : 4 * i + 4], there)
                 for i, half, j, address, there in () if is_line(ty) else self.pieces(b, place, dtype, ty, nbytes):
                     pairs = [(i * (columns_of(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
                     piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
-                    store_piece(b, address, transpose_quad(b, piece) if nbytes == 16 else piece, there)
+                    if nbytes == 2:
+                        store_bits(b, address, piece[0], there, nbytes)
+                    else:
+                        store_piece(b, address, transpose_quad(b, piece) if nbytes == 16 else piece, there)
             with no:
                 arrays = []
                 for values in (place.rows, [b.zext(x, I32) for x in place.exists], words):
@@ -344,8 +348,9 @@ class TileLowering(RowLowering):
         return self.over_warps(b, over_lanes(b, value, combine, lanes), combine, max(1, lanes // LANES))
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
-        products = [b.fmul(u, v) for u, v in zip(unpack(b, x), unpack(b, y), strict=True)]
-        return self.reduce_rows(b, sig.args[0], pack(b, products), b.fadd)
+        ty = sig.args[0]
+        rows = zip(*(self.by_slot(ty, unpack(b, each)) for each in (x, y)), strict=True)
+        return pack(b, [self.over_row(b, ty, dot(b, *pair), b.fadd) for pair in rows])
 
     def load_rowdot(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
@@ -537,3 +542,8 @@ class TileLowering(RowLowering):
             return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
 
         return pack(b, [emit(*pair) for pair in zip(unpack(b, tile), unpack(b, visible), strict=True)])
+
+    def multiply_add(
+        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
+    ) -> ir.Value:
+        return pack(b, [fma(b, *each) for each in zip(*(unpack(b, x) for x in (tile, factor, summand)), strict=True)])

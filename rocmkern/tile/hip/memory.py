@@ -12,7 +12,7 @@ from rocmkern.tile.atoms import Atom
 from rocmkern.tile.formats import RUN, Format, Run
 from rocmkern.tile.hip.emit import LOCAL, Lane, elements_of, flat, local_barrier, math, opaque, wave_index
 from rocmkern.tile.lanes import LaneReader
-from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte
+from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte, to_byte
 from rocmkern.tile.types import DTYPES, QUANTIZED
 
 CHUNK_BYTES = 16
@@ -111,6 +111,8 @@ def narrowed(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
         return bfloat16_bits(b, x)
     if dtype == "float32":
         return x
+    if dtype in QUANTIZED:
+        return to_byte(b, x, dtype)
     raise TypingError(f"float32 values can be stored as float32, float16 and bfloat16, not as {dtype}")
 
 

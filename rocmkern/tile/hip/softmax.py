@@ -66,6 +66,21 @@ class SoftmaxLowering(TileLowering):
         halves = results[: len(old)], results[len(old) :]
         return context.make_tuple(b, sig.return_type, [array_of(b, half) for half in halves])
 
+    def multiply_rows(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, scale: Any, factor: Any) -> ir.Value:
+        ty = sig.args[0]
+        products = [squares.joined(b, *each) for each in zip(items_of(b, scale), items_of(b, factor), strict=True)]
+
+        def by(*rows: ir.Value) -> list:
+            def body(v: ir.Value, c: int, *values: ir.Value) -> ir.Value:
+                return functools.reduce(b.fmul, [splat(b, x, v.type.count) for x in values], v)
+
+            return items_of(b, self.on_tile(b, ty, tile, body, *rows))
+
+        ordinary = functools.reduce(b.and_, [each for _, each in products])
+        at_once = array_of(b, [product for product, _ in products])
+        wanted = any_lane(b, Layout(ty).atom, b.not_(ordinary))
+        return array_of(b, if_else(b, wanted, lambda: by(scale, factor), lambda: by(at_once)))
+
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
     ) -> ir.Value:

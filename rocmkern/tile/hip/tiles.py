@@ -239,7 +239,8 @@ class TileLowering(RowLowering):
         """`store_tile` for rows along lanes."""
         ty, tile_ty = sig.args[0], sig.args[3]
         layout, size = Layout(tile_ty), DTYPES[ty.dtype]
-        count, registers = CHUNK_BYTES // size, layout.registers
+        registers = layout.registers
+        count = min(CHUNK_BYTES // size, registers)
         start = self.scalar(context, b, sig.args[2], col0, "i64")
         at = self.place_lines(context, b, ty, x, sig.args[1], index, start, layout)
         left, _ = remaining(b, at.first, at.columns, tile_ty.n)
@@ -252,7 +253,7 @@ class TileLowering(RowLowering):
                     part = vector if count == registers else shuffle(b, vector, vector, range(e, e + count))
                     with b.if_then(is_below(b, column, left)):
                         here = b.add(place, const(I64, column * size))
-                        store_to(b, narrowed(b, part, ty.dtype), at.base, here, CHUNK_BYTES)
+                        store_to(b, narrowed(b, part, ty.dtype), at.base, here, count * size)
 
         def one_by_one(block: list, offset: ir.Value) -> None:
             place = b.add(offset, b.mul(at.first, at.stride))
@@ -530,3 +531,7 @@ class TileLowering(RowLowering):
                 for v, seen in zip(items_of(b, tile), items_of(b, visible), strict=True)
             ],
         )
+
+    def multiply_add(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, factor: Any, summand: Any) -> ir.Value:
+        items = zip(*(items_of(b, x) for x in (tile, factor, summand)), strict=True)
+        return array_of(b, [math(b, "fma", *each) for each in items])
