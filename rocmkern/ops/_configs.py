@@ -53,10 +53,10 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    shared : dict of int to (int, int)
-        Keys per step and waves of a block of 16 rows of 2-byte attention, by bucket, where all its waves have all of
-        the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
-    alone : dict of int to (int, int)
+    shared : dict of int to (int, int, int)
+        Keys per step, waves and depth of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
+        all of the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
+    alone : dict of int to (int, int, int)
         The same for a block that has a multiprocessor to itself.
     resident : dict of int to (int, int)
         For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
@@ -96,8 +96,8 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
-    shared: dict[int, tuple[int, int]] = field(default_factory=dict)
-    alone: dict[int, tuple[int, int]] = field(default_factory=dict)
+    shared: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    alone: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     turned: tuple[int, int, int] = (64, 64, 4)
@@ -189,8 +189,8 @@ _NVIDIA = Blocks(
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
-    shared={64: (128, 2), 128: (64, 2)},
-    alone={64: (256, 4), 128: (128, 4)},
+    shared={64: (128, 2, 1), 128: (64, 2, 1)},
+    alone={64: (256, 4, 1), 128: (128, 4, 1)},
     resident={64: (3, 128), 128: (3, 64)},
     held=1.5,
     combine=(32, 64, 2),
@@ -246,7 +246,7 @@ def attention(
         block["resident"], keys = sizes.resident.get(dim, (0, keys))
     shared = sizes.alone if alone else sizes.shared
     if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in shared:
-        keys, block["waves"] = shared[dim]
+        keys, block["waves"], block["depth"] = shared[dim]
         block["shared"] = True
     return flash_attention.Config(
         arch=arch,
