@@ -16,11 +16,11 @@ values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n,
 of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there are scales [Hkv],
 they multiply keys and values of 8 bits.
 
-Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block, head group, sequence x
-split). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so that a
-single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the last
-to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its share
-of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
+Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block x split, head group,
+sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
+that a single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the
+last to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its
+share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
 
 Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
@@ -126,7 +126,11 @@ def flash_attention(
     block_n = cfg.block_n
 
     # Which sequence, which heads.
-    sequence, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
+    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0), 0
+    if splits > 1:
+        row_block, split = 0, T.block_id(cfg, 0)
+        if q.shape[2] * pack > block_m:
+            row_block, split = T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
@@ -138,13 +142,15 @@ def flash_attention(
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
     first_head = T.block_id(cfg, 1) * pack
-    kv_head = first_head * k.shape[1] // q.shape[1]
+    kv_head = T.block_id(cfg, 1)
+    if pack * k.shape[1] != q.shape[1]:
+        kv_head = first_head * k.shape[1] // q.shape[1]
     if key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
 
     # Which rows: a tile row is (query, head).
     n_rows = q_len * pack
-    row0 = ((n_rows + block_m - 1) // block_m - 1 - T.block_id(cfg, 0)) * block_m
+    row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
     if row0 < 0:
         return
     query_min, query_max = 0, q_len - 1
@@ -157,9 +163,11 @@ def flash_attention(
     all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    share = (tiles + splits - 1) // splits
-    begin += split * share * block_n
-    end = max(0, min(any_end, begin + share * block_n))
+    end = max(0, any_end)
+    if splits > 1:
+        share = (tiles + splits - 1) // splits * block_n
+        begin += split * share
+        end = max(0, min(any_end, begin + share))
 
     # The first keys and values are on their way before anything else is looked at.
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
@@ -169,7 +177,7 @@ def flash_attention(
         values = T.paged(values, v, kv_head, table[sequence], end)
     for ahead in range(0, cfg.depth * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
-    if cfg.paged and T.block_id(cfg, 0) == 0:
+    if cfg.paged and row_block == 0:
         part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
         check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
 

@@ -275,14 +275,13 @@ def attention(case: Case, dtype: str, seed: int = 0):
         shared=case.shared,
         depth=case.depth,
         block_m=case.block_m,
-        block_n=case.block_n
-        or {"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
+        block_n=case.block_n or {"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
         head_dim=width,
         value_dim=width,
         score_mods=case.mods,
     )
     rows = max(case.lengths[0]) if case.lengths else case.sq
-    grid = -(-rows * case.pack // cfg.block_m), heads // case.pack, sequences * case.splits
+    grid = -(-rows * case.pack // cfg.block_m) * case.splits, heads // case.pack, sequences
     run(flash_attention, cfg, grid, [
         q, k, v, out, lse, cu_q, cu_k, sinks,
         slopes if case.alibi else np.zeros((sequences, 0), np.float32),

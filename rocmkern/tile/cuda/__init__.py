@@ -20,7 +20,13 @@ Every value is an array of scalars in SSA form, which ends in registers. Product
 with float32 accumulation, products of float32 are float32 FMAs.
 """
 
-from rocmkern.tile.cuda.backend import COMPUTE_CAPABILITY, bound_config, device_function, has_matrix_instructions
+from rocmkern.tile.cuda.backend import (
+    COMPUTE_CAPABILITY,
+    bound_config,
+    can_overlap,
+    device_function,
+    has_matrix_instructions,
+)
 from rocmkern.tile.cuda.emit import LANES
 from rocmkern.tile.cuda.install import install
 from rocmkern.tile.cuda.rings import MAP_SYMBOL
@@ -32,6 +38,7 @@ __all__ = [
     "LOCAL_MEMORY_SYMBOL",
     "MAP_SYMBOL",
     "bound_config",
+    "can_overlap",
     "device_function",
     "has_matrix_instructions",
     "install",

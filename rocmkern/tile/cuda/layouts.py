@@ -338,8 +338,8 @@ class StageModel(models.StructModel):
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
     A paged one also has the table, its entries and stride, and rows, stride and number of the pages; and the entries
-    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop. An `OwnStage`
-    has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one that is fetched next.
+    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop. An
+    `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one that is fetched next.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")

@@ -22,7 +22,6 @@ from rocmkern.tile.cuda.emit import (
     pack,
     shuffle,
     stack,
-    thread,
     tree,
     unpack,
 )
