@@ -141,6 +141,10 @@ def flash_attention(
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
+    # Decoding does this when its first copies are on their way.
+    if cfg.paged and not cfg.shared and row_block == 0:
+        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
@@ -177,7 +181,7 @@ def flash_attention(
         values = T.paged(values, v, kv_head, table[sequence], end)
     for ahead in range(0, cfg.depth * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
-    if cfg.paged and row_block == 0:
+    if cfg.paged and cfg.shared and row_block == 0:
         part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
         check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
 
