@@ -129,7 +129,7 @@ def flash_attention(
     sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0), 0
     if splits > 1:
         row_block, split = 0, T.block_id(cfg, 0)
-        if q.shape[2] * pack > block_m:
+        if split >= splits:
             row_block, split = T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
@@ -141,8 +141,8 @@ def flash_attention(
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
-    # Decoding does this when its first copies are on their way.
-    if cfg.paged and not cfg.shared and row_block == 0:
+    # Few rows do this when their first copies are on their way.
+    if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
         part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
         check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
     first_head = T.block_id(cfg, 1) * pack
