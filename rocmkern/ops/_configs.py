@@ -179,10 +179,10 @@ _NVIDIA = Blocks(
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
 # causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
 # (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
-# Decoding: a block of four warps to a multiprocessor, with two windows of 64 keys ahead, keeps the memory busy, and there
-# is room for a second one. An H200, 8 heads of keys of 128, L2 flushed by reads: batch 1, 8192 keys, in 16 parts 19 us,
-# in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps with 128
-# keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
+# Decoding: a block of four warps to a multiprocessor, with two windows of 64 keys ahead, keeps the memory busy, and
+# there is room for a second one. An H200, 8 heads of keys of 128, L2 flushed by reads: batch 1, 8192 keys, in 16 parts
+# 19 us, in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps
+# with 128 keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
