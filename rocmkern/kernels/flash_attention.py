@@ -16,11 +16,11 @@ values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n,
 of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there are scales [Hkv],
 they multiply keys and values of 8 bits.
 
-Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block, head group, sequence x
-split). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so that a
-single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the last
-to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its share
-of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
+Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block x split, head group,
+sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
+that a single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the
+last to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its
+share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
 
 Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
@@ -126,7 +126,11 @@ def flash_attention(
     block_n = cfg.block_n
 
     # Which sequence, which heads.
-    sequence, split = T.block_id(cfg, 2) // splits, T.block_id(cfg, 2) % splits
+    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0), 0
+    if splits > 1:
+        row_block, split = 0, T.block_id(cfg, 0)
+        if split >= splits:
+            row_block, split = T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
@@ -137,37 +141,60 @@ def flash_attention(
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
-        if T.block_id(cfg, 0) == 0:
-            part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-            check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+    # Few rows do this when their first copies are on their way.
+    if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
+        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
     first_head = T.block_id(cfg, 1) * pack
-    kv_head = first_head // (q.shape[1] // k.shape[1])
+    kv_head = T.block_id(cfg, 1)
+    if pack * k.shape[1] != q.shape[1]:
+        kv_head = first_head * k.shape[1] // q.shape[1]
     if key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
 
     # Which rows: a tile row is (query, head).
     n_rows = q_len * pack
-    row0 = ((n_rows + block_m - 1) // block_m - 1 - T.block_id(cfg, 0)) * block_m
+    row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
     if row0 < 0:
         return
-    row = T.row_index(cfg, block_m) + row0
-    valid = row < n_rows
-    query = row // pack
-    head = row % pack + first_head
+    query_min, query_max = 0, q_len - 1
+    if n_rows > block_m:
+        query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
 
-    # Which keys each row sees, and which any and all rows of the block see.
+    # Which keys any and all rows of the block see.
     shift = (k_len - q_len) * bottom_right
-    diagonal = query + shift
-    low = T.maximum(diagonal - left, 0)
-    high = T.minimum(diagonal + right, k_len - 1)
-    query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
     any_begin, any_end = max(0, query_min + shift - left), min(k_len, query_max + shift + right + 1)
     all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    share = (tiles + splits - 1) // splits
-    begin += split * share * block_n
-    end = max(0, min(any_end, begin + share * block_n))
+    end = max(0, any_end)
+    if splits > 1:
+        share = (tiles + splits - 1) // splits * block_n
+        begin += split * share
+        end = max(0, min(any_end, begin + share))
+
+    # The first keys and values are on their way before anything else is looked at.
+    keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
+    values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim, q, cfg.paged)
+    if cfg.paged:
+        keys = T.paged(keys, k, kv_head, table[sequence], end)
+        values = T.paged(values, v, kv_head, table[sequence], end)
+    for ahead in range(0, cfg.depth * block_n, block_n):
+        keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
+    if cfg.paged and cfg.shared and row_block == 0:
+        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+
+    # Which rows, and which keys each of them sees.
+    row = T.row_index(cfg, block_m) + row0
+    valid = row < n_rows
+    query = row // pack
+    head = row % pack + first_head
+    diagonal = query + shift
+    low = T.maximum(diagonal - left, 0)
+    high = T.minimum(diagonal + right, k_len - 1)
+
+    q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
 
     # The running softmax: maximum, denominator, numerator. A sink is a key that was seen before all others.
     exponent_scale = np.float32(scale * LOG2_E)
@@ -180,19 +207,11 @@ def flash_attention(
         l = T.where(m == T.NEG_INF, 0.0, 1.0)
     acc = T.zeros(cfg, block_m, cfg.value_dim)
 
-    q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
-    keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
-    values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim, q, cfg.paged)
-    if cfg.paged:
-        keys = T.paged(keys, k, kv_head, table[sequence], end)
-        values = T.paged(values, v, kv_head, table[sequence], end)
-    keys = T.fetch(keys, begin)
-    values = T.fetch(values, begin)
     for n0 in range(begin, end, block_n):
         at_border = n0 < all_begin or n0 + block_n > all_end
 
         keys, values = T.acquire(keys), T.acquire(values)
-        keys, values = T.fetch(keys, n0 + block_n), T.fetch(values, n0 + block_n)
+        keys, values = T.fetch(keys, n0 + cfg.depth * block_n), T.fetch(values, n0 + cfg.depth * block_n)
         s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
         if cfg.score_mods:

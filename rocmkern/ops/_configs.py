@@ -53,11 +53,9 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    shared : dict of int to (int, int)
-        Keys per step and waves of a block of 16 rows of 2-byte attention, by bucket, where all its waves have all of
-        the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
-    alone : dict of int to (int, int)
-        The same for a block that has a multiprocessor to itself.
+    shared : dict of int to (int, int, int)
+        Keys per step, waves and depth of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
+        all of the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
     resident : dict of int to (int, int)
         For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
         multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
@@ -81,11 +79,10 @@ class Blocks:
         Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
-    held : float
-        Blocks of split attention that the device holds at once, relative to those that are enough to keep its memory
-        busy (the target's ``parallelism``).
+    enough : float
+        Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
     combine : tuple of (int, int, int)
-        Columns of the output, splits per step and waves of a block that joins the parts of a split attention.
+        Columns of the output, splits per step at most and waves of a block that joins the parts of a split attention.
     sampling : tuple of (int, int, int)
         Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
@@ -99,8 +96,7 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
-    shared: dict[int, tuple[int, int]] = field(default_factory=dict)
-    alone: dict[int, tuple[int, int]] = field(default_factory=dict)
+    shared: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     turned: tuple[int, int, int] = (64, 64, 4)
@@ -110,7 +106,7 @@ class Blocks:
     stepping_norms: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
-    held: float = 1.0
+    enough: float = 1.0
     combine: tuple[int, int, int] = (64, 32, 4)
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -191,16 +187,16 @@ _NVIDIA = Blocks(
 # Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
 # causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
 # (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
-# Decoding: two blocks of two warps on a multiprocessor keep the memory busy, and it has local memory for three. Where
-# keys need not be split, one larger block is better. An H200, 8 heads of keys of 128: batch 16, 8192 keys, 136 us
-# instead of 148; batch 1, 32768 keys, 48 instead of 46.
+# Decoding: a block of four warps to a multiprocessor, with two windows of 64 keys ahead, keeps the memory busy, and
+# there is room for a second one. An H200, 8 heads of keys of 128, L2 flushed by reads: batch 1, 8192 keys, in 16 parts
+# 19 us, in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps
+# with 128 keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
-    shared={64: (128, 2), 128: (64, 2)},
-    alone={64: (256, 4), 128: (128, 4)},
+    shared={64: (128, 4, 2), 128: (64, 4, 2)},
     resident={64: (3, 128), 128: (3, 64)},
-    held=1.5,
+    enough=0.5,
     combine=(32, 64, 2),
 )
 _TABLE = {
@@ -238,12 +234,8 @@ def attention(
     score_mods: bool,
     paged: bool = False,
     sinks: bool = False,
-    alone: bool = False,
 ) -> flash_attention.Config:
-    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions.
-
-    ``alone``: the keys are not split, and blocks of 16 rows fill the device, see `fill_device`.
-    """
+    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
     sizes = blocks(arch)
     dim = sizes.bucket(max(head_dim, value_dim))
     block = sizes.block(rows, dim, itemsize)
@@ -253,9 +245,8 @@ def attention(
     keys = sizes.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and itemsize == 2 and not score_mods:
         block["resident"], keys = sizes.resident.get(dim, (0, keys))
-    shared = sizes.alone if alone else sizes.shared
-    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in shared:
-        keys, block["waves"] = shared[dim]
+    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in sizes.shared:
+        keys, block["waves"], block["depth"] = sizes.shared[dim]
         block["shared"] = True
     return flash_attention.Config(
         arch=arch,
@@ -530,27 +521,23 @@ _PART_OF_STEP, _START = 1 / 8, 1.0
 def splits(target: Any, count: int, steps: int) -> int:
     """Number of parts of the keys of an attention of ``count`` blocks with ``steps`` steps each.
 
-    A model of the time, in steps of as many blocks as keep the memory busy: blocks that run together take turns beyond
-    that number, and a wave of few blocks takes as long as one of that number. On an H200 with 8 heads of keys, batch 1
-    and 16, 8192 and 32768 keys, its choice takes at most 3 % longer than the best of those that were measured.
+    A model of the time, in steps of as many blocks as keep the memory busy: beyond that number they take turns.
     """
-    enough = max(1, target.parallelism)
-    room = max(1, int(enough * blocks(target.arch).held))
+    enough = max(1, int(target.parallelism * blocks(target.arch).enough))
 
     def time(parts: int) -> float:
-        waves, rest = divmod(count * parts, room)
-        turns = (waves * room + (max(rest, enough) if rest else 0)) / enough
         joining = 0.0 if parts == 1 else _JOINING + parts * (_JOINING_PART + _PART_OF_STEP * count / enough)
-        return turns * (-(-steps // parts) + _START) + joining
+        return -(-count * parts // enough) * (-(-steps // parts) + _START) + joining
 
-    most = min(steps // _STEPS_PER_SPLIT, -(-2 * room // max(count, 1)))
+    most = min(steps // _STEPS_PER_SPLIT, -(-2 * enough // max(count, 1)))
     return min(range(1, max(most, 1) + 1), key=time)
 
 
-def combine(arch: str) -> combine_splits.Config:
-    """Variant of ``combine_splits``."""
+def combine(arch: str, splits: int) -> combine_splits.Config:
+    """Variant of ``combine_splits`` for so many splits."""
     block_m, block_n, waves = blocks(arch).combine
-    return combine_splits.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n)
+    block_n = min(block_n, 16) if splits <= 16 else block_n
+    return combine_splits.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, overlaps=True)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

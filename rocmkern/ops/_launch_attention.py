@@ -89,8 +89,6 @@ def launch_attention(
     )
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
     groups = heads // pack * sequences
-    alone = num_splits in (None, 1) and not packed
-    alone = alone and _configs.fill_device(target, ceil_div(longest * pack, 16) * groups)
     cfg = _configs.attention(
         target.arch,
         longest * pack,
@@ -100,13 +98,13 @@ def launch_attention(
         score_mods,
         paged=pages is not None,
         sinks=sinks is not None,
-        alone=alone,
     )
     row_blocks = ceil_div(longest * pack, cfg.block_m)
     blocks = row_blocks * groups
     if num_splits is None:
         seen = min(k_len, left + right + longest)  # keys within the window of some row
-        num_splits = 1 if packed or alone else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
+        whole = packed or _configs.fill_device(target, blocks)
+        num_splits = 1 if whole else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
 
     none = np.zeros(0, np.int32)
     args = [
@@ -120,7 +118,7 @@ def launch_attention(
         *(_NO_PAGES if pages is None else pages.arguments(target)),
         scale, softcap, left, right, int(bottom_right), pack, num_splits,
     ]  # fmt: skip
-    grid = (row_blocks, heads // pack, sequences * num_splits)
+    grid = (row_blocks * num_splits, heads // pack, sequences)
     if num_splits == 1:
         launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
         return
@@ -132,7 +130,7 @@ def launch_attention(
     ):
         parts = [part, part_lse]
         launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
-        joining = _configs.combine(target.arch)
+        joining = _configs.combine(target.arch, num_splits)
         # The splits are the last axis there.
         parts = [part.transpose(1, 2, 3, 4, 0), part_lse.transpose(1, 2, 3, 0)]
         args = [*parts, out, absent(0, 3) if lse is None else lse]

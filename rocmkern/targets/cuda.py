@@ -55,6 +55,8 @@ class CompiledKernel:
         Dynamic shared memory of a block, in bytes.
     maps : tuple of TensorMap
         What it takes behind the words.
+    overlaps : bool
+        Whether its blocks may be brought in while the launch before it still runs; they wait for its end themselves.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CompiledKernel:
     threads: int
     local_bytes: int
     maps: tuple[TensorMap, ...] = ()
+    overlaps: bool = False
 
 
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
@@ -126,7 +129,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]
     ends = [int(n) for n in re.findall(rf"{lowering.LOCAL_MEMORY_SYMBOL}(\d+)", ptx)]
     ptx, maps = with_maps(ptx, lowering.MAP_SYMBOL)
-    return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps)
+    return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps, lowering.can_overlap(cfg))
 
 
 def _argument_expressions(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> list[str]:
@@ -170,14 +173,32 @@ class LoadedKernel(LoadedVariant):
             handle = self._streams[stream] = self._driver.CUstream(stream)
         kernel = self.kernel
         lists = (parameters.pointers, 0) if kernel.maps else (0, parameters.address)
-        start = functools.partial(
-            self._driver.cuLaunchKernel,
-            self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
-        )  # fmt: skip
+        start: Callable[[], tuple]
+        if kernel.overlaps:
+            config = self._overlapping(grid, handle)
+            start = functools.partial(self._driver.cuLaunchKernelEx, config, self._function, *lists)
+        else:
+            start = functools.partial(
+                self._driver.cuLaunchKernel,
+                self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
+            )  # fmt: skip
         if not kernel.maps:
             return start
         as_bytes = memoryview(parameters.words).cast("B")[: 8 * kernel.words]
         return functools.partial(self._with_maps, start, parameters.words, as_bytes, bytearray())
+
+    def _overlapping(self, grid: Sequence[int], stream: Any) -> Any:
+        """Launch configuration of a kernel whose blocks may come while the launch before it still runs."""
+        driver = self._driver
+        attribute, value, config = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue(), driver.CUlaunchConfig()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        value.programmaticStreamSerializationAllowed = 1
+        attribute.value = value
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = self.kernel.threads, 1, 1
+        config.sharedMemBytes, config.hStream = self.kernel.local_bytes, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def _with_maps(self, start: Callable[[], tuple], words: Any, as_bytes: memoryview, known: bytearray) -> tuple:
         """Launch with the tensor maps of the words; ``known`` holds the words that those at hand were made of."""

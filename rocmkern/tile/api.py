@@ -81,6 +81,10 @@ class Config:
         compiler chooses.
     depth : int
         Windows of a stage that may be on their way at once. A target may allow only 1.
+    overlaps : bool
+        On an NVIDIA GPU that can (sm_90 and later), blocks may be brought in while the launch before this one on its
+        stream still runs, for whose end they then wait first of all. So a launch that needs the results of the one
+        before it starts sooner.
     """
 
     arch: str = "python"
@@ -91,6 +95,7 @@ class Config:
     wave_rows: int = 16
     resident: int = 0
     depth: int = 1
+    overlaps: bool = False
 
 
 @dataclass(frozen=True)

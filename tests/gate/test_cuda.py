@@ -128,6 +128,8 @@ class Case:
     waves: int = 4
     block_m: int = 64
     shared: bool = False
+    depth: int = 1
+    block_n: int = 0
 
     @property
     def mods(self) -> bool:
@@ -186,6 +188,11 @@ SHARED = {
     "nan where nobody looks": Case(30, 190, causal="top_left", poison="hidden"),
     "nan and infinity in sight": Case(70, 90, causal=True, poison="visible"),
     "lowest bias on a whole row": Case(10, 190, bias=True, poison="bias"),
+    "one query, windows ahead": Case(1, 1400, 128, pack=3, depth=2, waves=8, block_n=128),
+    "less than one wave's keys, windows ahead": Case(1, 9, 128, pack=3, depth=3),
+    "split keys, windows ahead": Case(3, 1390, 128, pack=3, splits=3, causal=True, depth=3),
+    "rows not aligned, windows ahead": Case(4, 390, 41, 33, causal=True, depth=2),
+    "nan and infinity in sight, windows ahead": Case(70, 90, causal=True, poison="visible", depth=3),
 }
 CASES |= {f"shared, {name}": replace(case, shared=True, block_m=16) for name, case in SHARED.items()}
 
@@ -266,14 +273,15 @@ def attention(case: Case, dtype: str, seed: int = 0):
         arch=device_arch(),
         waves=case.waves,
         shared=case.shared,
+        depth=case.depth,
         block_m=case.block_m,
-        block_n={"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
+        block_n=case.block_n or {"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
         head_dim=width,
         value_dim=width,
         score_mods=case.mods,
     )
     rows = max(case.lengths[0]) if case.lengths else case.sq
-    grid = -(-rows * case.pack // cfg.block_m), heads // case.pack, sequences * case.splits
+    grid = -(-rows * case.pack // cfg.block_m) * case.splits, heads // case.pack, sequences
     run(flash_attention, cfg, grid, [
         q, k, v, out, lse, cu_q, cu_k, sinks,
         slopes if case.alibi else np.zeros((sequences, 0), np.float32),

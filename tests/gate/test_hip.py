@@ -180,7 +180,7 @@ def attention(case: Case, dtype: str):
     )  # fmt: skip
     rows = max(case.lengths[0]) if case.lengths else case.sq
     left, right = (FOREVER if n is None else n for n in case.window or (None, None))
-    run(flash_attention, cfg, (-(-rows * case.pack // block_m), heads // case.pack, sequences * case.splits), [
+    run(flash_attention, cfg, (-(-rows * case.pack // block_m) * case.splits, heads // case.pack, sequences), [
         q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, *NO_PAGES, case.head_dim**-0.5, softcap,
         left, 0 if case.causal else right, int(case.causal != "top_left"), case.pack, case.splits,
     ])  # fmt: skip

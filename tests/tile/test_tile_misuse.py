@@ -226,7 +226,7 @@ def shape_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def configuration_without_the_attribute(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """cfg has no attribute 'block'; it has: arch, waves, line, line_columns, shared, wave_rows, resident, depth, m"""
+    """cfg has no attribute 'block'; it has: arch, waves, line, line_columns, .*, resident, depth, overlaps, m"""
     T.rowmax(T.zeros(cfg, cfg.block, 8))
 
 

@@ -136,7 +136,7 @@ FAULTS = (
     _attention(
         "heads_by_modulo",
         "query head h reads key-value head h % Hkv",
-        "kv_head = first_head // (q.shape[1] // k.shape[1])",
+        "if pack * k.shape[1] != q.shape[1]:\n        kv_head = first_head * k.shape[1] // q.shape[1]",
         "kv_head = first_head % k.shape[1]",
     ),
     _attention("scale_missing", "scores are not scaled", "np.float32(scale * LOG2_E)", "np.float32(LOG2_E)"),

@@ -13,14 +13,21 @@ rows       ``[m-tile][row, row + 8]`` per lane
 operand    16-bit: the A fragments of mma.sync, 4 registers of two elements for each m-tile and 16 columns (an
            accumulator rounded in place is one). float32: stored as a tile
 stage      source tensor and the shared-memory addresses of two windows, one in use, one being filled by cp.async;
-           with ``cfg.depth`` > 1 a ring of windows that the copy engine fills, see `rings`
+           with ``cfg.depth`` > 1 a ring of windows that the copy engine fills, see `rings`; with ``cfg.shared``
+           ``cfg.depth + 1`` windows, of which each warp fills and reads the part with its own keys
 =========  =======================================================================================================
 
 Every value is an array of scalars in SSA form, which ends in registers. Products of float16 and bfloat16 use mma.sync
 with float32 accumulation, products of float32 are float32 FMAs.
 """
 
-from rocmkern.tile.cuda.backend import COMPUTE_CAPABILITY, bound_config, device_function, has_matrix_instructions
+from rocmkern.tile.cuda.backend import (
+    COMPUTE_CAPABILITY,
+    bound_config,
+    can_overlap,
+    device_function,
+    has_matrix_instructions,
+)
 from rocmkern.tile.cuda.emit import LANES
 from rocmkern.tile.cuda.install import install
 from rocmkern.tile.cuda.rings import MAP_SYMBOL
@@ -32,6 +39,7 @@ __all__ = [
     "LOCAL_MEMORY_SYMBOL",
     "MAP_SYMBOL",
     "bound_config",
+    "can_overlap",
     "device_function",
     "has_matrix_instructions",
     "install",

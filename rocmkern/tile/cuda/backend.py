@@ -76,6 +76,11 @@ def has_matrix_instructions(arch: str) -> bool:
     return architecture(arch).matrix in ("mma.sync", "wgmma")
 
 
+def can_overlap(cfg: api.Config) -> bool:
+    """Whether the blocks of a launch are brought in while the launch before it still runs."""
+    return cfg.overlaps and int(cfg.arch.removeprefix("sm_")) >= 90
+
+
 def bound_config(cfg: api.Config) -> entry.BoundConfig:
     """The configuration as a constant of a generated module."""
     if not has_matrix_instructions(cfg.arch):

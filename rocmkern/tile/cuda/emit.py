@@ -111,6 +111,11 @@ def barrier(b: ir.IRBuilder) -> None:
     call(b, "llvm.nvvm.barrier0", VOID, [])
 
 
+def meet_in_warp(b: ir.IRBuilder) -> None:
+    """A barrier of the lanes of a warp."""
+    asm(b, "bar.warp.sync 0xffffffff;", VOID, "~{memory}", [], effect=True)
+
+
 def any_in_block(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
     """Whether the condition holds in any thread; a barrier."""
     return b.icmp_signed("!=", call(b, "llvm.nvvm.barrier0.or", I32, [b.zext(condition, I32)]), const(I32, 0))

@@ -16,7 +16,9 @@ from rocmkern.tile.cuda.layouts import (
     rule_of_load_operand,
     rule_of_load_rowdot,
     rule_of_scores,
+    rule_of_softmax_end,
     rule_of_softmax_step,
+    rule_of_store_tile,
     rule_of_weighted,
 )
 from rocmkern.tile.cuda.products import CudaLowering
@@ -30,6 +32,8 @@ def _install_operations() -> None:
         op: checked(rule) if op in PRODUCTS else checked(of_complete(rule)) for op, rule in TILE.rules.items()
     }
     TILE.rules[api.softmax_step] = rule_of_softmax_step(TILE.rules[api.softmax_step])
+    TILE.rules[api.softmax_end] = rule_of_softmax_end(TILE.rules[api.softmax_end])
+    TILE.rules[api.store_tile] = rule_of_store_tile(TILE.rules[api.store_tile])
     for scores in (api.dot_nt, api.load_tile, api.distance):
         TILE.rules[scores] = rule_of_scores(TILE.rules[scores])
     for product in (api.dot_nn, api.dot_nn_where):

@@ -213,6 +213,44 @@ def rule_of_weighted(rule: Callable) -> Callable:
     return typed
 
 
+class JoinedTile(TILE.Tile):
+    """What is left of an [m, n] tile of all warps when their parts of it were added up: each warp has n columns."""
+
+    def __init__(self, m: int, n: int, hw: tuple):
+        super().__init__(m, n, hw)
+        self.name = f"cuda.JoinedTile({m},{n},{hw})"
+
+
+register_model(JoinedTile)(ArrayModel)
+
+
+def rule_of_softmax_end(rule: Callable) -> Callable:
+    """The typing rule of `softmax_end`: warps that have all rows share out the columns."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        m, sums, acc = rule(*args)
+        if is_shared(acc):
+            if acc.n % (8 * acc.hw[1]):
+                raise TypingError(f"softmax_end: {acc} has no multiple of 8 columns for each of {acc.hw[1]} waves")
+            acc = JoinedTile(acc.m, acc.n // acc.hw[1], acc.hw)
+        return types.Tuple((m, sums, acc))
+
+    return typed
+
+
+def rule_of_store_tile(rule: Callable) -> Callable:
+    """The typing rule of `store_tile`: of rows that all warps have, only joined ones are stored."""
+
+    @functools.wraps(rule)
+    def typed(x: Any, index: Any, col0: Any, tile: Any, valid: Any) -> Any:
+        if isinstance(tile, TILE.Tile) and is_shared(tile) and not isinstance(tile, JoinedTile):
+            raise TypingError(f"{tile.hw[0]} with shared=True: store_tile is for what softmax_end returns; got {tile}")
+        return rule(x, index, col0, tile, valid)
+
+    return typed
+
+
 def rule_of_load_rowdot(rule: Callable) -> Callable:
     """The typing rule of `load_rowdot`: its sums stay partial where rows lie along lanes."""
 
@@ -252,8 +290,28 @@ def rule_of_load_operand(rule: Callable) -> Callable:
     return typed
 
 
+class OwnStage(TILE.Stage):
+    """[n, k] windows of which each warp copies the rows that are its own keys, and reads no others.
+
+    So warps do not wait for each other. ``depth`` windows are on their way.
+    """
+
+    def __init__(self, st: Any, depth: int):
+        super().__init__(st.n, st.k, st.dtype, st.hw, st.source, st.paged, st.format)
+        self.depth = depth
+        self.name = f"cuda.OwnStage({self.name},{depth})"
+
+    @property
+    def of_warp(self) -> Any:
+        """The rows of one warp as a stage of a block of one warp."""
+        arch, warps, *rest = self.hw
+        return TILE.Stage(self.n // warps, self.k, self.dtype, (arch, 1, *rest), self.source, self.paged, self.format)
+
+
 def rows_per_pass(ty: Any) -> int:
     """Rows of a window that the block's threads copy at once, each 16 bytes; 0 if that is no whole number."""
+    if isinstance(ty, OwnStage):
+        ty = ty.of_warp
     threads, chunks = LANES * ty.hw[1], ty.k * DTYPES[ty.dtype] // 16
     rows, rest = divmod(threads, chunks)
     return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
@@ -264,6 +322,8 @@ def looked_up_entries(ty: Any) -> list[str]:
 
     There are none where every thread looks up what it copies.
     """
+    if isinstance(ty, OwnStage):
+        ty = ty.of_warp
     chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
     if not per_pass or (LANES % chunks and chunks % LANES):
         return []
@@ -278,7 +338,8 @@ class StageModel(models.StructModel):
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
     A paged one also has the table, its entries and stride, and rows, stride and number of the pages; and the entries
-    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop.
+    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop. An
+    `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one that is fetched next.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")
@@ -290,11 +351,14 @@ class StageModel(models.StructModel):
         if ty.paged:
             members += [(name, types.int64) for name in (*PAGED_MEMBERS, "next_row")]
             members += [(name, types.int32) for name in looked_up_entries(ty)]
+        if isinstance(ty, OwnStage):
+            members += [("filled", types.int32), ("memory", types.int32)]
         # The bytes of this thread's part of the next window of a quantised source, on their way.
         members += [(name, types.int32) for name in raw_words(ty)]
         super().__init__(manager, ty, members)
 
 
+register_model(OwnStage)(StageModel)
 register_tensor_model(NUMBA, TILE)
 
 
@@ -308,6 +372,11 @@ def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
 def warp_index(b: ir.IRBuilder) -> ir.Value:
     """Number of this thread's warp in the block."""
     return b.lshr(thread(b), const(I32, 5))
+
+
+def worker_of(b: ir.IRBuilder, ty: Any) -> ir.Value:
+    """Number of this thread among those that copy a window together: of a block, or of a warp with keys of its own."""
+    return lane_index(b) if is_shared(ty) and not ty.format else thread(b)
 
 
 def keys_of_warp(b: ir.IRBuilder, ty: Any, keys: int) -> ir.Value:

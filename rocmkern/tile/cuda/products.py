@@ -22,11 +22,11 @@ from rocmkern.tile.cuda.emit import (
     pack,
     shuffle,
     stack,
-    thread,
     tree,
     unpack,
 )
 from rocmkern.tile.cuda.layouts import (
+    OwnStage,
     StageModel,
     StoredOperand,
     column_of_lane,
@@ -38,6 +38,7 @@ from rocmkern.tile.cuda.layouts import (
     row_of_lane,
     rows_of_stage,
     storage,
+    worker_of,
 )
 from rocmkern.tile.cuda.matrix import Halves, mma, wgmma
 from rocmkern.tile.cuda.rings import (
@@ -274,18 +275,21 @@ class CudaLowering(SharedLowering):
             return unpack(b, b.load(places[1]))
 
         # The same in all threads, which the compiler sees of a vote only.
-        special = any_in_warp(b, any_in_block(b, self.window_has_not_finite(b, b_ty, window)))
+        if isinstance(b_ty, OwnStage):
+            special = any_in_warp(b, self.window_has_not_finite(b, b_ty.of_warp, own))
+        else:
+            special = any_in_warp(b, any_in_block(b, self.window_has_not_finite(b, b_ty, window)))
         return pack(b, if_else(b, special, visible, whole))
 
     @staticmethod
     def window_has_not_finite(b: ir.IRBuilder, ty: Any, window: ir.Value) -> ir.Value:
         """Whether this thread's share of a window holds NaN or infinity."""
-        threads, halves = LANES * ty.hw[1], Halves(b, ty.dtype)
+        threads, halves, worker = LANES * ty.hw[1], Halves(b, ty.dtype), worker_of(b, ty)
         chunks = ty.k * DTYPES[ty.dtype] // 16
         total = ty.n * chunks
         flags = []
         for first in range(0, total, threads):
-            at = b.add(thread(b), const(I32, first))
+            at = b.add(worker, const(I32, first))
             if first + threads > total:
                 at = b.select(b.icmp_signed("<", at, const(I32, total)), at, const(I32, total - 1))
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))

@@ -25,7 +25,7 @@ from numba.cuda.extending import register_model
 from rocmkern.tile import api, entry
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier, pack, thread, unpack
-from rocmkern.tile.cuda.layouts import ArrayModel
+from rocmkern.tile.cuda.layouts import ArrayModel, OwnStage, is_shared
 from rocmkern.tile.cuda.windows import SLAB_ROW, is_swizzled, states, window_bytes
 from rocmkern.tile.tensors import F32, I1, I32, I64, const
 from rocmkern.tile.types import DTYPES
@@ -181,12 +181,14 @@ def rule_of_transposed(rule: Callable) -> Callable:
 
 
 def rule_of_stage(rule: Callable) -> Callable:
-    """The typing rule of `stage`: a ring where several windows may be on their way."""
+    """The typing rule of `stage`: a ring where several windows may be on their way, or windows of each warp's own."""
 
     @functools.wraps(rule)
     def typed(cfg: Any, source: Any, *args: Any) -> Any:
         st = rule(cfg, source, *args)
         depth = cfg.cfg.depth
+        if is_shared(st) and not st.format:
+            return OwnStage(st, depth)
         if depth == 1:
             return st
         if isinstance(source, MappedTensor) and st.dtype == source.dtype and is_swizzled(st):

@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.cuda.backend import TILE
+from rocmkern.tile.cuda.backend import TILE, can_overlap
 from rocmkern.tile.cuda.emit import (
     LANES,
     VOID,
@@ -49,6 +49,8 @@ class RowLowering(TensorLowering):
     """The block, and operations on rows and scalars."""
 
     def config(self, context: Any, b: ir.IRBuilder, sig: Any, bound: Any, *index: ir.Value) -> ir.Value:
+        if can_overlap(sig.return_type.cfg):
+            asm(b, "griddepcontrol.wait;", VOID, "~{memory}", [], effect=True)
         return context.get_dummy_value()
 
     def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: Any) -> ir.Value:

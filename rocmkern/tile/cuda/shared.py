@@ -16,13 +16,14 @@ from rocmkern.tile.cuda.layouts import (
     complete_rows,
     elements_of,
     is_shared,
+    m_tiles,
     row_of_lane,
     storage,
     warp_index,
 )
 from rocmkern.tile.cuda.stages import StageLowering
 from rocmkern.tile.cuda.windows import FunctionState, load_shared, states
-from rocmkern.tile.tensors import I32, const, if_else
+from rocmkern.tile.tensors import I32, const
 
 
 class SharedLowering(StageLowering):
@@ -39,7 +40,7 @@ class SharedLowering(StageLowering):
 
         # All stages are done with: what they had of local memory is used again.
         per_warp, statistics = 4 * LANES * storage(ty).count, 8 * ty.m * warps
-        memory = self.used_again(b, statistics + (warps - 1) * per_warp)
+        memory = self.used_again(b, statistics + warps * per_warp)
         row = b.shl(row_of_lane(b), const(I32, 3))
         with b.if_then(b.icmp_signed("==", column_of_lane(b), const(I32, 0))):
             own = b.add(b.add(memory, b.mul(warp, const(I32, 8 * ty.m))), row)
@@ -52,24 +53,21 @@ class SharedLowering(StageLowering):
         ]
         scaled = [b.fmul(x, rows[slot][2]) for (slot, _), x in zip(elements_of(ty), values, strict=True)]
 
-        # The first warp adds up what the others write.
-        first = b.icmp_signed("==", warp, const(I32, 0))
+        # Each warp adds up its share of the columns.
         lane = b.add(b.add(memory, const(I32, statistics)), b.shl(lane_index(b), const(I32, 4)))
-        with b.if_then(b.not_(first)):
-            own = b.add(lane, b.mul(b.sub(warp, const(I32, 1)), const(I32, per_warp)))
-            for i in range(0, len(scaled), 4):
-                code = f"st.shared.v4.b32 [$0+{4 * LANES * i}], {{$1, $2, $3, $4}};"
-                asm(b, code, VOID, "r,f,f,f,f,~{memory}", [own, *scaled[i : i + 4]], effect=True)
+        own = b.add(lane, b.mul(warp, const(I32, per_warp)))
+        for i in range(0, len(scaled), 4):
+            code = f"st.shared.v4.b32 [$0+{4 * LANES * i}], {{$1, $2, $3, $4}};"
+            asm(b, code, VOID, "r,f,f,f,f,~{memory}", [own, *scaled[i : i + 4]], effect=True)
         barrier(b)
-
-        def added() -> list[ir.Value]:
-            result = []
-            for i in range(0, len(scaled), 4):
-                parts = [load_shared(b, lane, w * per_warp + 4 * LANES * i, 4) for w in range(warps - 1)]
-                result += [functools.reduce(b.fadd, each) for each in zip(scaled[i : i + 4], *parts, strict=True)]
-            return result
-
-        result = if_else(b, first, added, lambda: scaled)
+        groups = ty.n // 8 // warps  # of 8 columns, for each m-tile
+        first = b.add(lane, b.mul(warp, const(I32, 16 * LANES * groups)))
+        result = []
+        for i in range(m_tiles(ty)):
+            for group in range(groups):
+                at = 16 * LANES * (i * ty.n // 8 + group)
+                parts = [load_shared(b, first, w * per_warp + at, 4) for w in range(warps)]
+                result += [functools.reduce(b.fadd, each) for each in zip(*parts, strict=True)]
         parts = [[x[0] for x in rows], [x[1] for x in rows], result]
         return context.make_tuple(b, sig.return_type, [pack(b, part) for part in parts])
 

@@ -25,7 +25,16 @@ from rocmkern.tile.cuda.emit import (
     to_fragments,
     unpack,
 )
-from rocmkern.tile.cuda.layouts import PAGED_MEMBERS, StoredOperand, is_packed, looked_up_entries, rows_per_pass
+from rocmkern.tile.cuda.layouts import (
+    PAGED_MEMBERS,
+    OwnStage,
+    StoredOperand,
+    is_packed,
+    looked_up_entries,
+    rows_per_pass,
+    warp_index,
+    worker_of,
+)
 from rocmkern.tile.cuda.memory import (
     REGISTERS,
     bits_to_float32,
@@ -51,8 +60,10 @@ from rocmkern.tile.cuda.windows import (
     LOCAL_MEMORY_SYMBOL,
     Chunks,
     FunctionState,
+    pitch,
     states,
     wait_for_fetches,
+    wait_for_own_fetches,
     window_bytes,
 )
 from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte, if_else
@@ -120,7 +131,9 @@ class StageLowering(SoftmaxLowering):
         if isinstance(ty, RingStage):
             memory = self.local_memory(context, b, "stage", ty, ty.nbytes)
             return new_ring(context, b, ty, sig.args[1], source, memory)
-        memory = self.local_memory(context, b, "stage", ty, 2 * window_bytes(ty))
+        own = isinstance(ty, OwnStage)
+        windows = ty.depth + 1 if own else 2
+        memory = self.local_memory(context, b, "stage", ty, windows * window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         st.source = b.ptrtoint(data, I64)
@@ -130,6 +143,11 @@ class StageLowering(SoftmaxLowering):
             setattr(st, name, const(I32, 0))
         st.window = b.add(memory, const(I32, window_bytes(ty)))
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
+        if own:
+            states[b.function].own_ahead += ty.depth - 1
+            # The first acquire moves on from the last window to the first one.
+            st.window = b.add(memory, const(I32, ty.depth * window_bytes(ty)))
+            st.filled = st.memory = memory
         for name in (*PAGED_MEMBERS, "next_row") if ty.paged else ():
             setattr(st, name, const(I64, -1 if name == "next_row" else 0))
         for name in looked_up_entries(ty) if ty.paged else ():
@@ -194,13 +212,39 @@ class StageLowering(SoftmaxLowering):
             fetch_ring(b, ty, st, row0, col0)
             return st._getvalue()
         st.row0, st.col0 = row0, col0
+        if isinstance(ty, OwnStage):
+            self.fetch_own(b, ty, st)
+            return st._getvalue()
         if ty.format:
             self.fetch_quantised(b, ty, st)
             return st._getvalue()
         if rows_per_pass(ty) and ty.source == ty.dtype:
-            self.fetch_regular(b, ty, st)
+            self.fetch_regular(b, ty, st, b.sub(st.both, st.window), ty.n)
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         return st._getvalue()
+
+    def fetch_own(self, b: ir.IRBuilder, ty: OwnStage, st: Any) -> None:
+        """Start to copy this warp's rows of a window, as a block of one warp does."""
+        part, row0 = ty.of_warp, st.row0
+        first = b.mul(warp_index(b), const(I32, part.n))
+        st.row0 = b.add(row0, b.zext(first, I64))
+        into = b.add(st.filled, b.mul(first, const(I32, pitch(ty))))
+        irregular = const(I1, 1)
+        if rows_per_pass(part) and part.source == part.dtype:
+            irregular = b.not_(self.is_regular(b, part, st))
+            self.fetch_regular(b, part, st, into, ty.n)
+        with b.if_then(irregular, likely=False):
+            wait_for_own_fetches(b, 0)  # for the zeros
+            self.fetch_irregular(b, part, self.fetched_window(b, part, st, into))
+        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
+        st.row0, st.filled = row0, self.next_own(b, ty, st, st.filled)
+
+    @staticmethod
+    def next_own(b: ir.IRBuilder, ty: OwnStage, st: Any, window: ir.Value) -> ir.Value:
+        """The window after ``window``."""
+        last = b.add(st.memory, const(I32, ty.depth * window_bytes(ty)))
+        after = b.add(window, const(I32, window_bytes(ty)))
+        return b.select(b.icmp_signed("==", window, last), st.memory, after)
 
     @staticmethod
     def units(b: ir.IRBuilder, ty: Any, st: Any) -> Iterator[tuple]:
@@ -271,7 +315,7 @@ class StageLowering(SoftmaxLowering):
         return b.icmp_signed("==", b.or_(st.irregular, column), const(I32, 0))
 
     @staticmethod
-    def fetched_window(b: ir.IRBuilder, ty: Any, st: Any) -> SimpleNamespace:
+    def fetched_window(b: ir.IRBuilder, ty: Any, st: Any, into: ir.Value) -> SimpleNamespace:
         """The window that is being fetched: where it lies, where it goes, and what can be said of its layout."""
         size = const(I64, DTYPES[ty.source])
         source, columns = b.add(st.source, b.mul(st.col0, st.column_stride)), b.sub(st.columns, st.col0)
@@ -287,7 +331,7 @@ class StageLowering(SoftmaxLowering):
             columns=columns,
             row_stride=st.row_stride,
             column_stride=st.column_stride,
-            into=b.sub(st.both, st.window),
+            into=into,
             row_bytes=row_bytes,
             in_chunks=in_chunks,
             whole=b.and_(in_chunks, whole),
@@ -295,17 +339,20 @@ class StageLowering(SoftmaxLowering):
         )
 
     @staticmethod
-    def fetch_regular(b: ir.IRBuilder, ty: Any, st: Any) -> None:
+    def fetch_regular(b: ir.IRBuilder, ty: Any, st: Any, window: ir.Value, ahead: int) -> None:
         """Start to copy a window 16 bytes at a time; what lies past the end of the source becomes 0.
+
+        The next one will be the one so many rows ahead.
 
         There is no jump in it: a jump in a main loop would keep the compiler from mixing the copies with the products
         around them. A window of another layout becomes 0, and `acquire` copies it.
         """
         rows, size = rows_per_pass(ty), const(I64, DTYPES[ty.source])
         chunks = ty.k * DTYPES[ty.dtype] // 16
-        row, chunk = b.udiv(thread(b), const(I32, chunks)), b.urem(thread(b), const(I32, chunks))
+        worker = worker_of(b, ty)
+        row, chunk = b.udiv(worker, const(I32, chunks)), b.urem(worker, const(I32, chunks))
         column = b.zext(b.shl(chunk, const(I32, 4)), I64)
-        places = Chunks(b, ty, b.sub(st.both, st.window), row, chunk)
+        places = Chunks(b, ty, window, row, chunk)
         columns = b.mul(b.sub(st.columns, st.col0), size)
         exists = b.and_(StageLowering.is_regular(b, ty, st), b.icmp_signed("<", column, columns))
         # Rows of this thread that are left of the source, from its first on.
@@ -318,7 +365,7 @@ class StageLowering(SoftmaxLowering):
             b.add(st.source, b.add(b.mul(b.zext(row, I64), st.row_stride), column)), b.mul(st.row0, st.row_stride)
         )
         step = b.mul(st.row_stride, const(I64, rows))
-        looked_up = StageLowering.looked_up_rows(b, ty, st) if ty.paged and looked_up_entries(ty) else None
+        looked_up = StageLowering.looked_up_rows(b, ty, st, ahead) if ty.paged and looked_up_entries(ty) else None
         for first in range(0, ty.n, rows):
             into, offset = places.at(first)
             copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
@@ -338,7 +385,7 @@ class StageLowering(SoftmaxLowering):
             address = b.add(address, step)
 
     @staticmethod
-    def looked_up_rows(b: ir.IRBuilder, ty: Any, st: Any) -> Callable[[int], tuple]:
+    def looked_up_rows(b: ir.IRBuilder, ty: Any, st: Any, ahead: int) -> Callable[[int], tuple]:
         """`paged_row` of this thread's row in each pass of `fetch_regular`, by the number of the pass.
 
         Each row of a warp is looked up once, by a lane of its own, which tells the lanes that copy it. Entries of the
@@ -346,10 +393,11 @@ class StageLowering(SoftmaxLowering):
         """
         chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
         side_by_side = max(1, LANES // chunks)  # rows of a warp in one pass
-        first = b.udiv(b.and_(thread(b), const(I32, -LANES)), const(I32, chunks))
-        lane, offsets = b.and_(thread(b), const(I32, LANES - 1)), []
+        worker = worker_of(b, ty)
+        first = b.udiv(b.and_(worker, const(I32, -LANES)), const(I32, chunks))
+        lane, offsets = b.and_(worker, const(I32, LANES - 1)), []
         regular, rest = StageLowering.is_regular(b, ty, st), b.sub(st.rows, st.row0)
-        expected, step = b.icmp_signed("==", st.row0, st.next_row), const(I64, ty.n)
+        expected, step = b.icmp_signed("==", st.row0, st.next_row), const(I64, ahead)
         for t, name in enumerate(looked_up_entries(ty)):
             at = b.add(lane, const(I32, LANES * t))
             row = b.mul(b.udiv(at, const(I32, side_by_side)), const(I32, per_pass))
@@ -364,7 +412,7 @@ class StageLowering(SoftmaxLowering):
             offset = b.or_(b.sub(address, st.source), b.select(exists, const(I64, 0), const(I64, 1)))
             offsets.append((b.trunc(offset, I32), b.trunc(b.lshr(offset, const(I64, 32)), I32)))
         st.next_row = b.add(st.row0, step)
-        own = b.sub(b.udiv(thread(b), const(I32, chunks)), first)
+        own = b.sub(b.udiv(worker, const(I32, chunks)), first)
 
         def row_of_pass(number: int) -> tuple:
             at = number * side_by_side
@@ -378,8 +426,7 @@ class StageLowering(SoftmaxLowering):
         return row_of_pass
 
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
-        """Copy a window that `fetch_regular` could not."""
-        wait_for_fetches(b, ty)  # for the zeros
+        """Copy a window that `fetch_regular` could not, and filled with zeros."""
         converted = ty.source != ty.dtype
         with b.if_else(window.whole if converted else window.in_chunks) as (yes, no):
             with yes:
@@ -405,7 +452,7 @@ class StageLowering(SoftmaxLowering):
         """Copy a window 16 bytes at a time, asynchronously; what lies past the end of the source becomes 0."""
         size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
         chunks = ty.k * size // 16
-        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        loop = cgutils.for_range_slice(b, worker_of(b, ty), const(I32, ty.n * chunks), const(I32, threads), I32)
         with loop as (at, _):
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
             into = Chunks(b, ty, window.into, row, chunk).first
@@ -443,7 +490,7 @@ class StageLowering(SoftmaxLowering):
     def fetch_bytes(b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy and convert a window of elements of 8 bits, 16 at a time."""
         threads, chunks, size = LANES * ty.hw[1], ty.k // 16, DTYPES[ty.dtype]
-        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * chunks), const(I32, threads), I32)
+        loop = cgutils.for_range_slice(b, worker_of(b, ty), const(I32, ty.n * chunks), const(I32, threads), I32)
         with loop as (at, _):
             row, chunk = b.udiv(at, const(I32, chunks)), b.urem(at, const(I32, chunks))
             column = b.shl(b.zext(chunk, I64), const(I64, 4))
@@ -463,7 +510,7 @@ class StageLowering(SoftmaxLowering):
         """Copy a window element by element, for sources that are not aligned to 16 bytes or not dense."""
         size, threads = DTYPES[ty.dtype], LANES * ty.hw[1]
         bits = 8 * size
-        loop = cgutils.for_range_slice(b, thread(b), const(I32, ty.n * ty.k), const(I32, threads), I32)
+        loop = cgutils.for_range_slice(b, worker_of(b, ty), const(I32, ty.n * ty.k), const(I32, threads), I32)
         with loop as (at, _):
             row, column = b.udiv(at, const(I32, ty.k)), b.urem(at, const(I32, ty.k))
             wide_row, wide_column = b.zext(row, I64), b.zext(column, I64)
@@ -496,6 +543,13 @@ class StageLowering(SoftmaxLowering):
             acquire_ring(b, ty, st)
             return st._getvalue()
         state = states.get(b.function)
+        if isinstance(ty, OwnStage):
+            if state is None or state.settled is not b.block:
+                wait_for_own_fetches(b, state.own_ahead if state is not None else 0)
+            if state is not None:
+                state.settled = b.block
+            st.window = self.next_own(b, ty, st, st.window)
+            return st._getvalue()
         if ty.format:
             self.acquire_quantised(b, ty, st)
             wait_for_fetches(b, ty)
@@ -503,11 +557,12 @@ class StageLowering(SoftmaxLowering):
                 state.settled = state.met = b.block
             st.window = b.sub(st.both, st.window)
             return st._getvalue()
-        window = self.fetched_window(b, ty, st)
+        window = self.fetched_window(b, ty, st, b.sub(st.both, st.window))
         # One wait and one barrier serve all acquires that follow each other: every fetch before them has arrived, and
         # all threads are done with the windows that the next fetches overwrite.
         settled = state is not None and state.settled is b.block
         with b.if_then(b.not_(self.is_regular(b, ty, st)), likely=False):
+            wait_for_fetches(b, ty)  # for the zeros
             self.fetch_irregular(b, ty, window)
             if settled:
                 wait_for_fetches(b, ty)

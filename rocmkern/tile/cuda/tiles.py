@@ -40,7 +40,6 @@ from rocmkern.tile.cuda.layouts import (
     elements_of,
     is_line,
     is_shared,
-    is_writer,
     keys_of_warp,
     m_tiles,
     slots_of,
@@ -150,8 +149,7 @@ class TileLowering(RowLowering):
         """
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
         if isinstance(ty, TILE.Tile) and is_shared(ty):
-            col0 = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(keys_of_warp(b, ty, ty.n), I64))
-            col0_ty = self.numba.types.int64
+            col0_ty, col0 = self.own_columns(context, b, ty, col0_ty, col0)
         dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
         nbytes, regular = self.in_pieces(b, place, dtype, ty)
         total = self.words_of_tile(ty, dtype)
@@ -187,6 +185,11 @@ class TileLowering(RowLowering):
                 b, name, [place.rest, place.stride], [place.rows, exists], ir.ArrayType(I32, total), one_by_one
             ),
         )
+
+    def own_columns(self, context: Any, b: ir.IRBuilder, ty: Any, col0_ty: Any, col0: ir.Value) -> tuple:
+        """(type, value) of the first column of this warp's part of a tile from ``col0`` on."""
+        first = self.scalar(context, b, col0_ty, col0, "i64")
+        return self.numba.types.int64, b.add(first, b.zext(keys_of_warp(b, ty, ty.n), I64))
 
     @staticmethod
     def shape_name(ty: Any) -> str:
@@ -291,8 +294,9 @@ class TileLowering(RowLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
     ) -> ir.Value:
         x_ty, index_ty, col0_ty, ty = sig.args[:4]
+        if is_shared(ty):
+            col0_ty, col0 = self.own_columns(context, b, ty, col0_ty, col0)
         dtype, place = x_ty.dtype, self.place(context, b, (x_ty, x), (index_ty, index), (col0_ty, col0), valid, ty)
-        place.exists = is_writer(b, ty, place.exists)
         nbytes, regular = self.in_pieces(b, place, dtype, ty)
         words = float32_to_pairs(b, unpack(b, tile), dtype)
         size = DTYPES[dtype]

@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 
 from rocmkern.tile.architectures import architecture
-from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier
+from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier, meet_in_warp
 from rocmkern.tile.cuda.layouts import is_packed, is_shared
 from rocmkern.tile.tensors import F32, I32, const
 from rocmkern.tile.types import DTYPES
@@ -26,6 +26,12 @@ def wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:
         # wgmma reads local memory past the order that ordinary accesses have among themselves.
         asm(b, "fence.proxy.async.shared::cta;", VOID, "~{memory}", [], effect=True)
     barrier(b)
+
+
+def wait_for_own_fetches(b: ir.IRBuilder, ahead: int) -> None:
+    """Until all but the last ``ahead`` windows that this warp fetched have arrived."""
+    asm(b, f"cp.async.wait_group {ahead};", VOID, "~{memory}", [], effect=True)
+    meet_in_warp(b)
 
 
 #: Bytes of a row in a slab of a swizzled window, of 8 chunks; 8 rows are what the swizzle repeats after.
@@ -118,10 +124,12 @@ class FunctionState:
         Block in which all threads have met since anything but an acquire happened to stages.
     started : (Block, int) or None
         Block in which products were started since the last acquire of a ring, and their number.
+    own_ahead : int
+        Windows of all `OwnStage` that may still be on their way when one of each was acquired.
     """
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.bytes = self.own_ahead = 0
         self.settled: ir.Block | None = None
         self.met: ir.Block | None = None
         self.started: tuple[ir.Block, int] | None = None
