@@ -33,6 +33,7 @@ COMPARED = (
     "of both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
     "compared by their ratios to peers only. The exit status is 1 where a row became slower."
 )
+MUTATE_JSON = 'print {"faults": [{"name", "caught", "rows"}]}, with "error" where a fault cannot be put in'
 CATEGORIES = ("quick", "full", "benchmark")
 
 
@@ -73,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     mutate = add("mutate", _mutate, "put seeded faults in and say which quick rows catch them")
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
-    mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
+    mutate.add_argument(
+        "--json",
+        action="store_true",
+        help=MUTATE_JSON,
+    )
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
     compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
     compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
@@ -160,9 +165,10 @@ def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[st
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import CaseFailure, run_case
+    from rocmkern.matrix import reproduce, run_case
+    from rocmkern.matrix.known import tolerated
 
-    target, counts = _target(arguments), {"passed": 0, "failed": 0, "skipped": 0}
+    target, counts = _target(arguments), {"passed": 0, "failed": 0, "known": 0, "skipped": 0}
     for case in _matching(_cases(arguments), arguments.patterns):
         reason = case.skip_reason(target)
         if reason:
@@ -170,15 +176,17 @@ def _run(arguments: argparse.Namespace) -> int:
             counts["skipped"] += 1
             continue
         try:
-            result = run_case(case, target)
-        except CaseFailure as failure:
+            try:
+                result = run_case(case, target)
+            except (Exception, SystemExit) as error:
+                # The case's own, or what its inputs ask for: the others still run.
+                print(f"known    {case.id}: {tolerated(case, target, error)}")
+                counts["known"] += 1
+                continue
+            tolerated(case, target, None)
+        except (Exception, SystemExit) as error:
             counts["failed"] += 1
-            print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
-            continue
-        except Exception as error:
-            # The case's own, or what its inputs ask for: the others still run.
-            counts["failed"] += 1
-            print(f"FAILED   {case.id}: {type(error).__name__}: {error}\n" + "".join(traceback.format_exc()))
+            print(f"FAILED   {case.id}: {_failure_text(error)}\nreproduce with\n\n{reproduce(case, target)}\n")
             continue
         counts["passed"] += 1
         print(f"passed   {case.id}")
@@ -189,6 +197,18 @@ def _run(arguments: argparse.Namespace) -> int:
             )
     print(f"on {target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
     return 1 if counts["failed"] else 0
+
+
+def _failure_text(error: BaseException) -> str:
+    """What was measured, or what is wrong with the row; of any other error where it comes from."""
+    from rocmkern.matrix import CaseFailure, MatrixError
+
+    if isinstance(error, CaseFailure):
+        return f"check {error.check}\n{error}"
+    if isinstance(error, MatrixError):
+        return str(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return f"{type(error).__name__}: {error}\n{trace}"
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -210,22 +230,35 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import expand, load, nearest
-    from rocmkern.matrix.faults import caught_by
+    from rocmkern.matrix import MatrixError, expand, load, nearest
+    from rocmkern.matrix.faults import FaultError, caught_by
     from rocmkern.runtime.errors import ArgumentError
 
     document = load(arguments.matrix)
     faults = document.registry.faults
+    if not faults:
+        raise MatrixError(
+            f"{document.matrix.registry} declares no seeded faults, so there is nothing to put in; "
+            "declare some: Registry(..., faults=[Fault(...)])",
+            file=str(arguments.matrix),
+        )
     for name in arguments.faults:
         if name not in faults:
-            raise ArgumentError("FAULT", name, f"one of {', '.join(faults) or 'none'};{nearest(name, faults)}")
+            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
     cases = [case for case in expand(document) if case.category == "quick"]
-    records = []
+    records: list[dict[str, Any]] = []
+    sound: dict[str, bool] = {}
     for name in arguments.faults or faults:
-        rows = caught_by(faults[name], cases, at_most=1 if arguments.first else None)
-        records.append({"name": name, "caught": bool(rows), "rows": rows})
+        record: dict[str, Any] = {"name": name, "caught": False, "rows": []}
+        try:
+            rows = caught_by(faults[name], cases, 1 if arguments.first else None, sound)
+            record.update(caught=bool(rows), rows=rows)
+            shown = f"{len(rows)} rows, {rows[0]}" if rows else f"NOT CAUGHT: {faults[name].description}"
+        except FaultError as error:
+            record["error"] = str(error)
+            shown = f"NOT CAUGHT: {error}"
+        records.append(record)
         if not arguments.json:
-            shown = f"{len(rows)} rows, {rows[0]}" if rows else "NOT CAUGHT: " + faults[name].description
             print(f"{name:<32} {shown}", flush=True)
     missed = sum(not record["caught"] for record in records)
     if arguments.json:

@@ -9,6 +9,7 @@ import pytest
 
 from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce
 from rocmkern.matrix.fuzz import FuzzFailure
+from rocmkern.matrix.known import tolerated
 from rocmkern.runtime.errors import DeviceUnavailableError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing import bench, jobs
@@ -103,20 +104,11 @@ class CaseItem(_Common):
     def runtest(self) -> None:
         """Run the case, here or in the worker process."""
         self.skip_unless_usable()
-        known = self.case.known_failure(self.target)
         try:
             record = jobs.do_case(self, self.case, self.target)
-        except Exception as error:
-            if known is None:
-                raise
-            if known.expired():
-                raise CaseFailure(
-                    "known_failure", f"tolerated until {known.expires}: {known.issue}\n{error}"
-                ) from error
-            pytest.xfail(f"known failure until {known.expires}: {known.issue}")
-        if known is not None:
-            message = f"passes, but {known.cases!r} says that it fails: {known.issue}; remove that rule"
-            raise CaseFailure("known_failure", message)
+        except (Exception, SystemExit) as error:
+            pytest.xfail(tolerated(self.case, self.target, error))
+        tolerated(self.case, self.target, None)
         self.user_properties.append((PROPERTY, record))
 
 
