@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--rocmkern-effect",
-        type=float,
+        type=_positive,
         default=0.05,
         metavar="SHARE",
         help="smallest relative difference of medians that is no noise (default: %(default)s)",
@@ -108,7 +108,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--rocmkern-deadline",
-        type=_seconds,
+        type=_positive,
         default=None,
         metavar="SECONDS",
         help="how long a case may take there (default: deadline_s of its row, or 300)",
@@ -128,11 +128,12 @@ def _order(text: str) -> int | None:
     return int(seed)
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
+def _positive(text: str) -> float:
+    """A finite number above 0; what else is given fails as a use of the command line that makes no sense."""
+    number = float(text)
+    if not 0 < number < float("inf"):
         raise ValueError
-    return seconds
+    return number
 
 
 def pytest_configure(config: pytest.Config) -> None:

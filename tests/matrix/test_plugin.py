@@ -12,6 +12,7 @@ import pytest
 from projects import INI, ROOT, Project
 
 from rocmkern.matrix.results import read, write
+from rocmkern.testing import plugin
 
 OPERATIONS = """
 import numpy as np
@@ -419,7 +420,13 @@ def test_what_a_failing_case_prints_in_the_worker_is_shown(project):
     assert run.counts["failed"] == 1 and "I doubled" in run
 
 
-def test_a_deadline_is_a_number_of_seconds(project):
-    for value in ("0", "soon"):
-        run = project.pytest(f"--rocmkern-deadline={value}")
-        assert run.status == 4 and "argument --rocmkern-deadline: invalid" in run
+@pytest.mark.parametrize(("option", "value"), [("deadline", "soon"), ("effect", "nan"), ("effect", "-1")])
+def test_a_deadline_and_an_effect_are_finite_numbers_above_0(project, option, value):
+    run = project.pytest(f"--rocmkern-{option}={value}")
+    assert run.status == 4 and f"argument --rocmkern-{option}: invalid" in run
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
+def test_what_is_no_finite_number_above_0_is_refused(value):
+    with pytest.raises(ValueError):
+        plugin._positive(value)

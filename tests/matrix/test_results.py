@@ -102,10 +102,11 @@ def test_a_file_gives_back_what_was_written(mixed, tmp_path):
     ("content", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "has the format None"),
+        ("[]", "has no format; allowed: 1"),
         ('{"format": 2}', "has the format 2; allowed: 1"),
-        ('{"format": 1, "environment": {}}', "is not a file of results"),
-        ('{"format": 1, "environment": [], "results": 3}', "is not a file of results"),
+        ('{"format": true}', "has the format True; allowed: 1"),
+        ('{"format": 1, "environment": {}}', "environment.label: field required; and 7 more mistakes"),
+        ('{"format": 1, "environment": [], "results": 3}', r"environment: must be a mapping; got \[\]; and 2 more"),
     ],
 )
 def test_another_file_is_refused_by_name(content, message, tmp_path, capsys):

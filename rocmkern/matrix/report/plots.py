@@ -48,7 +48,7 @@ def speed_over_length(summary: Summary) -> str:
     series: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for place, result in summary.timed:
         speed, length = result.speed or {}, result.dims.get("seq_k", result.dims.get("seq_q"))
-        if length and speed.get("flop_per_s"):
+        if isinstance(length, int) and length and speed.get("flop_per_s"):
             others = ", ".join(f"{k} {v}" for k, v in result.dims.items() if k not in ("seq_q", "seq_k"))
             features = ", ".join(f"{k} {v}" for k, v in result.features.items())
             key = "; ".join(x for x in (result.operation, result.dtype, others, features, place.title) if x)
