@@ -94,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     isolation.add_argument(
         "--ways", default="alone,file,random,dirty", help="separated by commas (default: %(default)s)"
     )
+    isolation.add_argument(
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="what a case may take (default: deadline_s of its row, or 300)",
+    )
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
@@ -280,7 +286,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _isolate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.runtime.errors import ArgumentError
     from rocmkern.testing.jobs import on_device
+
+    if arguments.deadline is not None and not 0 < arguments.deadline < float("inf"):
+        raise ArgumentError("deadline", f"{arguments.deadline:g}", "a finite number of seconds above 0")
 
     # A GPU is not opened here before the cases have run alone, each in a process that opens it.
     target = arguments.target or _target(arguments)
@@ -291,13 +301,18 @@ def _isolate(arguments: argparse.Namespace) -> int:
         target,
         seed=arguments.seed,
         ways=ways,
+        deadline_s=arguments.deadline,
         holding=on_device,
         note=lambda line: print(line, file=sys.stderr, flush=True),
     )
     failed, different = found.failed(), found.different()
+    rules = {case.id: rule for case in cases if (rule := case.known_failure(target)) and not rule.expired()}
+    known = {case: failed.pop(case) for case in list(failed) if case in rules}
     if arguments.json:
         print(json.dumps({"target": target, "outcomes": found.outcomes}))
         return 1 if failed or different else 0
+    for case, text in known.items():
+        print(f"known    {case}: known failure until {rules[case].expires}: {rules[case].issue}\n{text}")
     for case, text in failed.items():
         print(f"FAILED   {case}: {text}")
     for case, outcomes in different.items():
@@ -305,7 +320,7 @@ def _isolate(arguments: argparse.Namespace) -> int:
             f"{way} {'failed' if isinstance(o, str) else ' '.join(d[:12] for d in o)}" for way, o in outcomes.items()
         )
         print(f"DEPENDS  {case}: {', '.join(shown)}")
-    count = len(next(iter(found.outcomes.values()), {}))
+    count = len({case for outcomes in found.outcomes.values() for case in outcomes})
     print(
         f"{count} cases on {target}, {', '.join(found.outcomes)} (seed {arguments.seed}): "
         f"{len(different)} depend on what ran before, {len(failed)} fail"

@@ -63,7 +63,7 @@ placeholder="search or ask: does bf16 causal attention with D=80 work on gfx1100
 <div class="scroll"><table id="hits"><thead><tr><th>case</th><th>target</th><th>outcome</th>
 <th class="number">error / bound</th><th class="number">speed</th></tr></thead><tbody></tbody></table></div></section>
 <section id="support"><h2>Support</h2>
-<p>Passed of all cases that ran. Hatched: the machine code ran in an emulator, not on a card. The last columns count
+<p>Passed of all cases that ran. Hatched: the machine code ran in an emulator, not on a card. The first columns count
 what has passed on a card of the vendor, of all cases that should.</p>
 {_support(summary)}</section>
 <section id="accuracy"><h2>Accuracy</h2>
@@ -99,18 +99,17 @@ def _support(summary: Summary) -> str:
     dtypes = dtypes_of(summary)
     columns = [(place, dtype) for place in summary.places for dtype in dtypes]
     head = ["<th>operation</th>"]
+    head += [f"<th>on {coverage.card}<br><small>verified</small></th>" for coverage in summary.coverage]
     for place, dtype in columns:
         emulated = "<br><small>emulated</small>" if place.emulated else ""
         head.append(f"<th>{escape(place.title)}<br><small>{escape(dtype)}</small>{emulated}</th>")
-    head += [f"<th>on {coverage.card}<br><small>verified</small></th>" for coverage in summary.coverage]
     rows = []
     for operation in summary.operations:
         cells = [(place, summary.cells.get((operation, dtype, place))) for place, dtype in columns]
         if any(cell for _, cell in cells):
-            rows.append(
-                _td(operation, "id") + "".join(_support_cell(place, cell) for place, cell in cells)
-                + "".join(_coverage_cell(coverage, operation) for coverage in summary.coverage)
-            )  # fmt: skip
+            verified = "".join(_coverage_cell(coverage, operation) for coverage in summary.coverage)
+            ran = "".join(_support_cell(place, cell) for place, cell in cells)
+            rows.append(_td(operation, "id") + verified + ran)
     return _table(head, rows)
 
 
