@@ -329,13 +329,17 @@ def _isolate(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix import MatrixError
     from rocmkern.matrix.report import page, summarise, text
     from rocmkern.matrix.results import read
 
     summary = summarise([read(path) for path in arguments.results])
     for path, make in ((arguments.html, page), (arguments.markdown, text)):
         if path is not None:
-            path.write_text(make(summary), encoding="utf-8")
+            try:
+                path.write_text(make(summary), encoding="utf-8")
+            except OSError as error:
+                raise MatrixError(f"cannot be written: {error.strerror}", file=str(path)) from None
             print(f"{path}: {len(summary.everything)} results of {len(summary.runs)} runs")
     if arguments.html is None and arguments.markdown is None:
         print(text(summary), end="")

@@ -127,9 +127,10 @@ def compare_runs(baseline: Run, run: Run, smallest_effect: float = SMALLEST_EFFE
         compared += change.verdict != "not compared"
         changes.append(change)
     notes = _notes(baseline, run)
-    refused = next((change for change in changes if change.verdict == "not compared"), None)
-    if refused is not None and not compared:
-        raise MatrixError(f"no row can be compared: {refused.reason}")
+    if not compared:
+        refused = next((change.reason for change in changes if change.verdict == "not compared"), "")
+        names = ", ".join(sorted({case for case, _ in before})[:3])
+        raise MatrixError(f"no row can be compared: {refused or f'this run has none of the baseline ({names})'}")
     return Comparison(tuple(changes), tuple(notes))
 
 

@@ -131,13 +131,16 @@ class FuzzItem(pytest.Item):
         reason = target_reason(self.target)
         if reason:
             pytest.skip(f"{self.target}: {reason}")
-        ran = jobs.do_fuzz(self, self.document, self.operation, self.target, self.config.getoption("rocmkern_fuzz"))
-        self.add_report_section("call", "fuzz", f"{ran} rows")
+        ran = jobs.do_fuzz(self, self.document, self.operation, self.target)
+        seed = self.config.getoption("rocmkern_fuzz_seed")
+        self.add_report_section("call", "fuzz", f"{ran} rows, seed {seed}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The smallest row that fails, ready for the table."""
         if isinstance(excinfo.value, FuzzFailure):
-            return f"a drawn row fails on {self.target}; as a group of the table:\n\n{excinfo.value}"
+            count, seed = self.config.getoption("rocmkern_fuzz"), excinfo.value.seed
+            again = f"--rocmkern-fuzz={count} --rocmkern-fuzz-seed={seed} draws it again"
+            return f"a drawn row fails on {self.target} ({again}); as a group of the table:\n\n{excinfo.value}"
         if isinstance(excinfo.value, WorkerError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)

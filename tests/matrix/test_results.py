@@ -295,6 +295,12 @@ def test_the_command_writes_both_forms(mixed, tmp_path, capsys):
     assert capsys.readouterr().out == (tmp_path / "page.md").read_text()
 
 
+def test_a_page_that_cannot_be_written_is_an_error_with_its_name(mixed, tmp_path, capsys):
+    write(tmp_path / "run.json", mixed)
+    assert cli.main(["matrix", "report", str(tmp_path / "run.json"), "--html", str(tmp_path / "gone" / "x.html")]) == 1
+    assert "x.html: cannot be written: No such file or directory" in capsys.readouterr().err
+
+
 @pytest.fixture
 def browse(mixed, tmp_path):
     """``browse(query)``: the note above the results, and the cells of the answers, as Chromium shows them."""
