@@ -165,8 +165,15 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[str]]) -> int:
+    from rocmkern.matrix import MatrixError
+
     for number, case in enumerate(_matching(_cases(arguments), arguments.patterns)):
-        print(("\n" if number else "") + "\n".join(describe(case)))
+        try:
+            lines = describe(case)
+        except MemoryError as error:
+            facts = case.facts
+            raise MatrixError(f"case {case.id}: {error}", file=facts.file, line=facts.line, column=1) from None
+        print(("\n" if number else "") + "\n".join(lines))
     return 0
 
 
@@ -211,7 +218,7 @@ def _failure_text(error: BaseException) -> str:
 
     if isinstance(error, CaseFailure):
         return f"check {error.check}\n{error}"
-    if isinstance(error, MatrixError):
+    if isinstance(error, (MatrixError, MemoryError)):
         return str(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return f"{type(error).__name__}: {error}\n{trace}"
@@ -220,9 +227,12 @@ def _failure_text(error: BaseException) -> str:
 def _validate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix import load_cases
     from rocmkern.matrix.bounds import judge_bounds, mistakes
+    from rocmkern.matrix.inputs import check_sizes
     from rocmkern.matrix.results import read
 
     document, cases = load_cases(arguments.matrix)
+    for case in cases:
+        check_sizes(case)
     counts = ", ".join(f"{sum(case.category == name for case in cases)} {name}" for name in CATEGORIES)
     print(f"{arguments.matrix}: {len(cases)} cases ({counts})")
     if not arguments.results:

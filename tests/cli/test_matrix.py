@@ -24,6 +24,17 @@ groups:
 """
 
 
+BIG = """\
+from rocmkern.matrix import Call, Dim, Operation, Registry
+
+def call(draw):
+    shape = (draw.dims["rows"], draw.dims["columns"])
+    return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
+
+OPERATIONS = Registry(Operation("big", abs, abs, call, (Dim("rows", "r"), Dim("columns", "c")), ("x",)))
+"""
+
+
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "table.yaml"
@@ -113,6 +124,46 @@ def test_validate_counts_or_points_at_the_mistake(command, table):
     table.write_text(TABLE.replace("factor: 0.5", "facto: 0.5"))
     status, _, text = command("validate")
     assert status == 1 and f"{table}:8:" in text and "did you mean 'factor'?" in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ("{rows: 3, columns: 3000000000000}", "columns: input should be less than or equal to 1099511627776"),
+        ("{rows: 3, columns: 1" + 29 * "0" + "}", "columns: input should be less than or equal to 1099511627776"),
+        (
+            "{rows: 2000000, columns: 2000000}",
+            "case big-a-r2000000c2000000-f32 needs an array of 4000000000000 elements",
+        ),
+        (
+            "{rows: 1}, axes: {columns: [4, 2000000000000]}",
+            "columns is 2000000000000; at most 1099511627776 is allowed",
+        ),
+    ],
+)
+def test_a_shape_that_no_machine_has_is_a_mistake_with_its_position(tmp_path, monkeypatch, capsys, shape, words):
+    name = f"big_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(BIG)
+    monkeypatch.syspath_prepend(tmp_path)
+    table = tmp_path / "big.yaml"
+    table.write_text(f"version: 1\nregistry: {name}\ngroups:\n  a:\n    why: because\n    operation: big\n    rows:\n"
+                     f"      - {{shape: {shape}}}\n")  # fmt: skip
+    for action in (["validate"], ["explain", "*"], ["show", "*"]):
+        assert cli.main(["matrix", *action, "--matrix", str(table)]) == 1
+        error = capsys.readouterr().err
+        assert words in error and error.startswith(f"rocmkern: {table}:8:")
+    status = cli.main(["matrix", "run", "*", "--matrix", str(table), "--target", "python"])
+    text = "".join(capsys.readouterr())
+    assert status == 1 and words in text and "Traceback" not in text
+
+
+def test_a_shape_that_this_machine_has_no_memory_for_is_one_line(command, table):
+    table.write_text(TABLE.replace("[2, 3]", "[30000000, 30000]"))
+    assert command("validate")[0] == 0, "another machine may have it"
+    status, text, error = command("show", "*f32-factor*")
+    assert status == 1 and "Unable to allocate" in error and error.startswith(f"rocmkern: {table}:8:1: case scale-")
+    status, text, _ = command("run", "*f32-factor*", "--target", "python")
+    assert status == 1 and "Unable to allocate" in text and "Traceback" not in text
 
 
 def test_mutate_says_which_rows_catch_a_fault(command):
