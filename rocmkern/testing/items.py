@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocmkern import matrix
 from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce
 from rocmkern.matrix.fuzz import FuzzFailure
 from rocmkern.matrix.known import tolerated
@@ -17,6 +19,8 @@ from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
 from rocmkern.testing.worker import WorkerError
 
+# Where cases are run, not what they run: declarations and faults lie deeper.
+_MACHINERY = (Path(jobs.__file__).parent, Path(matrix.__file__).parent)
 MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
 
 
@@ -93,8 +97,9 @@ class _Common(pytest.Item):
         if isinstance(excinfo.value, WorkerError):
             return f"{head}\n{excinfo.value}\n\n{recipe}"
         self.add_report_section("call", "case", f"{head}\n{recipe}")
-        # From where the case is run: what is around that is pytest's.
-        excinfo.traceback = excinfo.traceback.cut(path=jobs.__file__)
+        # From where the case is run: what is around that is pytest's. Of that what is the operation's, if anything is.
+        run = excinfo.traceback.cut(path=jobs.__file__)
+        excinfo.traceback = run.filter(lambda entry: Path(entry.path).parent not in _MACHINERY) or run
         return super().repr_failure(excinfo)
 
 

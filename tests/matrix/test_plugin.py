@@ -140,6 +140,9 @@ def test_an_error_in_a_kernel_fails_and_is_never_a_skip(project):
     run = project.pytest("--rocmkern-target", "python")
     assert run.status == 1 and run.counts["failed"] == 1
     assert "RuntimeError: seven is broken" in run and "case = find_case(" in run
+    report = run.output.split("FAILURES")[1].split("short test summary")[0]
+    assert "def double(x" in report and "runner.py" not in report and "pluggy" not in report
+    assert len(report.splitlines()) < 60, "the operation's own lines and the recipe"
 
 
 def test_a_mistake_in_the_matrix_is_a_collection_error_with_its_position(project):
