@@ -239,7 +239,8 @@ def _embedded(summary: Summary) -> str:
     """All results for the search; ``</`` is broken up so that no text ends the script element."""
     labels = {name: table for run in summary.runs for name, table in run.labels.items()}
     records = [_record(place, result, labels.get(result.operation, {})) for place, result in summary.everything]
-    return json.dumps(records, separators=(",", ":")).replace("</", "<\\/")
+    # A browser knows no NaN; files with one are refused when they are read.
+    return json.dumps(records, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
 
 
 def _record(place: Place, result: Result, labels: dict[str, str]) -> dict[str, Any]:
