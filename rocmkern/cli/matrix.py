@@ -33,6 +33,7 @@ COMPARED = (
     "of both runs has p < 0.01 and the medians differ by at least the smallest effect. Rows of different devices are "
     "compared by their ratios to peers only. The exit status is 1 where a row became slower."
 )
+MUTATE_JSON = 'print {"faults": [{"name", "caught", "rows"}]}, with "error" where a fault cannot be put in'
 CATEGORIES = ("quick", "full", "benchmark")
 
 
@@ -73,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     mutate = add("mutate", _mutate, "put seeded faults in and say which quick rows catch them")
     mutate.add_argument("faults", nargs="*", metavar="FAULT", help="names (default: all)")
-    mutate.add_argument("--json", action="store_true", help='print {"faults": [{"name", "caught", "rows"}]}')
+    mutate.add_argument(
+        "--json",
+        action="store_true",
+        help=MUTATE_JSON,
+    )
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
     compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
     compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
@@ -88,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
     isolation.add_argument(
         "--ways", default="alone,file,random,dirty", help="separated by commas (default: %(default)s)"
+    )
+    isolation.add_argument(
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="what a case may take (default: deadline_s of its row, or 300)",
     )
     report = actions.add_parser("report", help="a page from files of results", description="A page from results.")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="files of pytest --rocmkern-json")
@@ -154,15 +165,23 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[str]]) -> int:
+    from rocmkern.matrix import MatrixError
+
     for number, case in enumerate(_matching(_cases(arguments), arguments.patterns)):
-        print(("\n" if number else "") + "\n".join(describe(case)))
+        try:
+            lines = describe(case)
+        except MemoryError as error:
+            facts = case.facts
+            raise MatrixError(f"case {case.id}: {error}", file=facts.file, line=facts.line, column=1) from None
+        print(("\n" if number else "") + "\n".join(lines))
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import CaseFailure, run_case
+    from rocmkern.matrix import reproduce, run_case
+    from rocmkern.matrix.known import tolerated
 
-    target, counts = _target(arguments), {"passed": 0, "failed": 0, "skipped": 0}
+    target, counts = _target(arguments), {"passed": 0, "failed": 0, "known": 0, "skipped": 0}
     for case in _matching(_cases(arguments), arguments.patterns):
         reason = case.skip_reason(target)
         if reason:
@@ -170,15 +189,17 @@ def _run(arguments: argparse.Namespace) -> int:
             counts["skipped"] += 1
             continue
         try:
-            result = run_case(case, target)
-        except CaseFailure as failure:
+            try:
+                result = run_case(case, target)
+            except (Exception, SystemExit) as error:
+                # The case's own, or what its inputs ask for: the others still run.
+                print(f"known    {case.id}: {tolerated(case, target, error)}")
+                counts["known"] += 1
+                continue
+            tolerated(case, target, None)
+        except (Exception, SystemExit) as error:
             counts["failed"] += 1
-            print(f"FAILED   {case.id}: check {failure.check}\n{failure}")
-            continue
-        except Exception as error:
-            # The case's own, or what its inputs ask for: the others still run.
-            counts["failed"] += 1
-            print(f"FAILED   {case.id}: {type(error).__name__}: {error}\n" + "".join(traceback.format_exc()))
+            print(f"FAILED   {case.id}: {_failure_text(error)}\nreproduce with\n\n{reproduce(case, target)}\n")
             continue
         counts["passed"] += 1
         print(f"passed   {case.id}")
@@ -191,12 +212,27 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if counts["failed"] else 0
 
 
+def _failure_text(error: BaseException) -> str:
+    """What was measured, or what is wrong with the row; of any other error where it comes from."""
+    from rocmkern.matrix import CaseFailure, MatrixError
+
+    if isinstance(error, CaseFailure):
+        return f"check {error.check}\n{error}"
+    if isinstance(error, (MatrixError, MemoryError)):
+        return str(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return f"{type(error).__name__}: {error}\n{trace}"
+
+
 def _validate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix import load_cases
     from rocmkern.matrix.bounds import judge_bounds, mistakes
+    from rocmkern.matrix.inputs import check_sizes
     from rocmkern.matrix.results import read
 
     document, cases = load_cases(arguments.matrix)
+    for case in cases:
+        check_sizes(case)
     counts = ", ".join(f"{sum(case.category == name for case in cases)} {name}" for name in CATEGORIES)
     print(f"{arguments.matrix}: {len(cases)} cases ({counts})")
     if not arguments.results:
@@ -210,22 +246,35 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import expand, load, nearest
-    from rocmkern.matrix.faults import caught_by
+    from rocmkern.matrix import MatrixError, expand, load, nearest
+    from rocmkern.matrix.faults import FaultError, caught_by
     from rocmkern.runtime.errors import ArgumentError
 
     document = load(arguments.matrix)
     faults = document.registry.faults
+    if not faults:
+        raise MatrixError(
+            f"{document.matrix.registry} declares no seeded faults, so there is nothing to put in; "
+            "declare some: Registry(..., faults=[Fault(...)])",
+            file=str(arguments.matrix),
+        )
     for name in arguments.faults:
         if name not in faults:
-            raise ArgumentError("FAULT", name, f"one of {', '.join(faults) or 'none'};{nearest(name, faults)}")
+            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
     cases = [case for case in expand(document) if case.category == "quick"]
-    records = []
+    records: list[dict[str, Any]] = []
+    sound: dict[str, bool] = {}
     for name in arguments.faults or faults:
-        rows = caught_by(faults[name], cases, at_most=1 if arguments.first else None)
-        records.append({"name": name, "caught": bool(rows), "rows": rows})
+        record: dict[str, Any] = {"name": name, "caught": False, "rows": []}
+        try:
+            rows = caught_by(faults[name], cases, 1 if arguments.first else None, sound)
+            record.update(caught=bool(rows), rows=rows)
+            shown = f"{len(rows)} rows, {rows[0]}" if rows else f"NOT CAUGHT: {faults[name].description}"
+        except FaultError as error:
+            record["error"] = str(error)
+            shown = f"NOT CAUGHT: {error}"
+        records.append(record)
         if not arguments.json:
-            shown = f"{len(rows)} rows, {rows[0]}" if rows else "NOT CAUGHT: " + faults[name].description
             print(f"{name:<32} {shown}", flush=True)
     missed = sum(not record["caught"] for record in records)
     if arguments.json:
@@ -247,7 +296,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _isolate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.runtime.errors import ArgumentError
     from rocmkern.testing.jobs import on_device
+
+    if arguments.deadline is not None and not 0 < arguments.deadline < float("inf"):
+        raise ArgumentError("deadline", f"{arguments.deadline:g}", "a finite number of seconds above 0")
 
     # A GPU is not opened here before the cases have run alone, each in a process that opens it.
     target = arguments.target or _target(arguments)
@@ -258,13 +311,18 @@ def _isolate(arguments: argparse.Namespace) -> int:
         target,
         seed=arguments.seed,
         ways=ways,
+        deadline_s=arguments.deadline,
         holding=on_device,
         note=lambda line: print(line, file=sys.stderr, flush=True),
     )
     failed, different = found.failed(), found.different()
+    rules = {case.id: rule for case in cases if (rule := case.known_failure(target)) and not rule.expired()}
+    known = {case: failed.pop(case) for case in list(failed) if case in rules}
     if arguments.json:
         print(json.dumps({"target": target, "outcomes": found.outcomes}))
         return 1 if failed or different else 0
+    for case, text in known.items():
+        print(f"known    {case}: known failure until {rules[case].expires}: {rules[case].issue}\n{text}")
     for case, text in failed.items():
         print(f"FAILED   {case}: {text}")
     for case, outcomes in different.items():
@@ -272,7 +330,7 @@ def _isolate(arguments: argparse.Namespace) -> int:
             f"{way} {'failed' if isinstance(o, str) else ' '.join(d[:12] for d in o)}" for way, o in outcomes.items()
         )
         print(f"DEPENDS  {case}: {', '.join(shown)}")
-    count = len(next(iter(found.outcomes.values()), {}))
+    count = len({case for outcomes in found.outcomes.values() for case in outcomes})
     print(
         f"{count} cases on {target}, {', '.join(found.outcomes)} (seed {arguments.seed}): "
         f"{len(different)} depend on what ran before, {len(failed)} fail"
@@ -281,13 +339,17 @@ def _isolate(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from rocmkern.matrix import MatrixError
     from rocmkern.matrix.report import page, summarise, text
     from rocmkern.matrix.results import read
 
     summary = summarise([read(path) for path in arguments.results])
     for path, make in ((arguments.html, page), (arguments.markdown, text)):
         if path is not None:
-            path.write_text(make(summary), encoding="utf-8")
+            try:
+                path.write_text(make(summary), encoding="utf-8")
+            except OSError as error:
+                raise MatrixError(f"cannot be written: {error.strerror}", file=str(path)) from None
             print(f"{path}: {len(summary.everything)} results of {len(summary.runs)} runs")
     if arguments.html is None and arguments.markdown is None:
         print(text(summary), end="")

@@ -24,6 +24,7 @@ from typing import Any
 from rocmkern.matrix.loader import Document, load, nearest, unknown_name
 from rocmkern.matrix.registry import Dim, Operation
 from rocmkern.matrix.schema import (
+    MAX_ELEMENTS,
     ExpectError,
     Generator,
     Group,
@@ -389,6 +390,8 @@ class _RowExpansion:
         if isinstance(value, list) != dim.many or any(type(item) is not int or item < 0 for item in values):
             what = "a list of integers" if dim.many else "an integer"
             raise self.document.source.error(path, f"{dim.name} is {value!r}; it must be {what}, at least 0")
+        if any(item > MAX_ELEMENTS for item in values):
+            raise self.document.source.error(path, f"{dim.name} is {value!r}; at most {MAX_ELEMENTS} is allowed")
 
     def _refuse_twice(self, axes: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> None:
         for name in axes:

@@ -1,7 +1,8 @@
 """Rows drawn at random within an operation's declared domain, and the smallest one that fails.
 
 Hypothesis draws dimensions, features, dtype and memory layouts, and shrinks what fails; a failure is a row of YAML,
-ready to be put into the table, so that it is a test from then on. The same number of examples draws the same rows.
+ready to be put into the table, so that it is a test from then on. The same number of examples and the same seed draw
+the same rows; another seed draws others.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ class FuzzFailure(AssertionError):
         Whose row it is.
     row : dict
         The smallest one that was found.
-    error : Exception
+    error : Exception or SystemExit
         How it fails.
+    seed : int
+        That it was drawn with.
     """
 
-    def __init__(self, operation: str, row: Mapping[str, Any], error: Exception):
-        self.operation, self.row, self.error = operation, dict(row), error
+    def __init__(self, operation: str, row: Mapping[str, Any], error: BaseException, seed: int):
+        self.operation, self.row, self.error, self.seed = operation, dict(row), error, seed
         super().__init__(f"{describe(operation, row)}\n\n{type(error).__name__}: {error}")
 
     def __reduce__(self):
-        return type(self), (self.operation, self.row, self.error)
+        return type(self), (self.operation, self.row, self.error, self.seed)
 
 
 def describe(operation: str, row: Mapping[str, Any]) -> str:
@@ -58,6 +61,7 @@ def fuzz(
     operation: Operation,
     target: str,
     examples: int,
+    seed: int = 0,
     before_row: Callable[[], None] = lambda: None,
 ) -> int:
     """Run drawn rows of an operation on a target.
@@ -71,6 +75,8 @@ def fuzz(
     target : str
     examples : int
         How many rows are drawn.
+    seed : int
+        Of the drawing: the same rows for the same seed, others for another.
     before_row : callable
         Called before each of them.
 
@@ -89,8 +95,9 @@ def fuzz(
     found: dict[str, Any] = {}
     ran = 0
 
+    @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False,
+        max_examples=examples, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(rows(operation))
@@ -102,17 +109,17 @@ def fuzz(
             run_case(case, target)
         except OneHotError:
             hypothesis.reject()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             found.update(row=row, error=error)
             raise
         ran += 1
 
     try:
         check()
-    except Exception:
+    except (Exception, SystemExit):
         if not found:
             raise
-        raise FuzzFailure(operation.name, found["row"], found["error"]) from found["error"]
+        raise FuzzFailure(operation.name, found["row"], found["error"], seed) from found["error"]
     return ran
 
 

@@ -8,7 +8,8 @@ everywhere else, so a read beside an array shows in the result and a write besid
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from rocmkern.matrix.expand import ALL_ARRAYS, Case
 from rocmkern.matrix.registry import Call
 from rocmkern.matrix.schema import (
+    MAX_ELEMENTS,
     Constant,
     Denormal,
     Generator,
@@ -82,6 +84,7 @@ class Draw:
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         """An array of the row's dtype (or `dtype`), filled by the generator that the row names for it."""
+        check_elements(self.case, shape)
         dtype = self.dtype if dtype is None else np.dtype(dtype)
         inputs = self.case.facts.inputs
         generator = inputs.get(name) or inputs.get(ALL_ARRAYS) or Normal(kind="normal")
@@ -90,7 +93,47 @@ class Draw:
 
     def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
         """``make()``, an array of this shape and dtype. Whoever wants no contents does not call it."""
+        check_elements(self.case, shape)
         return make()
+
+
+class _Unmade(Draw):
+    """Arrays of the shapes and dtypes of a case that take no memory."""
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        return self.made(shape, self.dtype if dtype is None else dtype, lambda: np.empty(0))
+
+    def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
+        check_elements(self.case, shape)
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def check_elements(case: Case, shape: Iterable[int]) -> None:
+    """Raise a `MatrixError` with the row's position for an array that is larger than the schema allows."""
+    count = math.prod(map(int, shape))
+    if count > MAX_ELEMENTS:
+        raise MatrixError(
+            f"case {case.id} needs an array of {count} elements; at most {MAX_ELEMENTS} are allowed",
+            file=case.facts.file,
+            line=case.facts.line,
+            column=1,
+        )
+
+
+def check_sizes(case: Case) -> None:
+    """Raise a `MatrixError` if a case needs arrays that are larger than the schema allows; none of them is made."""
+    extents = [part for extent in case.dims.values() for part in (extent if np.ndim(extent) else [extent])]
+    if math.prod(max(int(part), 1) for part in extents) <= MAX_ELEMENTS:
+        return
+    try:
+        shapes = case.operation.call(_Unmade(case)).out_shapes
+    except MatrixError:
+        raise
+    except (MemoryError, ValueError):
+        # A declaration that writes into its arrays, or makes one by other means, has asked for the others before.
+        return
+    for shape in shapes:
+        check_elements(case, shape)
 
 
 def generate(generator: Generator, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
@@ -142,6 +185,8 @@ def make_call(case: Case) -> Call:
         When the inputs make a softmax one-hot and the row does not ask for that by name.
     """
     call = case.operation.call(Draw(case))
+    for shape in call.out_shapes:
+        check_elements(case, shape)
     if case.facts.masked is not None:
         _fill_masked(case, call, case.facts.masked)
     call.arrays = {

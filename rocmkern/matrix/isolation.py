@@ -6,12 +6,13 @@ Each case runs in several ways, and what it wrote is compared bit by bit:
 * ``file``: in the order of the file, in one process, one after another;
 * ``random``: in a random order, in the same process;
 * ``dirty``: once more, where every idle buffer of the pool is full of random bytes, and nothing is filled with NaN.
+
+Every process is a forked child with a deadline. A case that ends one (it crashes, exits or hangs) is reported, and left
+out of what comes after; the other cases go on in a new child.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,10 +22,15 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix.expand import Case
+from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.runner import run_case
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.errors import ArgumentError, TargetError
+from rocmkern.targets import GPU_TARGETS
 
 WAYS = ("alone", "file", "random", "dirty")
+
+DEADLINE_S = 300.0
 
 # What a case gave: digests of its outputs, or how it failed.
 Outcome = tuple[str, ...] | str
@@ -38,7 +44,8 @@ class Isolation:
     ----------
     target : str
     outcomes : dict
-        For each way the outcome of each case: hashes of its outputs, or a text if it failed.
+        For each way the outcome of each case: hashes of its outputs, or a text if it failed. A case that ended its
+        process has none in the ways that come after.
     """
 
     target: str
@@ -47,8 +54,8 @@ class Isolation:
     def different(self) -> dict[str, dict[str, Outcome]]:
         """The cases whose outcomes differ between ways, with the outcome of each way."""
         found = {}
-        for case in next(iter(self.outcomes.values()), {}):
-            outcomes = {way: results[case] for way, results in self.outcomes.items()}
+        for case in dict.fromkeys(case for results in self.outcomes.values() for case in results):
+            outcomes = {way: results[case] for way, results in self.outcomes.items() if case in results}
             if len(set(outcomes.values())) > 1:
                 found[case] = outcomes
         return found
@@ -87,6 +94,7 @@ def isolate(
     *,
     seed: int = 0,
     ways: Sequence[str] = WAYS,
+    deadline_s: float | None = None,
     holding: Callable[[str], AbstractContextManager[Any]] = lambda target: nullcontext(),
     note: Callable[[str], None] = lambda line: None,
 ) -> Isolation:
@@ -100,7 +108,9 @@ def isolate(
     seed : int
         Of the random order and the random bytes.
     ways : sequence of str
-        Which of `WAYS`; ``alone`` comes first in any case, so that this process has done nothing before it forks.
+        Which of `WAYS`; ``alone`` comes first in any case.
+    deadline_s : float, optional
+        What a case may take, without the time that it waits in `holding`; default: its row's, or 300.
     holding : callable
         Makes the context in which a case runs on a target, such as the lock of a device.
     note : callable
@@ -109,35 +119,75 @@ def isolate(
     Raises
     ------
     ArgumentError
-        For an unknown way, or ``alone`` where a process cannot be forked.
+        For an unknown way.
+    TargetError
+        Where a process cannot be forked.
     """
     for way in ways:
         if way not in WAYS:
             raise ArgumentError("ways", way, ", ".join(WAYS))
-    if "alone" in ways and not hasattr(os, "fork"):
-        raise ArgumentError("ways", "alone", "what this system can do: it cannot fork processes")
+    if not can_fork():
+        raise TargetError("cases are isolated in forked processes, and this system cannot fork any")
     chosen = [case for case in cases if case.skip_reason(target) is None]
-    found = Isolation(target)
-    if "alone" in ways and target == "cpu":
+    if target == "cpu":
         # The compiler is the same for all of them, and the largest part of a child's time.
         from rocmkern.tile.cpu import install
 
         install()
     orders = {"random": random.Random(seed).sample(chosen, len(chosen))}
-    for way in sorted(ways, key=WAYS.index):
-        note(f"{way}: {len(chosen)} cases")
-        generator = np.random.default_rng(seed)
-        results: dict[str, Outcome] = {}
-        for case in orders.get(way, chosen):
-            if way == "alone":
-                results[case.id] = _alone(case, target, holding)
-                continue
+    ordered = sorted(ways, key=WAYS.index)
+    jobs = [(way, case) for way in ordered for case in orders.get(way, chosen)]
+    results: dict[str, dict[str, Outcome]] = {way: {} for way in ordered}
+    numbers = {case.id: number for number, case in enumerate(chosen)}
+    noted: set[str] = set()
+
+    def announce() -> None:
+        way = jobs[0][0] if jobs else None
+        if way is not None and way not in noted:
+            noted.add(way)
+            count = sum(job[0] == way for job in jobs)
+            left_out = f", {len(chosen) - count} left out" if count < len(chosen) else ""
+            note(f"{way}: {count} cases{left_out}")
+
+    def do(job: tuple[str, Case], begin: Callable[[DeviceInfo | None], None]) -> Outcome:
+        way, case = job
+        try:
             with holding(target):
+                begin(_device(target))
                 if way == "dirty":
-                    dirty_pools(target, generator)
-                results[case.id] = _outcome(case, target, poison=way != "dirty")
-        found.outcomes[way] = {case.id: results[case.id] for case in chosen}
-    return found
+                    dirty_pools(target, np.random.default_rng([seed, numbers[case.id]]))
+                return run_case(case, target, poison=way != "dirty").digests
+        except (Exception, SystemExit) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def deadline_of(job: tuple[str, Case]) -> float:
+        row = job[1].facts.deadline_s
+        return deadline_s if deadline_s is not None else DEADLINE_S if row is None else row
+
+    announce()
+    while jobs:
+        # All that is not alone shares a process, over the ways.
+        for (way, case), outcome in in_child(tuple(jobs[:1] if jobs[0][0] == "alone" else jobs), do, deadline_of):
+            jobs.pop(0)
+            ended = isinstance(outcome, Ended)
+            results[way][case.id] = outcome.text if ended else outcome
+            if ended:
+                jobs = [job for job in jobs if job[1].id != case.id]
+            announce()
+            if ended:
+                break
+    order = [case.id for case in chosen]
+    found = {way: {case: outcomes[case] for case in order if case in outcomes} for way, outcomes in results.items()}
+    return Isolation(target, found)
+
+
+def _device(target: str) -> DeviceInfo | None:
+    """The GPU that a target runs on, which this process opens; None for the others."""
+    if target not in GPU_TARGETS:
+        return None
+    from rocmkern.runtime.devices import open_device
+
+    return open_device(target).info
 
 
 def dirty_pools(target: str, generator: np.random.Generator) -> int:
@@ -159,31 +209,3 @@ def dirty_pools(target: str, generator: np.random.Generator) -> int:
         memory.write(block.address, garbage)
         manager.wait("filling idle buffers")
     return len(blocks)
-
-
-def _outcome(case: Case, target: str, poison: bool = True) -> Outcome:
-    try:
-        return run_case(case, target, poison=poison).digests
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def _alone(case: Case, target: str, holding: Callable[[str], AbstractContextManager[Any]]) -> Outcome:
-    """The outcome in a forked child."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        # Whatever happens, this process must not go on with what its parent does.
-        try:
-            os.close(reading)
-            with holding(target):
-                outcome = _outcome(case, target)
-            with os.fdopen(writing, "wb") as file:
-                pickle.dump(outcome, file)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        data = file.read()
-    _, status = os.waitpid(child, 0)
-    return pickle.loads(data) if data else f"the process ended with status {status}"

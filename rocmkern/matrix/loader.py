@@ -117,7 +117,7 @@ def _translate(error: ValidationError, source: YamlSource) -> MatrixError:
     """One `MatrixError` for all mistakes that the models found; its position is the first one's."""
     problems: dict[DataPath, Any] = {}
     for detail in error.errors(include_url=False):
-        path, depth = _path_in_data(detail["loc"], source.data)
+        path, depth = path_in_data(detail["loc"], source.data)
         # A union reports one mistake per alternative; the alternative that came furthest is the one that was meant.
         if path not in problems or depth > 0:
             problems.setdefault(path, detail)
@@ -141,7 +141,7 @@ def _translate(error: ValidationError, source: YamlSource) -> MatrixError:
     return matrix_error(source.name, position, path, message)
 
 
-def _path_in_data(loc: tuple[Any, ...], data: Any) -> tuple[DataPath, int]:
+def path_in_data(loc: tuple[Any, ...], data: Any) -> tuple[DataPath, int]:
     """The part of a pydantic location that is in the file; union tags are left out, a missing key is kept."""
     path: DataPath = ()
     for index, part in enumerate(loc):
@@ -180,10 +180,11 @@ def _message(detail: Any, path: DataPath, source: YamlSource) -> str:
     if "[key]" in detail["loc"] or kind == "string_pattern_mismatch":
         return f"the name {given!r} must be lower-case letters, digits and underscores, starting with a letter"
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{message[0].lower()}{message[1:]}; got {_short(given)}"
+    return f"{message[0].lower()}{message[1:]}; got {short(given)}"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in a message: its repr, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

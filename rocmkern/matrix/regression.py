@@ -25,12 +25,13 @@ from statistics import median
 import numpy as np
 
 from rocmkern.matrix.results import Result, Run
-from rocmkern.runtime.errors import MatrixError
+from rocmkern.runtime.errors import ArgumentError, MatrixError
 
 SIGNIFICANCE = 0.01
 SMALLEST_EFFECT = 0.05
 # Up to here the distribution of U is counted out.
 EXACT_SAMPLES = 20
+_CLOCKS = {"cpu_s": "CPU time", "wall_s": "wall-clock time"}
 VERDICTS = ("regression", "improvement", "noise", "new", "missing", "not compared")
 
 
@@ -105,10 +106,13 @@ def compare_runs(baseline: Run, run: Run, smallest_effect: float = SMALLEST_EFFE
 
     Raises
     ------
+    ArgumentError
+        The smallest effect is no finite number above 0: with NaN nothing would ever be a regression.
     MatrixError
-        The baseline has no timed rows, or none with samples, or the two have no row that can be compared because they
-        are of different devices and share no peer.
+        The baseline has no timed rows, or none with samples, or the two have no row that can be compared; the message
+        says why the first one cannot.
     """
+    check_effect(smallest_effect)
     before, after = _timed(baseline), _timed(run)
     if not any("samples" in (result.speed or {}) for result in before.values()):
         raise MatrixError("the baseline has no benchmark rows with samples; record one: pytest --benchmark-only "
@@ -123,10 +127,17 @@ def compare_runs(baseline: Run, run: Run, smallest_effect: float = SMALLEST_EFFE
         compared += change.verdict != "not compared"
         changes.append(change)
     notes = _notes(baseline, run)
-    refused = next((change for change in changes if change.verdict == "not compared"), None)
-    if refused is not None and not compared:
-        raise MatrixError(f"no row can be compared: {refused.reason}")
+    if not compared:
+        refused = next((change.reason for change in changes if change.verdict == "not compared"), "")
+        names = ", ".join(sorted({case for case, _ in before})[:3])
+        raise MatrixError(f"no row can be compared: {refused or f'this run has none of the baseline ({names})'}")
     return Comparison(tuple(changes), tuple(notes))
+
+
+def check_effect(smallest_effect: float) -> None:
+    """Raise an `ArgumentError` for a smallest effect that is no finite number above 0."""
+    if not 0 < smallest_effect < math.inf:
+        raise ArgumentError("effect", f"{smallest_effect:g}", "a finite number above 0, such as 0.05 for 5 %")
 
 
 def _timed(run: Run) -> dict[tuple[str, str], Result]:
@@ -155,20 +166,37 @@ def _notes(baseline: Run, run: Run) -> list[str]:
 
 def _change(key: tuple[str, str], before: Result, after: Result, differing: str, smallest_effect: float) -> Change:
     old, new = before.speed or {}, after.speed or {}
-    if "samples" not in old or "samples" not in new:
-        return Change(*key, "not compared", reason="the file has no samples of it")
+    reasons = []
+    for where, speed in (("the baseline", old), ("this run", new)):
+        if "samples" not in speed:
+            reasons.append(f"{where} has no samples of it")
+        elif unusable := _unusable(speed["samples"]):
+            reasons.append(f"the samples of {where} {unusable}")
+    if not reasons and old["counts"] != new["counts"]:
+        reasons.append(f"{_CLOCKS[old['counts']]} was what counts in the baseline, {_CLOCKS[new['counts']]} is now")
+    if reasons:
+        return Change(*key, "not compared", reason="; ".join(reasons))
     if not differing:
         return _judged(key, old["counts"], old["samples"], new["samples"], smallest_effect)
     for name, peer in new["peers"].items():
         theirs = old["peers"].get(name, {})
-        if "samples" in peer and "samples" in theirs:
-            # The kernel's time over the peer's, round by round: as with seconds, less is better.
-            was, now = (
-                [ours / other for ours, other in zip(speed["samples"], samples["samples"], strict=True)]
-                for speed, samples in ((old, theirs), (new, peer))
-            )
-            return _judged(key, f"ratio to {name}", was, now, smallest_effect)
-    return Change(*key, "not compared", reason=f"{differing}, and both have no peer in common")
+        if "samples" not in peer or "samples" not in theirs:
+            continue
+        # The kernel's time over the peer's, round by round: as with seconds, less is better.
+        pairs = ((old["samples"], theirs["samples"]), (new["samples"], peer["samples"]))
+        if any(len(ours) != len(others) or min(others) <= 0 for ours, others in pairs):
+            reasons.append(f"the samples of {name} are no times of the same rounds")
+            continue
+        was, now = ([ours / other for ours, other in zip(*pair, strict=True)] for pair in pairs)
+        return _judged(key, f"ratio to {name}", was, now, smallest_effect)
+    return Change(*key, "not compared", reason="; ".join([f"{differing}, and both have no peer in common", *reasons]))
+
+
+def _unusable(samples: Sequence[float]) -> str:
+    """Why samples cannot be compared; empty where they can."""
+    if not samples:
+        return "are none"
+    return "" if median(samples) > 0 else "are 0: the clock did not tick"
 
 
 def _judged(

@@ -16,11 +16,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rocmkern.matrix.expand import Case
+from rocmkern.matrix.loader import path_in_data, short
+from rocmkern.matrix.result_schema import FORMAT, ResultsFile
+from rocmkern.matrix.yaml_source import format_path
 from rocmkern.runtime.errors import MatrixError
 from rocmkern.runtime.versions import installed_version
 
-FORMAT = 1
 OUTCOMES = ("passed", "failed", "skipped")
 _DISTRIBUTIONS = ("rocmkern", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-hip", "numba-cuda", "torch", "triton")
 
@@ -189,7 +193,8 @@ def read(path: Path) -> Run:
     Raises
     ------
     MatrixError
-        The file cannot be read, is not one of these, or is of another format.
+        The file cannot be read, is not one of these, is of another format, or has a value that no run writes; the
+        message says where.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -197,13 +202,35 @@ def read(path: Path) -> Run:
         raise MatrixError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except ValueError as error:
         raise MatrixError(f"is not JSON: {error}", file=str(path)) from None
+    except RecursionError:
+        raise MatrixError("is not a file of results: it is nested too deep", file=str(path)) from None
     given = data.get("format") if isinstance(data, dict) else None
-    if given != FORMAT:
-        raise MatrixError(f"has the format {given!r}; allowed: {FORMAT} (pytest --rocmkern-json)", file=str(path))
+    if type(given) is not int or given != FORMAT:
+        shown = "no format" if given is None else f"the format {short(given)}"
+        raise MatrixError(f"has {shown}; allowed: {FORMAT} (pytest --rocmkern-json)", file=str(path))
     try:
-        place = data["environment"]
-        devices = {target: Device(**device) for target, device in place["devices"].items()}
-        environment = Environment(**{**place, "devices": devices})
-        return Run(environment, [Result(**result) for result in data["results"]], data["labels"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise MatrixError(f"is not a file of results: {error}", file=str(path)) from None
+        ResultsFile.model_validate(data)
+    except ValidationError as error:
+        raise _mistake(error, data, path) from None
+    place = data["environment"]
+    devices = {target: Device(**device) for target, device in place["devices"].items()}
+    environment = Environment(**{**place, "devices": devices})
+    return Run(environment, [Result(**result) for result in data["results"]], data["labels"])
+
+
+def _mistake(error: ValidationError, data: dict[str, Any], path: Path) -> MatrixError:
+    """The first mistake with its place and its case, and how many others there are."""
+    details = error.errors(include_url=False, include_context=False)
+    first, places = details[0], {path_in_data(detail["loc"], data)[0] for detail in details}
+    place = path_in_data(first["loc"], data)[0]
+    what = first["msg"].removeprefix("Value error, ")
+    message = "must be a mapping" if first["type"] == "model_type" else f"{what[0].lower()}{what[1:]}"
+    if first["type"] != "missing":
+        message += f"; got {short(first['input'])}"
+    if place[:1] == ("results",) and len(place) > 1:
+        result = data["results"][place[1]]
+        case = result.get("case") if isinstance(result, dict) else None
+        message += f" (case {short(case)})" if isinstance(case, str) else ""
+    if len(places) > 1:
+        message += f"; and {len(places) - 1} more mistakes"
+    return MatrixError(message, file=str(path), path=format_path(place))

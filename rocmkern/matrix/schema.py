@@ -22,9 +22,13 @@ Category = Literal["quick", "full", "benchmark"]
 Target = Literal["python", "cpu", "hip", "cuda"]
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar]
-Extent = Annotated[int, Field(ge=0)]
+# A dimension, and all elements of an array of a case: 4 TiB of float32, more than a machine of ours will have.
+MAX_ELEMENTS = 2**40
+Extent = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
+Natural = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Size = Extent | list[Extent]
+# The arrays that are made of a row's dimensions have at most MAX_ELEMENTS elements each, too.
 Shape = Annotated[dict[str, Size], Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -273,9 +277,9 @@ class Budget(Model):
     dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
     config: Annotated[dict[Name, Scalar], Field(min_length=1)] | None = None
     vgpr: Count | None = None
-    lds: Extent | None = None
-    scratch: Extent | None = None
-    spills: Extent | None = None
+    lds: Natural | None = None
+    scratch: Natural | None = None
+    spills: Natural | None = None
     occupancy: Positive | None = None
     vector_per_matrix: Positive | None = None
     fma_share: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocmkern import matrix
 from rocmkern.matrix import Case, CaseFailure, Document, MatrixError, Operation, load_cases, reproduce
 from rocmkern.matrix.fuzz import FuzzFailure
+from rocmkern.matrix.known import tolerated
 from rocmkern.runtime.errors import DeviceUnavailableError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing import bench, jobs
@@ -16,6 +19,8 @@ from rocmkern.testing.devices import chosen_targets, target_reason
 from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
 from rocmkern.testing.worker import WorkerError
 
+# Where cases are run, not what they run: declarations and faults lie deeper.
+_MACHINERY = (Path(jobs.__file__).parent, Path(matrix.__file__).parent)
 MARKER_OF_CATEGORY = {"quick": "quick", "full": "full", "benchmark": "benchmark_row"}
 
 
@@ -92,8 +97,9 @@ class _Common(pytest.Item):
         if isinstance(excinfo.value, WorkerError):
             return f"{head}\n{excinfo.value}\n\n{recipe}"
         self.add_report_section("call", "case", f"{head}\n{recipe}")
-        # From where the case is run: what is around that is pytest's.
-        excinfo.traceback = excinfo.traceback.cut(path=jobs.__file__)
+        # From where the case is run: what is around that is pytest's. Of that what is the operation's, if anything is.
+        run = excinfo.traceback.cut(path=jobs.__file__)
+        excinfo.traceback = run.filter(lambda entry: Path(entry.path).parent not in _MACHINERY) or run
         return super().repr_failure(excinfo)
 
 
@@ -103,20 +109,11 @@ class CaseItem(_Common):
     def runtest(self) -> None:
         """Run the case, here or in the worker process."""
         self.skip_unless_usable()
-        known = self.case.known_failure(self.target)
         try:
             record = jobs.do_case(self, self.case, self.target)
-        except Exception as error:
-            if known is None:
-                raise
-            if known.expired():
-                raise CaseFailure(
-                    "known_failure", f"tolerated until {known.expires}: {known.issue}\n{error}"
-                ) from error
-            pytest.xfail(f"known failure until {known.expires}: {known.issue}")
-        if known is not None:
-            message = f"passes, but {known.cases!r} says that it fails: {known.issue}; remove that rule"
-            raise CaseFailure("known_failure", message)
+        except (Exception, SystemExit) as error:
+            pytest.xfail(tolerated(self.case, self.target, error))
+        tolerated(self.case, self.target, None)
         self.user_properties.append((PROPERTY, record))
 
 
@@ -139,13 +136,16 @@ class FuzzItem(pytest.Item):
         reason = target_reason(self.target)
         if reason:
             pytest.skip(f"{self.target}: {reason}")
-        ran = jobs.do_fuzz(self, self.document, self.operation, self.target, self.config.getoption("rocmkern_fuzz"))
-        self.add_report_section("call", "fuzz", f"{ran} rows")
+        ran = jobs.do_fuzz(self, self.document, self.operation, self.target)
+        seed = self.config.getoption("rocmkern_fuzz_seed")
+        self.add_report_section("call", "fuzz", f"{ran} rows, seed {seed}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The smallest row that fails, ready for the table."""
         if isinstance(excinfo.value, FuzzFailure):
-            return f"a drawn row fails on {self.target}; as a group of the table:\n\n{excinfo.value}"
+            count, seed = self.config.getoption("rocmkern_fuzz"), excinfo.value.seed
+            again = f"--rocmkern-fuzz={count} --rocmkern-fuzz-seed={seed} draws it again"
+            return f"a drawn row fails on {self.target} ({again}); as a group of the table:\n\n{excinfo.value}"
         if isinstance(excinfo.value, WorkerError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)

@@ -46,12 +46,13 @@ def do_case(item: pytest.Item, case: Case, target: str) -> dict[str, Any]:
     return _run(case, target)
 
 
-def do_fuzz(item: pytest.Item, document: Document, operation: Operation, target: str, examples: int) -> int:
+def do_fuzz(item: pytest.Item, document: Document, operation: Operation, target: str) -> int:
     """Run drawn rows of an operation where they belong; returns how many."""
+    examples, seed = item.config.getoption("rocmkern_fuzz"), item.config.getoption("rocmkern_fuzz_seed")
     if in_worker(item.config, target):
-        arguments = (str(item.path), operation.name, target, examples)
+        arguments = (str(item.path), operation.name, target, examples, seed)
         return _in_worker(item, "fuzz_operation_of", arguments, item.name, target)
-    return _fuzz(document, operation, target, examples)
+    return _fuzz(document, operation, target, examples, seed)
 
 
 def do_benchmark(item: pytest.Item, benchmark: Any, case: Case, target: str) -> dict[str, Any]:
@@ -133,10 +134,10 @@ def run_case_of(path: str, case_id: str, target: str) -> dict[str, Any]:
     return _run(_case(path, case_id), target)
 
 
-def fuzz_operation_of(path: str, operation: str, target: str, examples: int) -> int:
+def fuzz_operation_of(path: str, operation: str, target: str, examples: int, seed: int) -> int:
     """Run drawn rows of an operation of a matrix file's registry."""
     document, _ = _loaded(path, _stamp(path))
-    return _fuzz(document, document.registry[operation], target, examples)
+    return _fuzz(document, document.registry[operation], target, examples, seed)
 
 
 def benchmark_of(path: str, case_id: str, target: str) -> tuple[dict[str, Any], list[float]]:
@@ -181,9 +182,9 @@ def _run(case: Case, target: str) -> dict[str, Any]:
         return run_case(case, target).record()
 
 
-def _fuzz(document: Document, operation: Operation, target: str, examples: int) -> int:
+def _fuzz(document: Document, operation: Operation, target: str, examples: int, seed: int) -> int:
     with on_device(target):
-        return fuzz(document, operation, target, examples, progress)
+        return fuzz(document, operation, target, examples, seed, progress)
 
 
 def _benchmark(benchmark: Any, case: Case, target: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Configuration of a project, in ``pyproject.toml``::
 * ``pytest --benchmark-only`` times the benchmark rows (with pytest-benchmark);
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
 * ``--rocmkern-fuzz N`` draws N rows for each operation that declares a domain, and prints the smallest one that fails;
+  always the same rows, until ``--rocmkern-fuzz-seed`` gives another number, or ``random``;
 * ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
 * ``--rocmkern-compare FILE`` compares benchmark rows with those of an earlier such file; a row that became slower by a
   rank test and by 5 % fails the run (see `rocmkern.matrix.regression`);
@@ -22,6 +23,9 @@ In a project without a matrix file this module does nothing and imports nothing.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
 import random
 import sys
 from collections import Counter
@@ -34,6 +38,7 @@ MATRIX_INI = "rocmkern_matrix"
 PROPERTY = "rocmkern"
 # On every report of a case, also where it was skipped or failed: which case, on which target.
 CASE_PROPERTY = "rocmkern_case"
+SEED = "rocmkern_fuzz_seed"
 BASELINE = pytest.StashKey[Any]()
 COMPARED = pytest.StashKey[list[str]]()
 MARKERS = {
@@ -64,10 +69,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--rocmkern-fuzz",
-        type=int,
+        type=_count,
         default=0,
         metavar="N",
         help="draw N rows for each operation, instead of the table",
+    )
+    group.addoption(
+        "--rocmkern-fuzz-seed",
+        type=_seed,
+        default=0,
+        metavar="SEED",
+        help="other rows for another number; random: a new one, which is printed (default: %(default)s)",
     )
     group.addoption(
         "--rocmkern-json", default=None, metavar="FILE", help="write the results to a file, for rocmkern matrix report"
@@ -82,7 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--rocmkern-effect",
-        type=float,
+        type=_positive,
         default=0.05,
         metavar="SHARE",
         help="smallest relative difference of medians that is no noise (default: %(default)s)",
@@ -108,7 +120,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--rocmkern-deadline",
-        type=_seconds,
+        type=_positive,
         default=None,
         metavar="SECONDS",
         help="how long a case may take there (default: deadline_s of its row, or 300)",
@@ -118,35 +130,80 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _refused(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    """The error for the value of an option, which argparse puts behind the option's name."""
+    return argparse.ArgumentTypeError(f"got {text!r}; allowed: {allowed}")
+
+
 def _order(text: str) -> int | None:
     """Seed of a random order, None for that of the file."""
     kind, _, seed = text.partition(":")
     if text == "file":
         return None
-    if kind != "random" or not seed.isdigit():
-        raise ValueError
+    if kind != "random" or not seed.isdecimal():
+        raise _refused(text, "file, or random:SEED with a whole number")
     return int(seed)
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError
-    return seconds
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise _refused(text, "a whole number, at least 0")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if text == "random":
+        return random.SystemRandom().randrange(2**32)
+    if not text.isdecimal():
+        raise _refused(text, "a whole number, at least 0, or random")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < float("inf"):
+            return number
+    raise _refused(text, "a finite number above 0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and add the matrix files to a run that names no paths."""
     for name, text in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
+    # Processes of pytest-xdist read the command line anew; a random seed is one for all of them.
+    shared = getattr(config, "workerinput", {}).get(SEED)
+    if shared is not None:
+        config.option.rocmkern_fuzz_seed = shared
     files = matrix_files(config)
     if not files:
+        _refuse_options_without_a_matrix(config)
         return
     invocation = config.invocation_params.dir
     given = {(invocation / argument.partition("::")[0]).resolve() for argument in config.args}
     named = config.getoption("matrix")
     if named or config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args.extend(str(path) for path in files if path not in given)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist the seed of drawn rows."""
+    node.workerinput[SEED] = node.config.getoption("rocmkern_fuzz_seed")
+
+
+def _refuse_options_without_a_matrix(config: pytest.Config) -> None:
+    """Whoever gives one of our options wants a matrix: without one the run would do nothing of it and say nothing."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("rocmkern_json", "rocmkern_compare", "rocmkern_fuzz", "rocmkern_all", "rocmkern_bars")
+        if config.getoption(name)
+    ]
+    if given:
+        raise pytest.UsageError(
+            f"{', '.join(given)}: there is no matrix: {MATRIX_INI} is not set in {config.rootpath}, and no --matrix is "
+            "given. If that is not your project's directory, pytest has taken the value of an option for the path of a "
+            "test: write it as --option=VALUE"
+        )
 
 
 def matrix_files(config: pytest.Config) -> list[Path]:
@@ -159,6 +216,9 @@ def matrix_files(config: pytest.Config) -> list[Path]:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse to start without a GPU if one is required, or without the baseline of a comparison."""
+    results = session.config.getoption("rocmkern_json")
+    if results:
+        _refuse_unwritable(Path(session.config.invocation_params.dir, results))
     if session.config.getoption("rocmkern_compare"):
         from rocmkern.testing.results import baseline
 
@@ -170,6 +230,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reason = gpu_reason()
     if reason is not None:
         raise pytest.UsageError(f"--require-gpu: {reason}")
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Find out before the run what would lose its results at the end."""
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "is a directory" if path.is_dir() else "cannot be written" if folder.is_dir() else "has no directory"
+        raise pytest.UsageError(f"--rocmkern-json: {path} {reason}; allowed: a file in a directory that exists")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -209,6 +277,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         pytest_unconfigure()
     if config.getoption("rocmkern_order") is not None:
         lines.append(f"rocmkern order: random:{config.getoption('rocmkern_order')}")
+    if config.getoption("rocmkern_fuzz"):
+        lines.append(
+            f"rocmkern fuzz: {config.getoption('rocmkern_fuzz')} rows, seed {config.getoption('rocmkern_fuzz_seed')}"
+        )
     return lines
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from rocmkern.matrix.forked import status_text
 from rocmkern.matrix.fuzz import FuzzFailure
 from rocmkern.matrix.runner import CaseFailure
 from rocmkern.runtime.device import DeviceInfo
@@ -245,7 +246,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             _kill(process)
             status = None
-        how = "ended" if status is None else _status_text(status)
+        how = "ended" if status is None else status_text(status)
         launched = f"the kernel launched last is {kernel}" if kernel else "no kernel was launched"
         message = f"the worker process {process.pid} {how} while it ran {what}; {launched}"
         return WorkerError("crash", self._with_printed(message), kernel)
@@ -253,14 +254,6 @@ class Worker:
     def _with_printed(self, message: str) -> str:
         printed = self.printed()
         return f"{message}\nit printed:\n{printed}" if printed else message
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,10 @@ from projects import ROOT
 from small_operations import double, make_registry
 
 from rocmkern.matrix import expand, load
+from rocmkern.matrix import isolation as isolation_module
 from rocmkern.matrix.isolation import WAYS, dirty_pools, isolate, smallest
+from rocmkern.runtime import suspect
+from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.manager import default_manager
 
@@ -123,13 +130,141 @@ def test_dirty_means_that_every_idle_buffer_holds_something_else():
     manager.trim()
 
 
-def test_a_case_that_ends_its_process_alone_is_a_failure(cases):
-    def ending(x, *, out=None):
-        os._exit(3)
+def crash():
+    faulthandler.disable()  # pytest's, which would print where
+    os.kill(os.getpid(), signal.SIGSEGV)
 
-    found = isolate(cases(ending), "python", ways=("alone",))
-    assert all("the process ended with status" in text for text in found.failed().values())
-    assert len(found.failed()) == 3
+
+ENDINGS = {
+    "exits": (lambda: os._exit(3), "the process ended with status 3"),
+    "crashes": (crash, "the process was ended by SIGSEGV"),
+    "hangs": (lambda: time.sleep(600), "did not finish within 1 s and was killed"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ways", [WAYS, ("file", "random", "dirty")], ids=["alone first", "together only"])
+def test_a_case_that_ends_its_process_is_named_and_left_out_of_what_comes_after(cases, ending, ways):
+    act, text = ENDINGS[ending]
+
+    def ending_at_two(x, *, out=None):
+        if x.shape[0] == 2:
+            act()
+        return double(x, out=out)
+
+    notes = []
+    one, two, three = (case.id for case in cases(double))
+    found = isolate(cases(ending_at_two), "python", ways=ways, deadline_s=1.0, note=notes.append)
+    assert found.failed() == {two: text} and found.different() == {}
+    first, *others = found.outcomes.values()
+    assert list(first) == [one, two, three] and all(list(outcomes) == [one, three] for outcomes in others)
+    assert notes == [f"{ways[0]}: 3 cases", *(f"{way}: 2 cases, 1 left out" for way in ways[1:])]
+
+
+def test_a_case_that_ends_its_process_only_among_others_depends_on_them(cases):
+    seen = []
+
+    def crashing_second(x, *, out=None):
+        seen.append(x.shape[0])
+        if len(set(seen)) > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return double(x, out=out)
+
+    found = isolate(cases(crashing_second), "python", ways=("alone", "file"))
+    _, two, _ = (case.id for case in cases(double))
+    assert found.failed() == {two: "the process was ended by SIGKILL"} and set(found.different()) == {two}
+    assert len(found.outcomes["file"]) == 3, "the case behind it goes on in a process that has seen nothing"
+
+
+def test_what_an_operation_raises_is_its_outcome(cases):
+    def exiting(x, *, out=None):
+        raise SystemExit(3)
+
+    found = isolate(cases(exiting), "python")
+    assert set(found.failed().values()) == {"SystemExit: 3"} and found.different() == {}
+    assert all(len(outcomes) == 3 for outcomes in found.outcomes.values())
+
+
+def test_a_device_that_cannot_be_had_is_the_outcome_of_each_case(cases):
+    @contextmanager
+    def refusing(target):
+        raise RuntimeError("the card is gone")
+        yield
+
+    found = isolate(cases(double), "python", ways=("file",), holding=refusing)
+    assert set(found.failed().values()) == {"RuntimeError: the card is gone"}
+
+
+def test_a_gpu_on_which_a_case_hangs_is_marked_as_suspect(cases, monkeypatch):
+    card, marked = DeviceInfo("hip", 0, "a card", "0000:03:00.0", False, 1 << 30, "gfx1100"), []
+    monkeypatch.setattr(isolation_module, "_device", lambda target: card)
+    monkeypatch.setattr(suspect, "mark", lambda device, reason: marked.append((device, reason)))
+    found = isolate(cases(lambda x, *, out=None: time.sleep(600)), "python", ways=("file",), deadline_s=0.5)
+    assert marked == [(card, "a case did not finish within 0.5 s and was killed")] * 3
+    assert all(
+        "a card (0000:03:00.0, gfx1100" in text and "reset the whole card" in text for text in found.failed().values()
+    )
+
+
+def test_time_that_a_case_waits_for_its_device_does_not_count(cases):
+    @contextmanager
+    def waiting(target):
+        time.sleep(0.6)
+        yield
+
+    assert isolate(cases(double), "python", ways=("file",), holding=waiting, deadline_s=0.5).failed() == {}
+
+
+OPERATIONS = """
+import os
+import numpy as np
+from rocmkern.matrix import Call, Dim, Operation, Registry
+
+def double(x, *, out=None):
+    if x.shape[0] == 2:
+        os.abort()
+    if x.shape[0] == 3:
+        raise RuntimeError("three is broken")
+    out = np.empty(x.shape, x.dtype) if out is None else out
+    return np.multiply(x, x.dtype.type(2), out=out)
+
+def call(draw):
+    shape = (draw.dims["rows"], 4)
+    return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
+
+OPERATIONS = Registry(Operation("double", double, lambda x: 2 * x, call, (Dim("rows", "r"),), ("x",)))
+"""
+TABLE = """
+version: 1
+registry: crashing_operations
+groups:
+  a: {why: because, operation: double, rows: [{axes: {rows: [1, 2, 3]}}]}
+"""
+KNOWN = "known_failures: [{cases: '*r2-*', issue: aborts, expires: '9999-01-01'}, " \
+        "{cases: '*r3-*', issue: three, expires: '9999-01-01'}]"  # fmt: skip
+
+
+@pytest.mark.parametrize("ways", ["alone,file", "file,dirty"])
+def test_the_command_names_the_case_that_crashes_and_ends_with_1(tmp_path, ways):
+    (tmp_path / "crashing_operations.py").write_text(OPERATIONS)
+    (tmp_path / "matrix.yaml").write_text(TABLE)
+    command = [sys.executable, "-m", "rocmkern", "matrix", "isolate", "--target", "python", "--ways", ways]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+
+    def run(*words):
+        return subprocess.run(
+            [*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    done = run()
+    assert done.returncode == 1 and "FAILED   double-a-r2-f32: the process was ended by SIGABRT" in done.stdout
+    assert "FAILED   double-a-r3-f32: RuntimeError: three is broken" in done.stdout
+    assert "3 cases on python" in done.stdout and "0 depend on what ran before, 2 fail" in done.stdout
+    (tmp_path / "matrix.yaml").write_text(TABLE + KNOWN)
+    done = run()
+    assert done.returncode == 0 and "known    double-a-r2-f32: known failure until 9999-01-01: aborts" in done.stdout
+    done = run("--deadline", "nan")
+    assert done.returncode == 1 and "deadline: got nan; allowed: a finite number of seconds above 0" in done.stderr
 
 
 def test_an_unknown_way_is_named():

@@ -12,6 +12,7 @@ import pytest
 from projects import INI, ROOT, Project
 
 from rocmkern.matrix.results import read, write
+from rocmkern.testing import plugin
 
 OPERATIONS = """
 import numpy as np
@@ -139,6 +140,9 @@ def test_an_error_in_a_kernel_fails_and_is_never_a_skip(project):
     run = project.pytest("--rocmkern-target", "python")
     assert run.status == 1 and run.counts["failed"] == 1
     assert "RuntimeError: seven is broken" in run and "case = find_case(" in run
+    report = run.output.split("FAILURES")[1].split("short test summary")[0]
+    assert "def double(x" in report and "runner.py" not in report and "pluggy" not in report
+    assert len(report.splitlines()) < 60, "the operation's own lines and the recipe"
 
 
 def test_a_mistake_in_the_matrix_is_a_collection_error_with_its_position(project):
@@ -313,8 +317,11 @@ def test_fuzzing_prints_the_smallest_row_that_fails_and_it_can_be_pasted(project
         "import Call, Dim,", "import Call, Dim, Domain,"
     )
     project.write("my_operations.py", declared.replace("x.shape[0] != 13", "x.shape[0] < 13").replace("== 7", "== -1"))
-    run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "200", "--rocmkern-target", "python")
+    run = project.pytest(
+        "matrix.yaml", "--rocmkern-fuzz", "200", "--rocmkern-fuzz-seed", "5", "--rocmkern-target", "python"
+    )
     assert run.status == 1 and run.counts == {"failed": 1}
+    assert "--rocmkern-fuzz=200 --rocmkern-fuzz-seed=5 draws it again" in run
     group = re.search(r"(?m)^  found_by_fuzzing:\n(?:    .*\n)+", run.output)[0]
     assert "- {shape: {rows: 13}, dtypes: [f" in group and "CaseFailure" in run
     project.write("matrix.yaml", MATRIX + group)
@@ -329,7 +336,12 @@ def test_fuzzing_passes_over_operations_without_a_domain_and_finds_nothing_in_ri
     )
     project.write("my_operations.py", declared)
     run = project.pytest("matrix.yaml", "--rocmkern-fuzz", "30", "--rocmkern-target", "python", "-rA")
-    assert run.status == 0 and run.counts == {"passed": 1} and "30 rows" in run
+    assert run.status == 0 and run.counts == {"passed": 1} and "30 rows, seed 0" in run
+    run = project.pytest(
+        "matrix.yaml", "--rocmkern-fuzz=30", "--rocmkern-fuzz-seed=random", "--rocmkern-target", "python", "-rA", "-n1"
+    )
+    seeds = re.findall(r"30 rows, seed (\d+)", run.output)
+    assert run.status == 0 and len(seeds) == 2 and seeds[0] == seeds[1] != "0", "in the header, and where it was drawn"
 
 
 def test_a_run_is_compared_with_an_earlier_one_and_fails_for_what_became_slower(project):
@@ -367,7 +379,6 @@ def test_a_random_order_is_that_of_its_seed(project):
     first, again = (project.pytest(*arguments, "--rocmkern-order", "random:1") for _ in range(2))
     assert ran(first) == ran(again) != in_file_order and sorted(ran(first)) == sorted(in_file_order)
     assert "rocmkern order: random:1" in first and "test_own.py::test_own PASSED" in first
-    assert "invalid _order value: 'sideways'" in project.pytest("--rocmkern-order", "sideways")
 
 
 def test_cases_in_a_worker_process_give_the_same_results(project):
@@ -419,7 +430,48 @@ def test_what_a_failing_case_prints_in_the_worker_is_shown(project):
     assert run.counts["failed"] == 1 and "I doubled" in run
 
 
-def test_a_deadline_is_a_number_of_seconds(project):
-    for value in ("0", "soon"):
-        run = project.pytest(f"--rocmkern-deadline={value}")
-        assert run.status == 4 and "argument --rocmkern-deadline: invalid" in run
+@pytest.mark.parametrize(
+    ("option", "values", "allowed"),
+    [
+        ("deadline", ["0", "-1", "nan", "inf", "soon"], "a finite number above 0"),
+        ("effect", ["0", "-1", "nan", "inf", "much"], "a finite number above 0"),
+        ("order", ["sideways", "random", "random:x", "random:-1"], "file, or random:SEED with a whole number"),
+        ("fuzz", ["-3", "1.5", "many"], "a whole number, at least 0"),
+        ("fuzz-seed", ["-3", "1.5", "any"], "a whole number, at least 0, or random"),
+    ],
+)
+def test_the_value_of_an_option_is_refused_with_what_is_allowed(option, values, allowed):
+    parser = pytest.Parser(_ispytest=True)
+    plugin.pytest_addoption(parser)
+    for value in values:
+        with pytest.raises(pytest.UsageError, match=f"--rocmkern-{option}: got '{value}'; allowed: {allowed}$"):
+            parser.parse([f"--rocmkern-{option}={value}"])
+
+
+def test_an_option_that_makes_no_sense_ends_pytest_before_anything_runs(project):
+    run = project.pytest("--rocmkern-effect=nan")
+    assert run.status == 4 and "argument --rocmkern-effect: got 'nan'; allowed: a finite number above 0" in run
+
+
+def test_options_of_a_matrix_that_is_not_there_are_refused(project, tmp_path_factory):
+    """Pytest takes a word behind our option for a path where it exists, and then another directory for the project."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "run.json"
+    assert project.pytest("--rocmkern-target", "python", "--rocmkern-json", str(elsewhere)).status == 0
+    before = elsewhere.read_bytes()
+    run = project.pytest("--rocmkern-target", "python", "--rocmkern-json", str(elsewhere))
+    assert run.status == 4 and "--rocmkern-json: there is no matrix: rocmkern_matrix is not set in" in run
+    assert "write it as --option=VALUE" in run and elsewhere.read_bytes() == before
+    assert project.pytest("--rocmkern-target", "python", f"--rocmkern-json={elsewhere}").status == 0
+
+
+def test_a_file_of_results_that_cannot_be_written_is_refused_before_the_run(project):
+    for path, reason in (("no/such/directory/run.json", "has no directory"), ("tests", "is a directory")):
+        run = project.pytest(f"--rocmkern-json={path}")
+        assert run.status == 4 and reason in run and "passed" not in run.counts and "Traceback" not in run
+
+
+def test_a_comparison_that_compared_nothing_fails_the_run(project):
+    options = ("--rocmkern-target", "python")
+    assert project.pytest("--benchmark-only", *options, "--rocmkern-json=run.json").status == 0
+    run = project.pytest(*options, "--rocmkern-compare=run.json")
+    assert run.status == 1 and "no row can be compared: this run has none of the baseline (double-a-r200-f32)" in run

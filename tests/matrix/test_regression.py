@@ -12,6 +12,7 @@ from rocmkern import cli
 from rocmkern.matrix import MatrixError
 from rocmkern.matrix.regression import EXACT_SAMPLES, SIGNIFICANCE, compare_runs, rank_test
 from rocmkern.matrix.results import Device, Environment, Result, Run, read, write
+from rocmkern.runtime.errors import ArgumentError
 
 CPU = Device("cpu-avx2", "A processor, 2 cores")
 OTHER = replace(CPU, name="Another processor, 8 cores")
@@ -128,6 +129,53 @@ def test_a_baseline_without_samples_is_refused():
     for before in (run({}), run({"row": {"wall_s": 1.0, "peers": {}}})):
         with pytest.raises(MatrixError, match="no benchmark rows with samples"):
             compare_runs(before, run({"row": speed(noisy(1.0))}))
+
+
+@pytest.mark.parametrize("effect", [float("nan"), float("inf"), -1.0, 0.0])
+def test_an_effect_that_would_switch_the_gate_off_is_refused(effect, tmp_path, capsys):
+    slower = run({"row": speed(noisy(1.0))}), run({"row": speed(noisy(3.0))})
+    with pytest.raises(ArgumentError, match=r"effect: got .*; allowed: a finite number above 0"):
+        compare_runs(*slower, effect)
+    files = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for path, timed in zip(files, slower, strict=True):
+        write(tmp_path / path, timed)
+    assert cli.main(["matrix", "compare", *files, f"--effect={effect}"]) == 1
+    assert "effect: got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ({}, {"samples": []}, "the samples of this run are none"),
+        ({"samples": [0.0] * 5}, {}, "the samples of the baseline are 0: the clock did not tick"),
+        ({}, {"counts": "wall_s"}, "CPU time was what counts in the baseline, wall-clock time is now"),
+    ],
+)
+def test_odd_samples_are_not_compared_and_the_reason_is_said(before, after, reason):
+    """Beside a row that is sound, or nothing could be compared at all."""
+    sound = {"sound": speed(noisy(1.0))}
+    odd = [run({"row": {**speed(noisy(1.0)), **change}, **sound}) for change in (before, after)]
+    change, other = compare_runs(*odd).changes
+    assert (change.verdict, change.reason, other.verdict) == ("not compared", reason, "noise")
+    assert f"not compared  row[cpu]: {reason}" in compare_runs(*odd).lines()
+    with pytest.raises(MatrixError, match=f"no row can be compared: {reason}"):
+        compare_runs(*(replace(each, results=each.results[:1]) for each in odd))
+
+
+@pytest.mark.parametrize("theirs", [[1.0] * 3, [0.0] * 40], ids=["another length", "zeros"])
+def test_odd_samples_of_a_peer_are_not_compared(theirs):
+    before = run({"row": speed(noisy(3.0), {"torch": theirs})})
+    after = run({"row": speed(noisy(1.2), {"torch": noisy(1.0)})}, OTHER)
+    with pytest.raises(MatrixError, match="the samples of torch are no times of the same rounds"):
+        compare_runs(before, after)
+
+
+def test_samples_that_are_no_numbers_are_an_error_that_names_the_file_and_the_case(tmp_path, capsys):
+    for name, samples in (("before", ["1"]), ("after", list(noisy(1.0)))):
+        write(tmp_path / f"{name}.json", run({"row": speed(samples)}))
+    assert cli.main(["matrix", "compare", str(tmp_path / "before.json"), str(tmp_path / "after.json")]) == 1
+    error = capsys.readouterr().err
+    assert "before.json: results[0].speed.samples[0]: input should be a valid number; got '1' (case 'row')" in error
 
 
 def test_other_versions_are_said():

@@ -7,14 +7,16 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
+from urllib.parse import urlencode
 
 import pytest
 
 from rocmkern import cli
 from rocmkern.matrix import MatrixError, expand, loads
 from rocmkern.matrix.report import page, summarise, text
-from rocmkern.matrix.report.summary import si
+from rocmkern.matrix.report.summary import roof_share, si
 from rocmkern.matrix.results import (
     Device,
     Environment,
@@ -40,6 +42,7 @@ groups:
 """
 CPU = Device("cpu-avx2", "A processor, 2 cores")
 CARD = Device("gfx1100", "AMD Radeon RX 7900 XT")
+H200 = Device("sm_90", "NVIDIA H200")
 EMULATED = replace(CARD, name="an emulator", emulated=True)
 
 
@@ -102,10 +105,11 @@ def test_a_file_gives_back_what_was_written(mixed, tmp_path):
     ("content", "message"),
     [
         ("", "is not JSON"),
-        ("[]", "has the format None"),
+        ("[]", "has no format; allowed: 1"),
         ('{"format": 2}', "has the format 2; allowed: 1"),
-        ('{"format": 1, "environment": {}}', "is not a file of results"),
-        ('{"format": 1, "environment": [], "results": 3}', "is not a file of results"),
+        ('{"format": true}', "has the format True; allowed: 1"),
+        ('{"format": 1, "environment": {}}', "environment.label: field required; and 7 more mistakes"),
+        ('{"format": 1, "environment": [], "results": 3}', r"environment: must be a mapping; got \[\]; and 2 more"),
     ],
 )
 def test_another_file_is_refused_by_name(content, message, tmp_path, capsys):
@@ -138,21 +142,86 @@ def test_the_latest_run_counts(run):
         assert (cell.passed, cell.failed) == (1, []) and len(summary.places) == 1
 
 
-def test_cases_that_no_card_passed_are_unverified(run, mixed, cases):
-    assert summarise([mixed]).unverified == {"flash_attention": [cases[0].id]}
+def unverified(runs):
+    """``{target: {operation: {why not: cases}}}``."""
+    return {coverage.target: coverage.unverified() for coverage in summarise(runs).coverage}
+
+
+def test_a_case_is_verified_for_a_target_where_it_passed_on_a_card_of_it(run, mixed, cases):
+    first, second = (case.id for case in cases[:2])
+    never = {"flash_attention": {"never run": [first, second]}}
+    assert unverified([mixed]) == {"hip": {"flash_attention": {"failed on gfx1100": [first]}}, "cuda": never}
     emulated = run({"hip": EMULATED}, {(n, "hip"): ("passed", "", measured()) for n in (0, 1)})
-    summary = summarise([emulated])
-    assert summary.unverified == {"flash_attention": [cases[0].id, cases[1].id]}
-    assert summarise([mixed, emulated]).unverified == {"flash_attention": [cases[0].id]}
+    only = {"flash_attention": {"emulated only (gfx1100)": [first, second]}}
+    assert unverified([emulated]) == {"hip": only, "cuda": never}
+    assert unverified([mixed, emulated])["hip"] == {"flash_attention": {"failed on gfx1100": [first]}}
+    # A run on another vendor's card says nothing about AMD's.
+    h200 = run({"cuda": H200}, {(n, "cuda"): ("passed", "", measured()) for n in (0, 1)})
+    assert unverified([emulated, h200]) == {"hip": only, "cuda": {}}
+    hip, cuda = summarise([emulated, h200]).coverage
+    assert hip.count() == (0, 2, 2) and cuda.count("flash_attention", "bf16") == (1, 0, 1)
+
+
+def test_a_failure_in_an_emulator_and_a_row_for_another_target_are_told_apart(run, cases):
+    broken = run({"hip": EMULATED}, {(0, "hip"): ("failed", "wrong", {}), (1, "hip"): ("skipped", "not for hip", {})})
+    summary = summarise([broken])
+    assert unverified([broken])["hip"] == {"flash_attention": {"failed in an emulator (gfx1100)": [cases[0].id]}}
+    assert summary.coverage[0].count() == (0, 0, 1) and summary.coverage[1].count() == (0, 0, 2)
+
+
+def test_the_page_says_what_is_not_verified_on_an_amd_card(run):
+    emulated = run({"hip": EMULATED}, {(n, "hip"): ("passed", "", measured()) for n in (0, 1)})
+    h200 = run({"cuda": H200}, {(n, "cuda"): ("passed", "", measured()) for n in (0, 1)})
+    html, markdown = page(summarise([emulated, h200])), text(summarise([emulated, h200]))
+    assert "On an AMD card: 0 of 2 cases passed, 2 more in an emulator only. On an NVIDIA card: 2 of 2 " in html
+    assert '<td class="skipped">0/2<small>2 emulated only</small></td><td class="passed">2/2</td>' in html
+    assert "hip: not verified on an AMD card" in html
+    for form in (html, markdown):
+        assert "2 cases have not passed on an AMD card: 2 emulated only (gfx1100)." in form
+        assert "0 cases have not passed on an NVIDIA card." in form
+    assert "| flash_attention | bf16 | 1/1 (25%) | 1/1 (25%) | 0/1 (1 emulated only) | 1/1 |" in markdown
+
+
+def test_results_of_a_target_without_a_device_are_not_lost(run):
+    summary = summarise([run({"cpu": CPU}, {(0, "hip"): ("failed", "wrong", {})})])
+    assert [result.outcome for _, result in summary.everything] == ["failed"]
+    assert "a device that the file does not name" in page(summary)
+    assert summarise([run({"cpu": CPU}, {(0, "hip"): ("skipped", "no GPU", {})})]).everything == ()
 
 
 def test_markdown_has_support_accuracy_and_speed(mixed):
     lines = text(summarise([mixed])).splitlines()
-    assert "| flash_attention | f32 | 1/1 (50%) | 0/1 |" in lines
-    assert "| flash_attention | bf16 | 1/1 (25%) | 1/1 (25%) |" in lines
+    assert "| flash_attention | f32 | 1/1 (50%) | 0/1 | 0/1 | 0/1 |" in lines
+    assert "| flash_attention | bf16 | 1/1 (25%) | 1/1 (25%) | 1/1 | 0/1 |" in lines
     (line,) = [line for line in lines if "k512" in line or "s512" in line]
-    assert line.endswith("| cpu-avx2 | 1.000 | 1 GFLOP/s | 1 GB/s | 25% | torch 1.25 |")
-    assert "1 cases have not passed on a graphics card." in lines
+    assert line.endswith("| cpu-avx2 | 1.000 | 1 GFLOP/s | 1 GB/s | 25% arithmetic | torch 1.25 |")
+    assert "hip: 1 cases have not passed on an AMD card: 1 failed on gfx1100." in lines
+
+
+@pytest.mark.parametrize(
+    ("roof", "share", "of"),
+    [
+        ({}, "", ""),
+        ({"flop_per_s": 4e9, "byte_per_s": 2e9}, "50%", "memory"),
+        ({"flop_per_s": 1.25e9, "byte_per_s": 2e9}, "80%", "arithmetic"),
+        ({"flop_per_s": 1.25e9, "byte_per_s": 0.5e9}, "80%", "arithmetic; data in caches"),
+        ({"no_peak": "no peak of bf16 is known", "byte_per_s": 4e9}, "25%", "memory; no peak of bf16 is known"),
+        ({"byte_per_s": 0.5e9}, "", "data in caches; no matrix peak was measured"),
+        ({"flop_per_s": 0.8e9, "byte_per_s": 4e9}, "125%", "arithmetic"),
+    ],
+)
+def test_the_share_of_the_roof_says_of_which(roof, share, of):
+    found = roof_share({"flop_per_s": 1e9, "byte_per_s": 1e9, "roof": roof})
+    assert (found.text(), found.of) == (share, of)
+
+
+def test_the_best_roof_of_a_run_counts_for_all_its_rows(run):
+    rows = {(2, "cpu"): ("passed", "", timed(5e9)), (3, "cpu"): ("passed", "", timed(5e9))}
+    rows[3, "cpu"][2]["speed"]["roof"] = {"flop_per_s": 1e10, "byte_per_s": 1e9}
+    shares = [roof_share(result.speed).share for _, result in summarise([run({"cpu": CPU}, rows)]).timed]
+    assert shares == [0.5, 0.5], "the first row alone would have 125 %"
+    html = page(summarise([run({"cpu": CPU}, rows)]))
+    assert "Above 100 %" in html and "roof of cpu-avx2 f32" in html and "<small>arithmetic</small>" in html
 
 
 class _Page(HTMLParser):
@@ -226,7 +295,15 @@ def test_the_command_writes_both_forms(mixed, tmp_path, capsys):
     assert capsys.readouterr().out == (tmp_path / "page.md").read_text()
 
 
-def test_a_browser_finds_the_answer_within_one_search(mixed, tmp_path):
+def test_a_page_that_cannot_be_written_is_an_error_with_its_name(mixed, tmp_path, capsys):
+    write(tmp_path / "run.json", mixed)
+    assert cli.main(["matrix", "report", str(tmp_path / "run.json"), "--html", str(tmp_path / "gone" / "x.html")]) == 1
+    assert "x.html: cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.fixture
+def browse(mixed, tmp_path):
+    """``browse(query)``: the note above the results, and the cells of the answers, as Chromium shows them."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no Chromium to open the page in")
@@ -234,14 +311,62 @@ def test_a_browser_finds_the_answer_within_one_search(mixed, tmp_path):
     path.write_text(page(summarise([mixed])))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=2000"]
     command = [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    done = subprocess.run(
-        [*command, f"{path.as_uri()}#q=bf16+causal+d%3D80+gfx1100"], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0 and "CONSOLE" not in done.stderr
-    assert "1 results: 1 passed, 0 failed, 0 skipped" in done.stdout
-    assert '<td class="number">0.00025 / 0.001</td>' in done.stdout
-    answer = re.search(r'<table id="answer">.*?<tbody>(.*?)</tbody>', done.stdout, re.DOTALL)[1]
-    assert re.findall(r"<td[^>]*>([^<]*)</td>", answer) == [
-        "hip gfx1100, AMD Radeon RX 7900 XT", "yes: 1 of 1 pass", "error 0.00025, bound 0.001 (25 %)",
-        "not timed in these runs",
-    ]  # fmt: skip
+
+    def run(query):
+        address = f"{path.as_uri()}#{urlencode({'q': query})}"
+        done = subprocess.run([*command, address], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "CONSOLE" not in done.stderr
+        found = re.search(
+            r'<section id="found"[^>]*><h2>Found</h2><p>(.*?)</p>.*?<tbody>(.*?)</tbody>', done.stdout, re.S
+        )
+        hits = re.search(r'<table id="hits">.*?<tbody>(.*?)</tbody>', done.stdout, re.S)[1]
+        return unescape(found[1]), re.findall(r"<td[^>]*>([^<]*)</td>", found[2]), hits
+
+    return run
+
+
+ANSWER = [
+    "hip gfx1100, AMD Radeon RX 7900 XT", "yes: 1 of 1 pass", "error 0.00025, bound 0.001 (25 %)",
+    "not timed in these runs",
+]  # fmt: skip
+ONE = "1 results: 1 passed, 0 failed, 0 skipped"
+
+
+def test_a_browser_finds_the_answer_within_one_search(browse):
+    note, answer, hits = browse("bf16 causal d=80 gfx1100")
+    assert (note, answer) == (ONE, ANSWER)
+    assert '<td class="number">0.00025 / 0.001</td>' in hits
+
+
+@pytest.mark.parametrize(
+    ("query", "unknown"),
+    [
+        (
+            "does bf16 causal attention with D=80 work on gfx1100, how exact, how fast",
+            "; no result has: does, with, work, on, how, exact, fast",
+        ),
+        ("Bfloat16 causal head_dim=80 gfx1100?", ""),
+        ("BFLOAT16 CAUSAL D = 80, AMD", ""),
+        ("bf16 d80 gfx1100 splendid", "; no result has: splendid"),
+    ],
+)
+def test_a_browser_answers_questions_as_they_are_asked(browse, query, unknown):
+    note, answer, _ = browse(query)
+    assert (note, answer) == (ONE + unknown, ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("query", "note"),
+    [
+        ("bf16 causal with D=96", "nothing fits; no result has: d=96 (there are d=80, d=64), with"),
+        ("bf16 gfx942", "nothing fits; no result has: gfx942"),
+        ("how fast is it", "nothing fits; no result has: how, fast, is, it"),
+        ("half causal gfx1100", "nothing fits; no result has: half"),
+        (
+            "bf16 d=64",
+            "nothing fits all of: bf16, d=64 (without one of bf16, d=64 something does)",
+        ),
+    ],
+)
+def test_a_browser_says_why_nothing_fits(browse, query, note):
+    assert browse(query)[:2] == (note, [])

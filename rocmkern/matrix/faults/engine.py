@@ -18,7 +18,8 @@ from typing import Any
 
 from rocmkern.matrix.expand import Case
 from rocmkern.matrix.registry import Edit, Fault
-from rocmkern.matrix.runner import CaseFailure, run_case
+from rocmkern.matrix.runner import run_case
+from rocmkern.runtime.errors import RocmkernError
 from rocmkern.tile import api
 
 __all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
@@ -27,8 +28,8 @@ __all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
 TILE = "rocmkern.tile"
 
 
-class FaultError(Exception):
-    """A fault does not fit the kernels any more; the message says which text was not found."""
+class FaultError(RocmkernError):
+    """A fault cannot be put in: the text that it changes is not in the kernel, or what it puts there does not run."""
 
 
 @contextmanager
@@ -38,49 +39,103 @@ def inject(fault: Fault) -> Iterator[None]:
     Raises
     ------
     FaultError
-        When the text that it changes is not in the kernel, or not once.
+        When the text that it changes is not in the kernel, or not once, or what it puts there is no Python, or a name
+        that it gives does not exist.
     """
     with ExitStack() as stack:
-        for edit in fault.edits:
-            module = importlib.import_module(edit.place[0])
-            stack.enter_context(_attribute(module, edit.place[1], _edited(module, edit, fault.name)))
-        tile = importlib.import_module(TILE)
-        for name, make in fault.replace.items():
-            stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
-        for place, make in fault.patches.items():
-            owner, name = _owner_of(place)
-            stack.enter_context(_attribute(owner, name, make(getattr(owner, name))))
+        try:
+            for edit in fault.edits:
+                module = importlib.import_module(edit.place[0])
+                stack.enter_context(_attribute(module, edit.place[1], _edited(module, edit, fault.name)))
+            tile = importlib.import_module(TILE)
+            for name, make in fault.replace.items():
+                stack.enter_context(_attribute(tile, name, make(getattr(tile, name))))
+            for place, make in fault.patches.items():
+                owner, name = _owner_of(place)
+                stack.enter_context(_attribute(owner, name, make(getattr(owner, name))))
+        except (ImportError, AttributeError, NameError, SyntaxError, OSError) as error:
+            raise FaultError(f"fault {fault.name} cannot be put in: {type(error).__name__}: {error}") from error
         yield
 
 
-def caught_by(fault: Fault, cases: Iterable[Case], at_most: int | None = None) -> list[str]:
+def caught_by(
+    fault: Fault, cases: Iterable[Case], at_most: int | None = None, sound: dict[str, bool] | None = None
+) -> list[str]:
     """Ids of the cases that fail with a fault put in; for a fault of the runtime, names of the checks that fail.
+
+    What fails without the fault as well proves nothing and does not count.
 
     Parameters
     ----------
     fault : Fault
     cases : iterable of Case
-        Those of other operations, and those that do not run on the python target, are passed over.
+        Those of other operations, those that do not run on the python target, and those that are known to fail there,
+        are passed over.
     at_most : int, optional
         Stop after so many.
+    sound : dict, optional
+        Whether cases pass without a fault, by id; what is found out is put in, for the next fault.
+
+    Raises
+    ------
+    FaultError
+        The fault does not fit the kernels, or its text is no Python that runs.
     """
-    caught: list[str] = []
     if fault.patches:
         from rocmkern.matrix.faults.runtime import failing_checks
 
         with inject(fault):
-            return [f"runtime check {name}" for name in failing_checks()][:at_most]
+            failing = list(failing_checks())
+        unsound = failing_checks() if failing else {}
+        return [f"runtime check {name}" for name in failing if name not in unsound][:at_most]
+    known = {} if sound is None else sound
+    candidates = iter(
+        [
+            case
+            for case in cases
+            if case.operation.name in fault.operations
+            and case.skip_reason("python") is None
+            and case.known_failure("python") is None
+        ]
+    )
+    caught: list[str] = []
+    while at_most is None or len(caught) < at_most:
+        failing = _failing(fault, candidates, None if at_most is None else at_most - len(caught))
+        if not failing:
+            break
+        for case in failing:
+            if case.id not in known:
+                known[case.id] = not _fails(case)
+            if known[case.id]:
+                caught.append(case.id)
+    return caught
+
+
+def _failing(fault: Fault, cases: Iterator[Case], at_most: int | None) -> list[Case]:
+    """The next cases that fail with a fault put in, at most so many; takes from the iterator what it needs."""
+    failing: list[Case] = []
     with inject(fault):
         for case in cases:
-            if case.operation.name not in fault.operations or case.skip_reason("python"):
-                continue
             try:
                 run_case(case, "python")
-            except CaseFailure:
-                caught.append(case.id)
-            if at_most is not None and len(caught) >= at_most:
+            except (NameError, SyntaxError) as error:
+                # Whatever the kernel computes, this would fail: the mistake is the fault's own.
+                raise FaultError(
+                    f"fault {fault.name}: its text does not run: {type(error).__name__}: {error}"
+                ) from error
+            except (Exception, SystemExit):
+                failing.append(case)
+            if at_most is not None and len(failing) >= at_most:
                 break
-    return caught
+    return failing
+
+
+def _fails(case: Case) -> bool:
+    try:
+        run_case(case, "python")
+    except (Exception, SystemExit):
+        return True
+    return False
 
 
 def _owner_of(place: str) -> tuple[Any, str]:

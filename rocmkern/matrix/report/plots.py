@@ -48,7 +48,7 @@ def speed_over_length(summary: Summary) -> str:
     series: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for place, result in summary.timed:
         speed, length = result.speed or {}, result.dims.get("seq_k", result.dims.get("seq_q"))
-        if length and speed.get("flop_per_s"):
+        if isinstance(length, int) and length and speed.get("flop_per_s"):
             others = ", ".join(f"{k} {v}" for k, v in result.dims.items() if k not in ("seq_q", "seq_k"))
             features = ", ".join(f"{k} {v}" for k, v in result.features.items())
             key = "; ".join(x for x in (result.operation, result.dtype, others, features, place.title) if x)
@@ -60,19 +60,21 @@ def speed_over_length(summary: Summary) -> str:
 def roofline(summary: Summary) -> str:
     """Measured speed over arithmetic intensity, with the roofs that were measured in the same run."""
     points: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    roofs: dict[str, tuple[float, float]] = {}
+    roofs: dict[tuple[float, float], dict[str, None]] = {}
     for place, result in summary.timed:
         speed = result.speed or {}
         if speed.get("flop_per_s") and speed.get("byte_per_s"):
             points[f"{place.title}: {result.operation}"].append(
                 (speed["flop_per_s"] / speed["byte_per_s"], speed["flop_per_s"])
             )
-            if speed.get("roof", {}).get("flop_per_s") and speed["roof"].get("byte_per_s"):
-                roofs[place.title] = speed["roof"]["flop_per_s"], speed["roof"]["byte_per_s"]
+            roof = speed.get("roof", {})
+            if roof.get("flop_per_s") and roof.get("byte_per_s"):
+                names = roofs.setdefault((roof["flop_per_s"], roof["byte_per_s"]), {})
+                names[f"{place.title} {result.dtype}"] = None
     lines: dict[str, list[tuple[float, float]]] = {}
-    for name, (peak, bandwidth) in roofs.items():
+    for (peak, bandwidth), names in roofs.items():
         knee = peak / bandwidth
-        lines[f"{name}: roof"] = [(knee / 256, bandwidth * knee / 256), (knee, peak), (knee * 64, peak)]
+        lines[f"roof of {', '.join(names)}"] = [(knee / 256, bandwidth * knee / 256), (knee, peak), (knee * 64, peak)]
     return _chart(dict(points), "FLOP per byte", "FLOP/s", joined=False, rules=lines)
 
 

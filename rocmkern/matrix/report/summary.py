@@ -1,16 +1,19 @@
-"""Runs as tables: what is supported where, how exact, how fast, and what never ran on a card."""
+"""Runs as tables: what is supported where, how exact, how fast, and what is not verified on a card of which vendor."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rocmkern.matrix.results import Result, Run
+from rocmkern.matrix.report.coverage import Coverage, coverage_of
+from rocmkern.matrix.results import Device, Result, Run
 from rocmkern.targets import GPU_TARGETS
 
 DTYPES = ("f32", "f16", "bf16")
+#: For results of a target that their file says nothing about.
+UNKNOWN = Device("", "a device that the file does not name")
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ class Summary:
     cells : dict
         ``(operation, dtype, place) -> Cell`` of what is tested.
     timed : tuple of (Place, Result)
-        Results with a speed.
-    unverified : dict
-        Operation -> ids of cases that no graphics card has passed.
+        Results with a speed; its roof is the best that their run measured of that target and dtype.
+    coverage : tuple of Coverage
+        For AMD's cards, and for NVIDIA's: which cases have passed on one.
     everything : tuple of (Place, Result)
     """
 
@@ -95,7 +98,7 @@ class Summary:
     operations: tuple[str, ...]
     cells: dict[tuple[str, str, Place], Cell]
     timed: tuple[tuple[Place, Result], ...]
-    unverified: dict[str, list[str]]
+    coverage: tuple[Coverage, ...]
     everything: tuple[tuple[Place, Result], ...]
 
 
@@ -115,36 +118,46 @@ def summarise(runs: Sequence[Run]) -> Summary:
     places: dict[tuple[str, str, str, bool], Place] = {}
     latest: dict[tuple[Place, str], Result] = {}
     for run in ordered:
-        for target, device in run.environment.devices.items():
+        devices = dict(run.environment.devices)
+        for result in run.results:
+            if result.outcome != "skipped":
+                devices.setdefault(result.target, UNKNOWN)
+        for target, device in devices.items():
             key = (target, device.arch, device.name, device.emulated)
             places.setdefault(key, Place(*key, run=run.environment.label))
+        roofs = _best_roofs(run)
         for result in run.results:
-            used = run.environment.devices.get(result.target)
-            if used is not None:
-                place = places[result.target, used.arch, used.name, used.emulated]
-                latest[place, result.case] = result
+            used = devices.get(result.target)
+            if used is None:
+                continue  # skipped where there is no such device
+            place = places[result.target, used.arch, used.name, used.emulated]
+            if result.speed is not None and (best := roofs.get((result.target, result.dtype))):
+                result = replace(result, speed={**result.speed, "roof": best})
+            latest[place, result.case] = result
     everything = tuple((place, result) for (place, _), result in latest.items())
     cells: defaultdict[tuple[str, str, Place], Cell] = defaultdict(Cell)
-    on_cards, known = set(), {}
     for place, result in everything:
-        known[result.case] = result
-        if place.is_card and result.outcome == "passed":
-            on_cards.add(result.case)
         if result.speed is None and result.category != "benchmark":
             cells[result.operation, result.dtype, place].add(result)
-    unverified: defaultdict[str, list[str]] = defaultdict(list)
-    for case, result in known.items():
-        if case not in on_cards and result.category != "benchmark":
-            unverified[result.operation].append(case)
     return Summary(
         runs=tuple(ordered),
         places=tuple(places.values()),
         operations=tuple(dict.fromkeys(result.operation for _, result in everything)),
         cells=dict(cells),
         timed=tuple((place, result) for place, result in everything if result.speed is not None),
-        unverified=dict(unverified),
+        coverage=tuple(coverage_of(target, everything) for target in GPU_TARGETS),
         everything=everything,
     )
+
+
+def _best_roofs(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
+    """For each target and dtype of a run the best of its roofs: what slows a measurement down is no property of it."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in run.results:
+        for name, value in ((result.speed or {}).get("roof") or {}).items():
+            roof = best.setdefault((result.target, result.dtype), {})
+            roof[name] = max(roof.get(name, 0.0), value) if isinstance(value, (int, float)) else value
+    return best
 
 
 def dtypes_of(summary: Summary) -> list[str]:
@@ -153,9 +166,13 @@ def dtypes_of(summary: Summary) -> list[str]:
     return [d for d in DTYPES if d in found] + sorted(found - set(DTYPES))
 
 
-def counts(summary: Summary, place: Place) -> dict[str, int]:
-    """How many results of a place passed, failed and were skipped."""
-    outcomes = [result.outcome for at, result in summary.everything if at == place]
+def counts(summary: Summary, place: Place, benchmarks: bool = True) -> dict[str, int]:
+    """How many results of a place passed, failed and were skipped; on request without benchmark rows."""
+    outcomes = [
+        result.outcome
+        for at, result in summary.everything
+        if at == place and (benchmarks or result.category != "benchmark")
+    ]
     return {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
 
 
@@ -174,10 +191,47 @@ def si(value: float | None, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def roof_share(speed: dict[str, Any]) -> float | None:
-    """Share of the measured roof (the nearer of matrix peak and copy bandwidth); None where none was measured."""
-    roof = speed.get("roof")
+@dataclass(frozen=True)
+class RoofShare:
+    """How near a row came to the roof of its target.
+
+    Attributes
+    ----------
+    share : float or None
+        Of the nearer of both roofs; None where none of them limits the row, or none was measured.
+    of : str
+        Which roof, and why not the other one.
+    """
+
+    share: float | None
+    of: str
+
+    def text(self) -> str:
+        """The share, or nothing."""
+        return "" if self.share is None else f"{self.share:.0%}"
+
+
+def roof_share(speed: dict[str, Any]) -> RoofShare:
+    """Share of the measured roof: of the matrix peak or of the copy bandwidth, whichever is nearer.
+
+    A row that moves its data faster than a large copy has them in a cache: then the bandwidth of memory is no roof for
+    it. Where no peak is known, that is said beside the share of the bandwidth.
+    """
+    roof = speed.get("roof") or {}
+    shares = {
+        name: speed[key] / roof[key]
+        for name, key in (("arithmetic", "flop_per_s"), ("memory", "byte_per_s"))
+        if speed.get(key) and roof.get(key)
+    }
     if not roof:
-        return None
-    shares = [speed[name] / roof[name] for name in ("flop_per_s", "byte_per_s") if speed.get(name) and roof.get(name)]
-    return max(shares, default=None)
+        return RoofShare(None, "")
+    notes = []
+    if shares.get("memory", 0.0) > 1:
+        del shares["memory"]
+        notes.append("data in caches")
+    if not roof.get("flop_per_s"):
+        notes.append(roof.get("no_peak", "no matrix peak was measured"))
+    if not shares:
+        return RoofShare(None, "; ".join(notes))
+    nearer = max(shares, key=lambda name: shares[name])
+    return RoofShare(shares[nearer], "; ".join([nearer, *notes]))
