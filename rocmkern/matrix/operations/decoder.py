@@ -107,6 +107,8 @@ OPERATIONS = (
             {"prefill": (1, 5), "block_size": (2, 16)},
             dtypes=("f32",),
             accepts=_drawn,
+            # Repeated words would make a row of one number too.
+            plain=("embedding", "output"),
         ),
     ),
 )
