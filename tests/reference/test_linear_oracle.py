@@ -69,3 +69,12 @@ def test_equal_to_torch(activation):
     assert np.allclose(got, act(up).numpy(), atol=1e-12)
     got = reference.matmul(arrays["x"], arrays["w_up"], transpose_b=True)
     assert np.allclose(got, (t["x"] @ t["w_up"].T).numpy(), atol=1e-12)
+
+
+def test_small_results_of_gelu_lose_nothing():
+    x, one = np.array([[-12.0], [-9.0], [3.0]]), np.ones((1, 1))
+    exact = [[v / 2 * math.erfc(-v / math.sqrt(2))] for v in x[:, 0]]
+    np.testing.assert_allclose(reference.linear(x, one, activation="gelu"), exact, rtol=1e-14)
+    smooth = [[v / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))] for v in x[:, 0]]
+    np.testing.assert_allclose(reference.linear(x, one, activation="gelu_tanh"), smooth, rtol=1e-13)
+    assert (reference.linear(x, one, activation="gelu")[:2] < 0).all()

@@ -32,9 +32,10 @@ def _shaped(draw: Draw, name: str, shape: tuple[int, ...], depth: int) -> np.nda
 
 def _matmul_call(draw: Draw) -> Call:
     dims, features = draw.dims, draw.features
-    rows, columns, depth = dims["m"], dims["n"], dims["k"]
-    lead, lead_b = tuple(dims["lead"]), tuple(dims["lead_b"])
     vector, transposed = features["vector"], bool(features["transpose_b"])
+    # A vector is one column, whatever a row says.
+    rows, columns, depth = dims["m"], 1 if vector in ("b", "both") else dims["n"], dims["k"]
+    lead, lead_b = tuple(dims["lead"]), tuple(dims["lead_b"])
     a_shape = (depth,) if vector in ("a", "both") else (*lead, rows, depth)
     b_shape = (depth,) if vector in ("b", "both") else (*lead_b, depth, columns)
     if transposed and len(b_shape) > 1:
