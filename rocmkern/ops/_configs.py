@@ -383,13 +383,30 @@ def product_rows(arch: str, itemsize: int) -> list[int]:
     return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
 
 
-def product(arch: str, rows: int, itemsize: int, transposed: bool, left_transposed: bool = False) -> matmul.Config:
-    """Variant of ``matmul`` for so many rows of a; ``transposed``: b is [N, K], ``left_transposed``: a is [K, M].
+#: Rows, columns, step, waves, steps ahead and group of blocks of 2-byte elements, one narrower than the other, for
+#: products of which the ordinary ones would keep few multiprocessors busy. An H200, float16, beside the ordinary ones:
+#: 512 x 4096 by 4096 x 4096 in 33 us instead of 44, 128 x 4096 by 4096 x 14336 in 45 instead of 56.
+_NARROW = {"sm_90": ((128, 128, 64, 8, 4, 16), (128, 64, 128, 8, 2, 16))}
+#: Share of the multiprocessors that should have a block.
+_BUSY = 0.75
 
-    The latter makes a difference only where several windows are on their way, and is left alone elsewhere.
+
+def product(
+    target: Any, shape: tuple[int, int, int], itemsize: int, transposed: bool, left_transposed: bool = False
+) -> matmul.Config:
+    """Variant of ``matmul`` for so many products, and rows of a and columns of b in each.
+
+    ``transposed``: b is [N, K], ``left_transposed``: a is [K, M]. The latter makes a difference only where several
+    windows are on their way, and is left alone elsewhere.
     """
+    arch, (products, rows, columns) = target.arch, shape
     sizes = _product_blocks(arch)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
+    for narrow in _NARROW.get(arch, ()) if itemsize == 2 else ():
+        count = products * -(-rows // block["block_m"]) * -(-columns // block["block_n"])
+        if block["block_m"] != narrow[0] or count >= _BUSY * (target.parallelism // 2):
+            break
+        block = dict(zip(("block_m", "block_n", "block_k", "waves", "depth", "group"), narrow, strict=True))
     return matmul.Config(
         arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["depth"] > 1
     )
@@ -442,8 +459,10 @@ class RowBlocks:
         Columns side by side in a lane where weights are quantised: a block of most formats.
     longest : int
         Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
-    resident : dict of str to int
-        Blocks that a multiprocessor should hold at once, by format, where the compiler would take more registers.
+    quads : dict of str to tuple of int
+        By format, where products with float16 take aligned weights of which four lanes share a row: waves, rows of a
+        lane, parts of 128 columns in a step, steps that are on their way ahead, and blocks that a multiprocessor should
+        hold at once.
     """
 
     waves: int
@@ -453,15 +472,20 @@ class RowBlocks:
     quantised_rows: int = 1
     quantised_columns: int = 32
     longest: int = 512
-    resident: dict[str, int] = field(default_factory=dict)
+    quads: dict[str, tuple[int, int, int, int, int]] = field(default_factory=dict)
 
 
+#: Lanes that share a row of quantised weights: see `RowBlocks.quads`.
+_QUAD = 4
 _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
     "gfx": RowBlocks(waves=4, pieces=2),
-    # An H200, one row by 28672 x 8192, share of a copy's bandwidth: float16 0.97; 2 waves with 4 rows each q4_0 0.57
-    # (0.53 with more registers), q4_k 0.45, mxfp4 0.47; 4 waves with 4 rows 0.52, 0.36, 0.47.
-    "sm_": RowBlocks(waves=4, quantised_waves=2, quantised_rows=4, resident={"q4_0": 10}),
+    "sm_": RowBlocks(
+        waves=4,
+        quantised_waves=2,
+        quantised_rows=4,
+        quads=dict.fromkeys(("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3"), (2, 2, 2, 3, 10)),
+    ),
 }
 
 
@@ -471,9 +495,31 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
     return sizes if sizes and rows == 1 and depth <= sizes.longest * columns else None
 
 
-def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int = 1) -> row_product.Config:
-    """Variant of ``row_product``; rows of quantised weights start at multiples of ``alignment`` bytes."""
-    waves, rows, lane, lanes = sizes.waves, sizes.rows, LINE_COLUMNS, wave_lanes(arch)
+def row_product_of(
+    arch: str, sizes: RowBlocks, format: str = "", alignment: int = 1, dtype: str = ""
+) -> row_product.Config:
+    """Variant of ``row_product``; rows of quantised weights start at multiples of ``alignment`` bytes.
+
+    ``dtype`` is that of x, which makes a difference for quantised weights only.
+    """
+    lanes = wave_lanes(arch)
+    if format in sizes.quads and alignment >= 8 and dtype == "float16":
+        waves, rows, parts, ahead, resident = sizes.quads[format]
+        together = waves * lanes // _QUAD
+        return row_product.Config(
+            arch=arch,
+            waves=waves,
+            line=_QUAD,
+            line_columns=sizes.quantised_columns,
+            resident=resident,
+            block_n=rows * together,
+            block_k=_QUAD * sizes.quantised_columns * parts,
+            format=format,
+            alignment=alignment,
+            ahead=ahead,
+            together=together,
+        )
+    waves, rows, lane = sizes.waves, sizes.rows, LINE_COLUMNS
     if format:
         waves, rows, lane = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns
     return row_product.Config(
@@ -481,11 +527,11 @@ def row_product_of(arch: str, sizes: RowBlocks, format: str = "", alignment: int
         waves=waves,
         line=lanes,
         line_columns=lane,
-        resident=sizes.resident.get(format, 0),
         block_n=rows * waves,
         block_k=lanes * lane * (1 if format else sizes.pieces),
         format=format,
         alignment=alignment,
+        together=waves,
     )
 
 

@@ -39,7 +39,8 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
         launch_few_rows(target, cfg, a, right, bias, out, activation, stream)
         return
     across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
-    cfg = _configs.product(target.arch, a.shape[2], b.itemsize, transposed, across)
+    shape = a.shape[0] * a.shape[1], a.shape[2], b.shape[3]
+    cfg = _configs.product(target, shape, b.itemsize, transposed, across)
     launch_product(target, cfg, a, right, bias, out, activation, stream)
 
 

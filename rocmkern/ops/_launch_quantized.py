@@ -35,8 +35,9 @@ def launch_quantized_linear(
     weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
     sizes = _configs.one_row(target.arch, x.shape[2], blocks.shape[0], x.shape[3])
     if sizes:
-        aligned = isinstance(blocks, DeviceView) and (address(blocks) | blocks.strides[0]) % 16 == 0
-        row_cfg = _configs.row_product_of(target.arch, sizes, name, 16 if aligned else 1)
+        bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
+        alignment = next(n for n in (16, 8, 1) if bits % n == 0)
+        row_cfg = _configs.row_product_of(target.arch, sizes, name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
     cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)

@@ -366,6 +366,9 @@ class _Block:
     def nibbles(self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1) -> None:
         """`fields` and `lookup` are as good."""
 
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> None:
+        """`fields` does it."""
+
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)
         if self.arch != "cpu-avx512":

@@ -71,6 +71,12 @@ class BlockReader(Protocol):
         and `lookup`.
         """
 
+    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float] | None:
+        """Float32 of ``count`` bytes that are an ``"int8"`` or a small float, divided by a power of two; that power.
+
+        None where the target has nothing better than `fields`.
+        """
+
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
         """``numbers[code & 15]`` for each code, where the target does that in one instruction; else None."""
 
@@ -302,6 +308,9 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
         if not width:
             elements, factor = _halves(b, reader, 1, first, count, numbers, decode)
             return Run(elements, scale, None, factor)
+        found = reader.whole_bytes(name, _add(b, first, 1), count) if width == 8 else None
+        if found:
+            return Run(found[0], scale, None, found[1])
         elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
         return Run(_looked_up(b, reader, numbers, elements, decode) if width == 4 else _each(elements, decode), scale)
 
@@ -316,21 +325,26 @@ def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
 
 def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     d = reader.half(_integer(0))
-    return Run(_each(reader.fields(_add(b, first, 2), count, 8), lambda x: _signed_byte(b, x)), d)
+    at = _add(b, first, 2)
+    found = reader.whole_bytes("int8", at, count)
+    if found:
+        return Run(found[0], d, None, found[1])
+    return Run(_each(reader.fields(at, count, 8), lambda x: _signed_byte(b, x)), d)
 
 
 def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     group = b.lshr(first, _integer(5))
-    place = b.and_(group, _integer(3))
-    early = b.icmp_unsigned("<", group, _integer(4))
-    byte = b.shl(place, _integer(3))
-    x, y, z = (b.and_(b.lshr(reader.word(_integer(start)), byte), _integer(255)) for start in (4, 8, 12))
+    early = b.icmp_unsigned("==", b.lshr(group, _integer(2)), _integer(0))
+    byte = b.shl(b.and_(group, _integer(3)), _integer(3))
+    x, y, z = (reader.word(_integer(start)) for start in (4, 8, 12))
 
     def six_bits(low: Any, high: Any) -> Any:
-        late = b.or_(high, b.shl(b.lshr(low, _integer(6)), _integer(4)))
-        return _float(b, b.select(early, b.and_(low, _integer(63)), late), 0)
+        """float32 of the group's six bits, by those of four groups at once."""
+        late = b.or_(b.and_(high, _integer(0x0F0F0F0F)), b.and_(b.lshr(low, _integer(2)), _integer(0x30303030)))
+        four = b.select(early, b.and_(low, _integer(0x3F3F3F3F)), late)
+        return _float(b, b.and_(b.lshr(four, byte), _integer(255)), 0)
 
-    scale = b.fmul(reader.half(_integer(0)), six_bits(x, b.and_(z, _integer(15))))
+    scale = b.fmul(reader.half(_integer(0)), six_bits(x, z))
     minimum = b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
     at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), b.and_(first, _integer(31))), 16)
     shift = b.shl(b.and_(group, _integer(1)), _integer(2))

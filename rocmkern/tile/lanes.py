@@ -15,13 +15,25 @@ from rocmkern.tile.tensors import F16, F32, I16, I32, call, const
 
 
 class FoldingBuilder:
-    """An IR builder whose integer operations on constants give constants.
+    """An IR builder whose integer operations on constants give constants, as far as low bits are known.
 
-    LLVM would find out as well, but a reader wants to know which bytes it has read already.
+    LLVM would find out as well, but a reader wants to know which bytes it has read already, and where digits lie.
     """
 
     def __init__(self, b: ir.IRBuilder):
         self._b = b
+        # Sums of a multiple of 2 ** bits and a smaller number, by identity: the sum, the multiple, the number, bits.
+        self._sums: dict[int, tuple[ir.Value, ir.Value, int, int]] = {}
+        self._shifted: dict[tuple[int, int], ir.Value] = {}
+
+    def sum(self, multiple: ir.Value, low: int, bits: int) -> ir.Value:
+        """``multiple + low``: a multiple of ``2 ** bits`` and a smaller number."""
+        if isinstance(multiple, ir.Constant):
+            return const(multiple.type, multiple.constant + low)
+        value = self._b.add(multiple, const(multiple.type, low)) if low else multiple
+        if bits > 0:
+            self._sums[id(value)] = value, multiple, low, bits
+        return value
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._b, name)
@@ -31,10 +43,21 @@ class FoldingBuilder:
             return const(x.type, combine(x.constant, y.constant) & ((1 << x.type.width) - 1))
         return getattr(self._b, name)(x, y)
 
+    def _parts(self, x: ir.Value, y: ir.Value) -> tuple[ir.Value, int, int] | None:
+        """What is known of ``x`` beside a constant ``y``: see `sum`."""
+        known = self._sums.get(id(x)) if isinstance(y, ir.Constant) else None
+        return known and known[1:]
+
     def add(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        known = self._parts(x, y)
+        if known and 0 <= known[1] + y.constant < 1 << known[2]:
+            return self.sum(known[0], known[1] + y.constant, known[2])
         return self._fold("add", x, y, operator.add)
 
     def and_(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        known = self._parts(x, y)
+        if known and 0 <= y.constant < 1 << known[2]:
+            return const(y.type, known[1] & y.constant)
         return self._fold("and_", x, y, operator.and_)
 
     def or_(self, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -44,7 +67,14 @@ class FoldingBuilder:
         return self._fold("shl", x, y, operator.lshift)
 
     def lshr(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self._fold("lshr", x, y, operator.rshift)
+        known = self._parts(x, y)
+        if not known:
+            return self._fold("lshr", x, y, operator.rshift)
+        multiple, low, bits = known
+        key = id(multiple), y.constant
+        if key not in self._shifted:
+            self._shifted[key] = self._b.lshr(multiple, y)
+        return self.sum(self._shifted[key], low >> y.constant, max(bits - y.constant, 0))
 
     def mul(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self._fold("mul", x, y, operator.mul)
@@ -114,14 +144,20 @@ class LaneReader:
             raise TileError("nibbles: numbers that neither count up nor are those of E2M1")
         return self._small_floats(words, count, place), 2.0**14
 
-    def _integers(self, words: list[ir.Value], count: int, place: int, start: float) -> list[ir.Value]:
-        """``start`` plus four bits: they are set in the mantissa of 2 ** 23, where they count 2 ** bit too much."""
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float] | None:
+        if kind != "int8":
+            return None
+        words = [self.b.xor(word, const(I32, 0x80808080)) for word in self.words(offset, count)]
+        return self._integers(words, count, 0, -128.0, 8), 1.0
+
+    def _integers(self, words: list[ir.Value], count: int, place: int, start: float, width: int = 4) -> list[ir.Value]:
+        """``start`` plus bits of each byte: set in the mantissa of 2 ** 23, they count 2 ** bit too much."""
         b, numbers = self.b, []
         for i in range(count):
             word, bit = words[i // 4], 8 * (i % 4) + place
-            if bit > 19:  # the mantissa has 23 bits
+            if bit + width > 23:  # the mantissa has 23 bits
                 word, bit = b.lshr(word, const(I32, 16)), bit - 16
-            bits = b.bitcast(self.masked_onto(word, 15 << bit, 0x4B000000), F32)
+            bits = b.bitcast(self.masked_onto(word, ((1 << width) - 1) << bit, 0x4B000000), F32)
             less = const(F32, start - 2.0 ** (23 - bit))
             if bit:
                 numbers.append(call(b, "llvm.fma.f32", F32, [bits, const(F32, 2.0**-bit), less]))
@@ -136,21 +172,26 @@ class LaneReader:
     def _small_floats(self, words: list[ir.Value], count: int, place: int) -> list[ir.Value]:
         """Numbers of E2M1 codes, divided by 2 ** 14: the same digits in two float16 at once."""
         b, numbers = self.b, []
-        pairs = [self.pair_of_small_floats(word, 8 * odd + place) for word in words for odd in (0, 1)]
+        pairs = [pair for word in words for pair in self.pairs_of_small_floats(word, place)]
         for i in range(count):
             half = b.trunc(b.lshr(pairs[2 * (i // 4) + i % 2], const(I32, 16 * (i % 4 // 2))), I16)
             numbers.append(b.fpext(b.bitcast(half, F16), F32))
         return numbers
 
-    def pair_of_small_floats(self, word: ir.Value, bit: int) -> ir.Value:
-        """Two float16: the E2M1 codes at a bit of both halves of a word, divided by 2 ** 14."""
+    def pairs_of_small_floats(self, word: ir.Value, bit: int) -> list[ir.Value]:
+        """Two pairs of float16: the E2M1 codes at a bit, 0 or 4, of the bytes of a word, divided by 2 ** 14.
+
+        The codes of all four bytes become the upper bytes of float16 at once. Bytes 0 and 2, then bytes 1 and 3.
+        """
         b = self.b
+        digits = b.lshr(word, const(I32, 3)) if bit else b.shl(word, const(I32, 1))
+        signs = word if bit else b.shl(word, const(I32, 4))
+        upper = b.or_(b.and_(digits, const(I32, 0x0E0E0E0E)), b.and_(signs, const(I32, 0x80808080)))
+        return [self.even_bytes_up(upper), b.and_(upper, const(I32, 0xFF00FF00))]
 
-        def moved(left: int, mask: int) -> ir.Value:
-            moved = b.shl(word, const(I32, left)) if left > 0 else b.lshr(word, const(I32, -left))
-            return b.and_(moved, const(I32, mask))
-
-        return b.or_(moved(9 - bit, 0x0E000E00), moved(12 - bit, 0x80008000))
+    def even_bytes_up(self, word: ir.Value) -> ir.Value:
+        """Bytes 0 and 2 of a word, each moved up by one; the others are 0."""
+        return self.b.and_(self.b.shl(word, const(I32, 8)), const(I32, 0xFF00FF00))
 
     def lookup(self, numbers: tuple, lanes: list) -> None:
         """There is no such instruction."""

@@ -10,14 +10,16 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
-from rocmkern.kernels import matmul
+from rocmkern.kernels import matmul, row_product
 from rocmkern.kernels.flash_attention import Config, flash_attention
+from rocmkern.ops import _configs
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
 from rocmkern.targets.cuda import LoadedKernel, compile_kernel
 from rocmkern.tile import api, entry
+from rocmkern.tile.formats import FORMATS
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'rocmkern[cuda]'")
 
@@ -612,6 +614,45 @@ def test_every_asynchronous_copy_belongs_to_a_group_that_can_be_waited_for():
     copying = [body for body in re.findall(r"^\{$(.*?)^\}$", ptx, re.MULTILINE | re.DOTALL) if "cp.async.cg" in body]
     assert len(copying) == 3  # the kernel, and what copies each side's windows that end within 16 bytes
     assert all(body.rindex("cp.async.commit_group") > body.rindex("cp.async.cg") for body in copying)
+
+
+@needs_device
+@pytest.mark.parametrize("alignment", [1, 8, 16])
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
+    """One number of a row is 1 and the others are 0: the result is a column of the weights, rounded once."""
+    rng, kind = np.random.default_rng(3), FORMATS[name]
+    count = 4096 // kind.elements
+    blocks = rng.integers(0, 256, (19, count, kind.nbytes), dtype=np.uint8)
+    if name.startswith("mx"):
+        blocks[..., 0] = rng.integers(117, 130, (19, count))
+        # Rows of which some or all scales are so large that float16 needs another way.
+        blocks[5, ::3, 0] = blocks[11, :, 0] = 127 + 7
+        blocks[..., 1:] &= 0xFB if "8" in name else 0xFF  # neither NaN nor infinity
+    for place in {"q4_0": (0,), "q8_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}.get(name, ()):
+        halves = rng.standard_normal((19, count)).astype(np.float16)
+        blocks[..., place : place + 2] = halves[..., None].view(np.uint8)
+    expected = kind.decode(blocks).reshape(19, 4096).astype(DTYPES[dtype])
+    cfg = _configs.row_product_of(device_arch(), _configs.one_row(device_arch(), 1, 19, 4096), name, alignment, dtype)
+    # The last step is a part of one.
+    for columns in (3072 + 512, 4096):
+        w = np.ascontiguousarray(blocks.reshape(19, -1)[:, : columns // kind.elements * kind.nbytes])
+        for k in (*rng.integers(0, columns, 24), columns - 1):
+            x, out = np.zeros((1, 1, 1, columns), DTYPES[dtype]), np.full((1, 1, 1, 19), np.nan, DTYPES[dtype])
+            x[..., k] = 1
+            no_bias = np.zeros((0, 0), DTYPES[dtype])
+            run(row_product.row_product, cfg, (-(-19 // cfg.block_n), 1, 1), [x, w[None, None], no_bias, out, 0])
+            np.testing.assert_array_equal(out[0, 0, 0], expected[:, k])
+
+
+def test_rows_of_aligned_weights_go_through_local_memory():
+    sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ("float16", "uint8", "float16", "float16")
+    kernels = [
+        compile_kernel(row_product.row_product, _configs.row_product_of("sm_90", sizes, "q4_0", n, "float16"), dtypes)
+        for n in (1, 16)
+    ]
+    assert [kernel.local_bytes > 0 for kernel in kernels] == [False, True]
+    assert ["cp.async.cg" in kernel.ptx for kernel in kernels] == [False, True]
 
 
 ATTENTION_DTYPES = (

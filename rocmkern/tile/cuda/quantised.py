@@ -8,14 +8,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import LANES, VOID, asm
 from rocmkern.tile.cuda.memory import load_bytes, load_piece
 from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
-from rocmkern.tile.tensors import F32, I1, I32, I64, const
+from rocmkern.tile.tensors import I1, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:
@@ -33,30 +32,67 @@ class Reader(LaneReader):
     def masked_onto(self, word: ir.Value, mask: int, base: int) -> ir.Value:
         return masked_onto(self.b, word, mask, base)
 
+    def even_bytes_up(self, word: ir.Value) -> ir.Value:
+        code = "prmt.b32 $0, $1, 0, 0x2404;"
+        return asm(self.b, code, I32, "=r,r", [word])
 
-class PairReader(LaneReader):
-    """Nibbles as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
 
-    #: Formats of nothing but nibbles.
-    FORMATS = ("q4_0", "q4_k", "mxfp4")
+class CodeReader(Reader):
+    """Codes of nibbles and bytes as pairs of float16, exact: bytes 0 and 2 of a word, then its bytes 1 and 3.
+
+    A number is ``start + code * factor``. Integers are the last digits of a subnormal float16.
+    """
+
+    #: Formats of nothing else, and where numbers start.
+    STARTS = {"q4_0": -8.0, "q4_k": 0.0, "mxfp4": 0.0, "q8_0": -128.0, "mxfp8_e4m3": 0.0}  # noqa: RUF012
+    #: Factors of whole bytes.
+    FACTORS = {"int8": 2.0**24, "e4m3": 2.0**8}  # noqa: RUF012
+
+    @staticmethod
+    def factor(shift: ir.Value, numbers: tuple) -> float:
+        """By which the code of a nibble is multiplied, where the shift is known."""
+        if numbers[1] - numbers[0] != 1:
+            return 2.0**14
+        return 2.0 ** (24 - shift.constant) if isinstance(shift, ir.Constant) else 0.0
 
     def nibbles(
         self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
     ) -> tuple[list, float]:
-        b, words, place = self.b, self.words(offset, count, step), 0
+        b, words, factor = self.b, self.words(offset, count, step), self.factor(shift, numbers)
+        if factor == 2.0**14:
+            return [pair for word in words for pair in self.pairs_of_small_floats(word, shift.constant)], factor
+        mask = const(I32, 0x000F000F)
         if isinstance(shift, ir.Constant):
-            place = shift.constant
+            mask = const(I32, 0x000F000F << shift.constant)
         else:
-            words = [b.lshr(word, shift) for word in words]
-        if numbers[1] - numbers[0] != 1:
-            return [self.pair_of_small_floats(word, 8 * odd + place) for word in words for odd in (0, 1)], 2.0**14
-        pairs = []
-        for word in words:
-            for shifted in (word, b.lshr(word, const(I32, 8))):
-                # Four bits in the mantissa of 1024.
-                pair = masked_onto(b, shifted, 0x000F000F << place, 0x64006400)
-                pairs.append(fma_pairs(b, pair, 2.0**-place, numbers[0] - 1024 * 2.0**-place))
-        return pairs, 1.0
+            mask = b.select(b.icmp_signed("==", shift, const(I32, 0)), mask, const(I32, 0x00F000F0))
+        return [b.and_(x, mask) for word in words for x in (word, b.lshr(word, const(I32, 8)))], factor
+
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
+        b, words = self.b, self.words(offset, count)
+        if kind == "int8":
+            shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
+            return [masked_and_flipped(b, x, 0x00FF00FF, 0x00800080) for x in shifted], self.FACTORS[kind]
+        # Seven bits are one place lower in a float16, with a smaller bias. All of them set are a NaN, which a carry
+        # into its largest exponent makes of them.
+        upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
+        lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
+        carry = [b.and_(b.add(x, const(I32, 0x00800080)), const(I32, 0x40004000)) for x in lower]
+        signs = [b.and_(x, const(I32, 0x80008000)) for x in upper]
+        parts = zip(lower, carry, signs, strict=True)
+        return [b.or_(b.or_(x, y), sign) for x, y, sign in parts], self.FACTORS[kind]
+
+
+class ScaleReader(CodeReader):
+    """As `CodeReader`, for what a run has besides numbers: no number is read."""
+
+    def nibbles(
+        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
+    ) -> tuple[list, float]:
+        return [], self.factor(shift, numbers)
+
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
+        return [], self.FACTORS[kind]
 
 
 def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Value:
@@ -64,36 +100,9 @@ def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Val
     return asm(b, "lop3.b32 $0, $1, $2, $3, 0xEA;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, base)])
 
 
-def constant_pair(x: float) -> ir.Constant:
-    """The same float16 twice."""
-    bits = int(np.float16(x).view(np.uint16))
-    return const(I32, bits << 16 | bits)
-
-
-def fma_pairs(b: ir.IRBuilder, x: ir.Value, y: Any, z: Any) -> ir.Value:
-    """``x * y + z`` of two float16 at once; y and z are words of two, or numbers."""
-    y, z = (constant_pair(v) if isinstance(v, float) else v for v in (y, z))
-    return asm(b, "fma.rn.f16x2 $0, $1, $2, $3;", I32, "=r,r,r,r", [x, y, z])
-
-
-def multiply_pairs(b: ir.IRBuilder, x: ir.Value, y: Any) -> ir.Value:
-    """``x * y`` of two float16 at once; y is a word of two, or a number."""
-    y = constant_pair(y) if isinstance(y, float) else y
-    return asm(b, "mul.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, y])
-
-
-def elements_as_pairs(b: ir.IRBuilder, run: Run) -> list[ir.Value]:
-    """The elements of a run that a `PairReader` has read, rounded to float16."""
-
-    def twice(x: ir.Value) -> ir.Value:
-        return asm(b, "cvt.rn.f16x2.f32 $0, $1, $1;", I32, "=r,f", [x])
-
-    scale = twice(run.scale)
-    pairs = run.numbers if run.factor == 1 else [multiply_pairs(b, x, run.factor) for x in run.numbers]
-    if run.minimum is None:
-        return [multiply_pairs(b, x, scale) for x in pairs]
-    less = twice(b.fmul(run.minimum, const(F32, -1.0)))
-    return [fma_pairs(b, x, scale, less) for x in pairs]
+def masked_and_flipped(b: ir.IRBuilder, word: ir.Value, mask: int, bits: int) -> ir.Value:
+    """``word & mask ^ bits`` in one instruction."""
+    return asm(b, "lop3.b32 $0, $1, $2, $3, 0x6A;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, bits)])
 
 
 #: ``load(address, needed, nbytes, count)``: 1, 2, 4 or 16 bytes as i32 words. What is not needed may be anything. With
@@ -113,6 +122,12 @@ def load_from(b: ir.IRBuilder, exists: ir.Value, into: list, cautious: bool = Fa
         return into[-1]
 
     return load
+
+
+def load_again(words: list[ir.Value]) -> Load:
+    """A `Load` that gives words which have been loaded, in their order."""
+    found = iter(words)
+    return lambda address, needed, nbytes, count: [next(found) for _ in range(0, nbytes, 4)]
 
 
 def ends_within_word(
@@ -139,23 +154,34 @@ def runs_of_unit(
     load: Load,
     alignment: int = 1,
     reader_class: type[LaneReader] = Reader,
+    beside: tuple[int, int] | None = None,
 ) -> list[Run]:
-    """Elements ``column`` (i64) to ``column + count`` of a row of blocks at an address, `RUN` at a time.
+    """Elements of a row of blocks at an address, `RUN` at a time: ``count`` of one block.
 
-    ``count`` divides ``column``, and they belong to one block. The row starts at a multiple of ``alignment`` bytes.
-    ``load`` is asked for bytes, for aligned pieces of 2 and 16 bytes and for aligned words, in which bytes of other
-    blocks may lie; it is told of those that may reach beyond the last block.
+    They start ``beside[0]`` elements behind ``column``, which is a multiple of ``beside[1]``, a power of two, as
+    ``count`` and the first of these numbers are its divisors; None is 0 and ``count``. Address and column are i64, or
+    i32 in local memory. The row starts at a multiple of ``alignment`` bytes. ``load`` is asked for bytes, for aligned
+    pieces of 2 and 16 bytes and for aligned words, in which bytes of other blocks may lie; it is told of those that may
+    reach beyond the last block.
     """
-    kind, fold = FORMATS[name], FoldingBuilder(b)
-    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    kind, fold, wide = FORMATS[name], FoldingBuilder(b), column.type
+    offset, multiple_of = beside or (0, count)
+    block = b.mul(b.udiv(column, const(wide, kind.elements)), const(wide, kind.nbytes))
+    block = b.add(block, const(wide, offset // kind.elements * kind.nbytes))
     start, alignment = b.add(row, block), math.gcd(alignment, kind.nbytes)
     pieces: dict[int, list[ir.Value]] = {}
 
     def piece(number: int) -> list[ir.Value]:
         """16 bytes of a block whose pieces are aligned."""
         if number not in pieces:
-            pieces[number] = load(b.add(start, const(I64, 16 * number)), const(I1, 1), 16, None)
+            pieces[number] = load(b.add(start, const(wide, 16 * number)), const(I1, 1), 16, None)
         return pieces[number]
+
+    def as_wide(x: ir.Value) -> ir.Value:
+        return x if wide == I32 else b.zext(x, I64)
+
+    def narrow(x: ir.Value) -> ir.Value:
+        return x if wide == I32 else b.trunc(x, I32)
 
     def words(offset: ir.Value, nbytes: int, step: int) -> list[ir.Value]:
         count = (nbytes + 3) // 4
@@ -164,19 +190,19 @@ def runs_of_unit(
             first, shift = offset.constant // 4, 8 * (offset.constant % 4)
             found = [piece(i // 4)[i % 4] for i in range(first, first + count)]
             return [b.lshr(found[0], const(I32, shift))] if shift else found
-        address = b.add(start, b.zext(offset, I64))
+        address = b.add(start, as_wide(offset))
         if nbytes in (1, 2, 16) and multiple % nbytes == 0:
             return load(address, const(I1, 1), nbytes, None)
         if nbytes == 2:
-            low, high = (load(b.add(address, const(I64, i)), const(I1, 1), 1, None)[0] for i in (0, 1))
+            low, high = (load(b.add(address, const(wide, i)), const(I1, 1), 1, None)[0] for i in (0, 1))
             return [b.or_(low, b.shl(high, const(I32, 8)))]
-        low = b.and_(b.trunc(address, I32), const(I32, 3))
-        base, end = b.and_(address, const(I64, ~3)), b.add(low, const(I32, nbytes))
+        low = b.and_(narrow(address), const(I32, 3))
+        base, end = b.and_(address, const(wide, ~3)), b.add(low, const(I32, nbytes))
         # Words that bytes may begin in: the address is a multiple of what is known.
         raw, most = [], (max(4 - multiple, 0) + nbytes + 3) // 4
         inside = isinstance(offset, ir.Constant) and offset.constant + nbytes + 3 <= kind.nbytes
         for i in range(most):
-            at = b.add(base, const(I64, 4 * i))
+            at = b.add(base, const(wide, 4 * i))
             needed = const(I1, 1) if 4 * i < nbytes else b.icmp_unsigned(">", end, const(I32, 4 * i))
             if i == most - 1 and multiple == 2 and nbytes % 4 == 0:
                 raw += load(at, needed, 2, None)
@@ -190,7 +216,10 @@ def runs_of_unit(
         return [asm(b, code, I32, "=r,r,r,r", [raw[i], raw[min(i + 1, len(raw) - 1)], shift]) for i in range(count)]
 
     reader, step = reader_class(fold, words), min(count, RUN)
-    first = const(I32, 0) if count == kind.elements else b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    first = const(I32, offset % kind.elements)
+    if multiple_of < kind.elements:
+        multiple = b.and_(narrow(column), const(I32, kind.elements - 1))
+        first = fold.sum(multiple, offset, multiple_of.bit_length() - 1)
     return [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
 
 

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba.cuda.core.errors import TypingError
 
 from rocmkern.tile.angles import cos_sin, is_still, rotated, turned
+from rocmkern.tile.cuda import packed_rows, quads
 from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
     ACTIVATIONS,
@@ -46,7 +47,6 @@ from rocmkern.tile.cuda.layouts import (
     storage,
     warps_of_rows,
 )
-from rocmkern.tile.cuda.matrix import multiply_lanes
 from rocmkern.tile.cuda.memory import (
     float32_to_pairs,
     join_pairs,
@@ -58,17 +58,16 @@ from rocmkern.tile.cuda.memory import (
     store_piece,
 )
 from rocmkern.tile.cuda.quantised import (
-    PairReader,
-    Reader,
+    Load,
     decode_unit,
-    elements_as_pairs,
     ends_within_word,
+    load_again,
     load_from,
     reaches_beyond,
     runs_of_unit,
 )
 from rocmkern.tile.cuda.rows import RowLowering
-from rocmkern.tile.formats import FORMATS, RUN
+from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES, line_lanes
 
@@ -385,48 +384,51 @@ class TileLowering(RowLowering):
         """
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
         addresses, (count, extent), strides = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
-        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
         kind, wide, valid = FORMATS[x_ty.format], Lines.wide(ty), unpack(b, valid)
         unit = min(wide, kind.group)
-        in_pairs = x_ty.dtype == "float16" and x_ty.format in PairReader.FORMATS and unit == 2 * RUN
-        reader = PairReader if in_pairs else Reader
-        # Of each row: (first element in the lane's part of the tile's row, column of the source).
+        # Parts of each row: first element in the lane's part of it, and its column: behind ``col0`` and the lane's
+        # first one a multiple of a power of two and a smaller number.
+        power = wide & -wide
         starts = [
-            (number * wide + e, b.add(first, const(I64, c + e)))
+            (number * wide + e, c + e - e % power, e % power)
             for number, c in enumerate(range(0, columns_of(ty), Lines.width(ty)))
             for e in range(0, wide, unit)
         ]
-        inside = [b.icmp_signed("<", column, extent) for _, column in starts]
+        col0, column = self.scalar(context, b, col0_ty, col0, "i64"), column_of_lane(b, ty)
+        staged = packed_rows.are_staged(x_ty, ty)
+        alignment = packed_rows.piece_bytes(x_ty, ty) if staged else x_ty.alignment
+        if staged:
+            memory = self.local_memory(context, b, "load_rowdot", ty, packed_rows.local_bytes(x_ty, ty))
+            addresses = packed_rows.bring(b, x_ty, ty, memory, addresses, valid, col0, extent)
+            if quads.are_quads(x_ty, ty):
+                return quads.rowdots(b, x_ty, ty, addresses, rows)
+        else:
+            column = b.add(col0, b.zext(column, I64))
+        columns = [(b.add(column, const(column.type, c)), (rest, power)) for _, c, rest in starts]
+
+        def runs_by(load: Load, address: ir.Value, column: ir.Value, beside: tuple) -> list[Run]:
+            return runs_of_unit(b, x_ty.format, address, column, unit, load, alignment, beside=beside)
 
         def loaded(cautious: bool) -> list[ir.Value]:
             raw: list[list[ir.Value]] = []
+            inside = [b.icmp_signed("<", b.add(c, const(I64, beside[0])), extent) for c, beside in columns]
             for address, exists in zip(addresses, valid, strict=True):
-                for (_, column), there in zip(starts, inside, strict=True):
-                    load = load_from(b, b.and_(exists, there), raw, cautious)
-                    runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, reader)
+                for place, there in zip(columns, inside, strict=True):
+                    runs_by(load_from(b, b.and_(exists, there), raw, cautious), address, *place)
             return list(itertools.chain(*raw))
 
-        if reaches_beyond(x_ty.format, unit, x_ty.alignment):
-            data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
-            ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
-            words = iter(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)))
+        if staged:
+            load = packed_rows.local_load(b)
         else:
-            words = iter(loaded(False))
-
-        def again(_: ir.Value, needed: ir.Value, nbytes: int, *count: Any) -> list[ir.Value]:
-            return [next(words) for _ in range(0, nbytes, 4)]
-
-        runs = [
-            [runs_of_unit(b, x_ty.format, address, column, unit, again, x_ty.alignment, reader) for _, column in starts]
-            for address in addresses
-        ]
+            ragged = const(I1, 0)
+            if reaches_beyond(x_ty.format, unit, alignment):
+                data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
+                ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
+            load = load_again(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)))
+        runs = [[runs_by(load, address, *place) for place in columns] for address in addresses]
         # The same list for rows that share their part of the tile.
-        parts = {id(row): [row[place : place + unit] for place, _ in starts] for row in rows}
-        values = [parts[id(row)] for row in rows]
-        if in_pairs:
-            pairs = [[[x for run in unit for x in elements_as_pairs(b, run)] for unit in row] for row in runs]
-            return multiply_lanes(b, pairs, values)
-        return [self.dot_of_runs(b, *pair) for pair in zip(runs, values, strict=True)]
+        parts = {id(row): [row[place : place + unit] for place, *_ in starts] for row in rows}
+        return [self.dot_of_runs(b, units, parts[id(row)]) for units, row in zip(runs, rows, strict=True)]
 
     @staticmethod
     def dot_of_runs(b: ir.IRBuilder, units: list, values: list) -> ir.Value:

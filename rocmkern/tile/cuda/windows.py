@@ -10,7 +10,7 @@ from llvmlite import ir
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier, meet_in_warp
 from rocmkern.tile.cuda.layouts import is_packed, is_shared
-from rocmkern.tile.tensors import F32, I32, const
+from rocmkern.tile.tensors import F32, I8, I16, I32, const
 from rocmkern.tile.types import DTYPES
 
 #: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
@@ -102,6 +102,15 @@ def load_shared(b: ir.IRBuilder, address: ir.Value, offset: int, count: int = 1,
     results = ", ".join(f"${i}" for i in range(count))
     code = f"ld.shared.v{count}.b32 {{{results}}}, [${count}+{offset}];"
     return asm_many(b, code, [ty] * count, ",".join([f"={letter}"] * count) + ",r", [address], effect=True)
+
+
+def read_shared(b: ir.IRBuilder, address: ir.Value, nbytes: int) -> list[ir.Value]:
+    """1, 2, 4 or 16 bytes, aligned to their number, as i32 words, which the compiler may read once for several uses."""
+    kind = {1: I8, 2: I16, 4: I32, 16: ir.VectorType(I32, 4)}[nbytes]
+    value = b.load(b.inttoptr(address, ir.PointerType(kind, addrspace=3)), align=nbytes)
+    if nbytes == 16:
+        return [b.extract_element(value, const(I32, i)) for i in range(4)]
+    return [value if nbytes == 4 else b.zext(value, I32)]
 
 
 def ldmatrix(b: ir.IRBuilder, address: ir.Value, offset: int, transposed: bool) -> list[ir.Value]:
