@@ -126,11 +126,7 @@ def flash_attention(
     block_n = cfg.block_n
 
     # Which sequence, which heads.
-    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0), 0
-    if splits > 1:
-        row_block, split = 0, T.block_id(cfg, 0)
-        if split >= splits:
-            row_block, split = T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
+    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
@@ -167,11 +163,9 @@ def flash_attention(
     all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    end = max(0, any_end)
-    if splits > 1:
-        share = (tiles + splits - 1) // splits * block_n
-        begin += split * share
-        end = max(0, min(any_end, begin + share))
+    share = (tiles + splits - 1) // splits * block_n
+    begin += split * share
+    end = max(0, min(any_end, begin + share))
 
     # The first keys and values are on their way before anything else is looked at.
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
