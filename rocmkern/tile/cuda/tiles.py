@@ -29,6 +29,7 @@ from rocmkern.tile.cuda.emit import (
     outlined,
     over_lanes,
     pack,
+    split_at,
     stack,
     thread,
     transpose_quad,
@@ -416,25 +417,32 @@ class TileLowering(RowLowering):
         def runs_by(load: Load, reader: type, address: ir.Value, column: ir.Value, beside: tuple) -> list[Run]:
             return runs_of_unit(b, x_ty.format, address, column, unit, load, alignment, reader, beside)
 
-        def loaded(cautious: bool) -> list[ir.Value]:
-            raw: list[list[ir.Value]] = []
-            inside = [b.icmp_signed("<", b.add(c, const(I64, beside[0])), extent) for c, beside in columns]
-            for address, exists in zip(addresses, valid, strict=True):
-                for place, there in zip(columns, inside, strict=True):
-                    runs_by(load_from(b, b.and_(exists, there), raw, cautious), Reader, address, *place)
-            return list(itertools.chain(*raw))
+        places = [(address, *place) for address in addresses for place in columns]
+        lengths: list[int] = []
 
-        words: list[ir.Value] = []
+        def loaded(cautious: bool) -> list[ir.Value]:
+            inside = [b.icmp_signed("<", b.add(c, const(I64, beside[0])), extent) for c, beside in columns]
+            words: list[ir.Value] = []
+            lengths.clear()
+            for place, there in zip(places, itertools.product(valid, inside), strict=True):
+                raw: list[list[ir.Value]] = []
+                runs_by(load_from(b, b.and_(*there), raw, cautious), Reader, *place)
+                lengths.append(sum(map(len, raw)))
+                words += itertools.chain(*raw)
+            return words
+
+        parts_of_units: list[list[ir.Value]] = []
         if not staged:
             ragged = const(I1, 0)
             if reaches_beyond(x_ty.format, unit, alignment):
                 data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
                 ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
-            words = if_else(b, ragged, lambda: loaded(True), lambda: loaded(False))
+            parts_of_units = split_at(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)), lengths)
 
         def runs(reader: type) -> list[list[list[Run]]]:
-            load = packed_rows.local_load(b) if staged else load_again(words)
-            return [[runs_by(load, reader, address, *place) for place in columns] for address in addresses]
+            loads = map(load_again, parts_of_units) if parts_of_units else itertools.repeat(packed_rows.local_load(b))
+            units = [runs_by(load, reader, *place) for load, place in zip(loads, places, strict=False)]
+            return split_at(units, [len(columns)] * len(addresses))
 
         # The same list for rows that share their part of the tile.
         parts = {id(row): [row[place : place + unit] for place, *_ in starts] for row in rows}
