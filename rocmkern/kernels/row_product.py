@@ -1,17 +1,16 @@
 """Product of one row with a matrix that is stored by rows: ``out = activation(x @ w^T + bias)``.
 
-Every number of w is used once, so this is a matter of how fast w streams through: there is no barrier, and a wave reads
-whole rows of w.
+Every number of w is used once, so this is a matter of how fast w streams through: there is no local memory and no
+barrier, and a wave reads whole rows of w.
 
 Shapes (x, bias, out: any strides)::
 
     x [A, B, 1, K]   w [A, B, N, K]   bias [1, N] or [0, 0]   out [A, B, 1, N]
 
-With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums. A
-target may bring its bytes in through local memory, each wave for itself.
+With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
 
 Mapping. The tile rows of a block are ``block_n`` rows of w, along lanes; it walks along K, ``block_k`` at a time. Grid:
-(row block of w, B, A).
+(row block of w, B, A). No local memory.
 """
 
 from dataclasses import dataclass
@@ -32,18 +31,12 @@ class Config(T.Config):
         Quantised format of w; ``""`` is none.
     alignment : int
         Rows of a quantised w start at multiples of so many bytes.
-    ahead : int
-        Steps of a quantised w that a target may have on their way: see `tile.quantized`.
-    together : int
-        Rows that the lanes of the block have at once, each along its own lanes; all see the same part of x.
     """
 
     block_n: int = 16
     block_k: int = 64
     format: str = ""
     alignment: int = 1
-    ahead: int = 0
-    together: int = 1
 
 
 @T.kernel
@@ -59,12 +52,12 @@ def row_product(
     b = T.block_id(cfg, 1)
     row = T.row_index(cfg, cfg.block_n) + T.block_id(cfg, 0) * cfg.block_n
     valid = row < w.shape[2]
-    weights = T.quantized(w[a, b], cfg.format, x, cfg.alignment, cfg.ahead)
+    weights = T.quantized(w[a, b], cfg.format, x, cfg.alignment)
 
-    each = T.row_index(cfg, cfg.together) >= 0
+    every_wave = T.row_index(cfg, cfg.waves) >= 0
     total = T.full_rows(cfg, cfg.block_n, 0.0)
     for k0 in range(0, x.shape[3], cfg.block_k):
-        numbers = T.load_tile(cfg, x[a, b], (0,), k0, cfg.block_k, each)
+        numbers = T.load_tile(cfg, x[a, b], (0,), k0, cfg.block_k, every_wave)
         total = total + T.load_rowdot(weights, (row,), k0, numbers, valid)
 
     if bias.shape[0] > 0:

@@ -324,10 +324,8 @@ class Quantized:
 
     ndim = 2
 
-    def __init__(self, blocks: np.ndarray, format: str, like: np.ndarray, ahead: int = 0):
-        self.blocks, self.format, self.ahead = blocks, format_named(format), ahead
-        #: Column from which a walk goes on.
-        self.next = 0
+    def __init__(self, blocks: np.ndarray, format: str, like: np.ndarray):
+        self.blocks, self.format = blocks, format_named(format)
         if blocks.dtype != np.uint8 or blocks.ndim != 2:
             raise TileError(f"quantized: blocks must be uint8 with 2 axes, got {blocks.dtype} with {blocks.ndim}")
         self.dtype = like.dtype
@@ -346,7 +344,7 @@ class Quantized:
         return values[:, columns.start - offset : columns.stop - offset]
 
 
-def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1, ahead: int = 0) -> Any:
+def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1) -> Any:
     """Read a tensor of bytes as rows of elements.
 
     Parameters
@@ -362,10 +360,6 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1, 
     alignment : int
         Rows start at addresses that are multiples of so many bytes, which a target may rely on: 1, 2, 4, 8 or 16, known
         when the kernel is compiled.
-    ahead : int
-        How many parts of rows a target may have on their way while `load_rowdot` multiplies one: 0, 1 or 3, known when
-        the kernel is compiled. If it is not 0, calls of `load_rowdot` begin at column 0 and go on by the width of their
-        tile, always with the same rows.
 
     Returns
     -------
@@ -375,9 +369,7 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1, 
     """
     if alignment not in (1, 2, 4, 8, 16):
         raise TileError(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {alignment}")
-    if ahead not in (0, 1, 3):
-        raise TileError(f"quantized: ahead must be 0, 1 or 3, got {ahead}")
-    return Quantized(x, format, like, ahead) if format else x
+    return Quantized(x, format, like) if format else x
 
 
 def _check_columns(by: str, x: Any, col0: int, width: int) -> None:
@@ -631,10 +623,6 @@ def load_rowdot(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nd
     if m % rows:
         raise TileError(f"load_rowdot: {_show(tile)} does not divide {_show(valid)}")
     _check_columns("load_rowdot", x, col0, columns)
-    if isinstance(x, Quantized) and x.ahead:
-        if col0 not in (0, x.next):
-            raise TileError(f"load_rowdot: {_show(x)} is read from column 0 or {x.next} on, got {col0}")
-        x.next = col0 + columns
     return rowdot(Tile(_gather(x, index, col0, columns, valid)), Tile(np.tile(tile.data, (m // rows, 1))))
 
 

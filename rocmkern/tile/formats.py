@@ -71,10 +71,11 @@ class BlockReader(Protocol):
         and `lookup`.
         """
 
-    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float] | None:
+    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float, Any] | None:
         """Float32 of ``count`` bytes that are an ``"int8"`` or a small float, divided by a power of two; that power.
 
-        None where the target has nothing better than `fields`.
+        And, as an i1, whether one of them is a NaN, where that does not show; else None. None instead of all that where
+        the target has nothing better than `fields`.
         """
 
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
@@ -310,7 +311,9 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
             return Run(elements, scale, None, factor)
         found = reader.whole_bytes(name, _add(b, first, 1), count) if width == 8 else None
         if found:
-            return Run(found[0], scale, None, found[1])
+            elements, factor, is_nan = found
+            nan = scale.type(float("nan"))
+            return Run(elements, scale if is_nan is None else b.select(is_nan, nan, scale), None, factor)
         elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
         return Run(_looked_up(b, reader, numbers, elements, decode) if width == 4 else _each(elements, decode), scale)
 

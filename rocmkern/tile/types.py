@@ -92,14 +92,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     class Quantized(types.Type):
         """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``.
 
-        Rows start at multiples of ``alignment`` bytes; so many parts of them may be on their way ``ahead`` of use.
+        Rows start at multiples of ``alignment`` bytes.
         """
 
         ndim = 2
 
-        def __init__(self, format: str, dtype: str, alignment: int, ahead: int):
-            self.format, self.dtype, self.alignment, self.ahead = format, dtype, alignment, ahead
-            super().__init__(name=f"{prefix}.Quantized({format},{dtype},{alignment},{ahead})")
+        def __init__(self, format: str, dtype: str, alignment: int):
+            self.format, self.dtype, self.alignment = format, dtype, alignment
+            super().__init__(name=f"{prefix}.Quantized({format},{dtype},{alignment})")
 
     class Rows(types.Type):
         """One ``f32``, ``i32`` or ``i1`` per tile row."""
@@ -231,7 +231,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         return x
 
     @rule(api.quantized)
-    def _(x, format, like, alignment=None, ahead=None):
+    def _(x, format, like, alignment=None):
         name = getattr(format, "literal_value", None)
         if name == "":
             return want(Tensor, x, "quantized: the tensor")
@@ -244,10 +244,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         bytes_of_start = 1 if alignment is None else literal(alignment, "quantized: alignment")
         if bytes_of_start not in (1, 2, 4, 8, 16):
             fail(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {bytes_of_start}")
-        parts = 0 if ahead is None else literal(ahead, "quantized: ahead")
-        if parts not in (0, 1, 3):
-            fail(f"quantized: ahead must be 0, 1 or 3, got {parts}")
-        return Quantized(name, like.dtype, bytes_of_start, parts)
+        return Quantized(name, like.dtype, bytes_of_start)
 
     @rule(api.transposed)
     def _(x, swap):

@@ -46,26 +46,6 @@ def unaligned(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
 
 
 @T.kernel
-def two_ahead(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
-    row = T.row_index(cfg, cfg.m)
-    valid = row < source.shape[0]
-    t = T.load_tile(cfg, x, (0,), 0, cfg.k, valid)
-    T.store_rows(out, (row,), T.load_rowdot(T.quantized(source, cfg.format, x, 16, 2), (row,), 0, t, valid), valid)
-
-
-@T.kernel
-def walk(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
-    row = T.row_index(cfg, cfg.m)
-    valid = row < source.shape[0]
-    weights = T.quantized(source, cfg.format, x, 16, 3)
-    total = T.full_rows(cfg, cfg.m, 0.0)
-    for k0 in range(0, x.shape[1], cfg.k):
-        t = T.load_tile(cfg, x, (row,), k0, cfg.k, valid)
-        total = total + T.load_rowdot(weights, (row,), k0, t, valid)
-    T.store_rows(out, (row,), total, valid)
-
-
-@T.kernel
 def too_many(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
     row = T.row_index(cfg, cfg.m)
     valid = row < source.shape[0]

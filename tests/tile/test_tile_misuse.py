@@ -6,7 +6,6 @@ import inspect
 
 import numpy as np
 import pytest
-from test_tile_quantised import blocks_of
 from tile_kernels import Config
 
 from rocmkern import TileError
@@ -406,18 +405,3 @@ def test_more_windows_on_their_way_than_the_depth_are_refused():
     st = T.fetch(T.fetch(st, 0), 8)
     with pytest.raises(TileError, match="fetch: 2 windows are already on their way; acquire the first of them"):
         T.fetch(st, 16)
-
-
-def test_parts_on_their_way_are_read_in_order():
-    blocks, _ = blocks_of("q4_0", rows=2)
-    source, rows = api.quantized(blocks, "q4_0", np.zeros(1, np.float16), 16, 1), np.arange(2)
-
-    def read(col0):
-        tile = api.Tile(np.ones((2, 16), np.float32))
-        api.load_rowdot(source, (rows,), col0, tile, np.ones(2, bool))
-
-    read(0)
-    read(16)
-    with pytest.raises(TileError, match="is read from column 0 or 32 on, got 16"):
-        read(16)
-    read(0)

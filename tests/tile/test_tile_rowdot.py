@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from rowdot_kernels import Config, rowdots, too_many, two_ahead, unaligned, walk
+from rowdot_kernels import Config, rowdots, too_many, unaligned
 from test_tile_quantised import blocks_of
 
 from rocmkern.runtime.errors import TileError
@@ -69,20 +69,3 @@ def test_an_alignment_that_is_none_is_refused(launch, arch, m):
     x, _ = arrays(m, numbers.shape[1], m)
     with pytest.raises(TileError, match="alignment must be 1, 2, 4, 8 or 16, got 3"):
         launch(unaligned, Config(arch=arch, m=m, format="q4_0"), (1, 1, 1), x, blocks, np.zeros(m - 1, np.float32))
-
-
-@pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_k"])
-def test_parts_may_be_on_their_way_while_one_is_multiplied(launch, arch, m, name):
-    blocks, numbers = blocks_of(name, rows=m - 1)
-    x, _ = arrays(m, numbers.shape[1], m)
-    out = np.full(m - 1, np.nan, np.float32)
-    launch(walk, Config(arch=arch, m=m, format=name), (1, 1, 1), x, blocks, out)
-    exact = (x[: m - 1].astype(np.float64) * numbers).sum(axis=1)
-    np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
-
-
-def test_another_number_of_parts_is_refused(launch, arch, m):
-    blocks, numbers = blocks_of("q4_0", rows=m - 1)
-    x, _ = arrays(m, numbers.shape[1], m)
-    with pytest.raises(TileError, match="ahead must be 0, 1 or 3, got 2"):
-        launch(two_ahead, Config(arch=arch, m=m, format="q4_0"), (1, 1, 1), x, blocks, np.zeros(m - 1, np.float32))

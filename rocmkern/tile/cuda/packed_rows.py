@@ -47,14 +47,9 @@ def are_staged(source: Any, ty: Any) -> bool:
     return is_line(ty) and line_lanes(ty.hw) <= LANES and source.alignment >= SMALL and whole
 
 
-def window_bytes(source: Any, ty: Any) -> int:
-    """Local memory of a part of all rows of a block."""
-    return slots_of(ty) * Lines.teams(ty) * pitch(source, ty)
-
-
 def local_bytes(source: Any, ty: Any) -> int:
     """Local memory that `bring` takes, with room for a word that a lane reads and does not need behind the last row."""
-    return (1 + source.ahead) * window_bytes(source, ty) + SMALL
+    return slots_of(ty) * Lines.teams(ty) * pitch(source, ty) + SMALL
 
 
 def bring(
@@ -69,10 +64,9 @@ def bring(
 ) -> list[ir.Value]:
     """Where the bytes of a lane's rows, from column ``col0`` (i64) on, lie in local memory (i32): they have arrived.
 
-    ``rows`` are their addresses, ``extent`` (i64) their number of columns. What does not exist is zeros. Parts that
-    follow may be on their way; a part has the same window as those that are a number of windows before or behind it.
+    ``rows`` are their addresses, ``extent`` (i64) their number of columns. What does not exist is zeros.
     """
-    kind, size, lanes, ahead = FORMATS[source.format], row_bytes(source, ty), line_lanes(ty.hw), source.ahead
+    kind, size, lanes = FORMATS[source.format], row_bytes(source, ty), line_lanes(ty.hw)
     piece = piece_bytes(source, ty)
     offset = b.mul(b.and_(thread(b), const(I32, lanes - 1)), const(I32, piece))
     own = b.add(memory, b.mul(b.udiv(thread(b), const(I32, lanes)), const(I32, pitch(source, ty))))
@@ -81,42 +75,21 @@ def bring(
     rows = [b.add(row, b.zext(offset, I64)) for row in rows]
     missing = functools.reduce(b.or_, [b.not_(exists) for exists in valid])
 
-    def window(part: ir.Value) -> ir.Value:
-        number = b.and_(b.trunc(part, I32), const(I32, ahead))
-        return b.add(own, b.mul(number, const(I32, window_bytes(source, ty))))
-
-    def fetch(part: ir.Value) -> None:
-        start = b.mul(part, const(I64, size))
-        into, left = b.add(window(part), offset), b.sub(nbytes, start)
-        here, some = [b.add(row, start) for row in rows], b.icmp_signed("<", left, const(I64, size))
-
-        def copies() -> None:
-            with b.if_else(any_in_warp(b, b.or_(missing, some))) as (yes, no):
-                with yes:
-                    bytes_left = b.trunc(b.select(some, left, const(I64, size)), I32)
-                    there = [b.select(exists, bytes_left, const(I32, 0)) for exists in valid]
-                    copy_pieces(b, (size, lanes, piece), into, apart, here, offset, there)
-                with no:
-                    copy_pieces(b, (size, lanes, piece), into, apart, here, offset)
-
-        if ahead:
-            with b.if_then(b.icmp_signed(">", left, const(I64, 0))):
-                copies()
-        else:
-            copies()
-        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
-
-    part = b.udiv(col0, const(I64, columns_of(ty)))
+    start = b.mul(b.udiv(col0, const(I64, columns_of(ty))), const(I64, size))
+    into, left = b.add(own, offset), b.sub(nbytes, start)
+    here, some = [b.add(row, start) for row in rows], b.icmp_signed("<", left, const(I64, size))
     # What this warp has read of the part before may be overwritten.
     meet_in_warp(b)
-    if ahead:
-        with b.if_then(b.icmp_signed("==", part, const(I64, 0))):
-            for i in range(ahead):
-                fetch(const(I64, i))
-    fetch(b.add(part, const(I64, ahead)))
-    asm(b, f"cp.async.wait_group {ahead};", VOID, "~{memory}", [], effect=True)
+    with b.if_else(any_in_warp(b, b.or_(missing, some))) as (yes, no):
+        with yes:
+            left = b.trunc(b.select(some, left, const(I64, size)), I32)
+            there = [b.select(exists, left, const(I32, 0)) for exists in valid]
+            copy_pieces(b, (size, lanes, piece), into, apart, here, offset, there)
+        with no:
+            copy_pieces(b, (size, lanes, piece), into, apart, here, offset)
+    asm(b, "cp.async.wait_all;", VOID, "~{memory}", [], effect=True)
     meet_in_warp(b)
-    return [b.add(window(part), const(I32, apart * slot)) for slot in range(len(rows))]
+    return [b.add(own, const(I32, apart * slot)) for slot in range(len(rows))]
 
 
 def local_load(b: ir.IRBuilder) -> Load:

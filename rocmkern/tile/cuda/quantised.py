@@ -8,13 +8,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import LANES, VOID, asm
 from rocmkern.tile.cuda.memory import load_bytes, load_piece
 from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
-from rocmkern.tile.tensors import I1, I32, I64, const
+from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:
@@ -37,62 +38,62 @@ class Reader(LaneReader):
         return asm(self.b, code, I32, "=r,r", [word])
 
 
-class CodeReader(Reader):
-    """Codes of nibbles and bytes as pairs of float16, exact: bytes 0 and 2 of a word, then its bytes 1 and 3.
+class PairReader(Reader):
+    """Nibbles and bytes as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
 
-    A number is ``start + code * factor``. Integers are the last digits of a subnormal float16.
-    """
+    #: Formats of nothing else.
+    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3")
+    #: Powers of two that whole bytes lack.
+    FACTORS = {"int8": 1.0, "e4m3": 2.0**8}  # noqa: RUF012
 
-    #: Formats of nothing else, and where numbers start.
-    STARTS = {"q4_0": -8.0, "q4_k": 0.0, "mxfp4": 0.0, "q8_0": -128.0, "mxfp8_e4m3": 0.0}  # noqa: RUF012
-    #: Factors of whole bytes.
-    FACTORS = {"int8": 2.0**24, "e4m3": 2.0**8}  # noqa: RUF012
+    def nibbles(
+        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
+    ) -> tuple[list, float]:
+        b, words, place = self.b, self.words(offset, count, step), 0
+        if isinstance(shift, ir.Constant):
+            place = shift.constant
+        else:
+            words = [b.lshr(word, shift) for word in words]
+        factor, pairs = self.factor_of_nibbles(numbers), []
+        if factor != 1:
+            return [pair for word in words for pair in self.pairs_of_small_floats(word, place)], factor
+        for word in words:
+            for shifted in (word, b.lshr(word, const(I32, 8))):
+                # Four bits in the mantissa of 1024.
+                pair = masked_onto(b, shifted, 0x000F000F << place, 0x64006400)
+                pairs.append(fma_pairs(b, pair, 2.0**-place, numbers[0] - 1024 * 2.0**-place))
+        return pairs, factor
 
     @staticmethod
-    def factor(shift: ir.Value, numbers: tuple) -> float:
-        """By which the code of a nibble is multiplied, where the shift is known."""
-        if numbers[1] - numbers[0] != 1:
-            return 2.0**14
-        return 2.0 ** (24 - shift.constant) if isinstance(shift, ir.Constant) else 0.0
+    def factor_of_nibbles(numbers: tuple) -> float:
+        return 1.0 if numbers[1] - numbers[0] == 1 else 2.0**14
 
-    def nibbles(
-        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
-    ) -> tuple[list, float]:
-        b, words, factor = self.b, self.words(offset, count, step), self.factor(shift, numbers)
-        if factor == 2.0**14:
-            return [pair for word in words for pair in self.pairs_of_small_floats(word, shift.constant)], factor
-        mask = const(I32, 0x000F000F)
-        if isinstance(shift, ir.Constant):
-            mask = const(I32, 0x000F000F << shift.constant)
-        else:
-            mask = b.select(b.icmp_signed("==", shift, const(I32, 0)), mask, const(I32, 0x00F000F0))
-        return [b.and_(x, mask) for word in words for x in (word, b.lshr(word, const(I32, 8)))], factor
-
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
-        b, words = self.b, self.words(offset, count)
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, ir.Value | None]:
+        b, words, factor = self.b, self.words(offset, count), self.FACTORS[kind]
         if kind == "int8":
+            # All bits of a byte, less 128, in the mantissa of 1024.
             shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
-            return [masked_and_flipped(b, x, 0x00FF00FF, 0x00800080) for x in shifted], self.FACTORS[kind]
-        # Seven bits are one place lower in a float16, with a smaller bias. All of them set are a NaN, which a carry
-        # into its largest exponent makes of them.
+            pairs = [masked_and_flipped(b, x, 0x00FF00FF, 0x64806480) for x in shifted]
+            return [add_pairs(b, x, -1024.0 - 128.0) for x in pairs], factor, None
+        # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
         upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
         lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
-        carry = [b.and_(b.add(x, const(I32, 0x00800080)), const(I32, 0x40004000)) for x in lower]
-        signs = [b.and_(x, const(I32, 0x80008000)) for x in upper]
-        parts = zip(lower, carry, signs, strict=True)
-        return [b.or_(b.or_(x, y), sign) for x, y, sign in parts], self.FACTORS[kind]
+        pairs = [b.or_(x, b.and_(y, const(I32, 0x80008000))) for x, y in zip(lower, upper, strict=True)]
+        carries = [b.add(b.and_(word, const(I32, 0x7F7F7F7F)), const(I32, 0x01010101)) for word in words]
+        carry = b.and_(functools.reduce(b.or_, carries), const(I32, 0x80808080))
+        return pairs, factor, b.icmp_unsigned("!=", carry, const(I32, 0))
 
 
-class ScaleReader(CodeReader):
-    """As `CodeReader`, for what a run has besides numbers: no number is read."""
+class ScaleReader(PairReader):
+    """As `PairReader`, for what a run has besides numbers: no number is read."""
 
     def nibbles(
         self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
     ) -> tuple[list, float]:
-        return [], self.factor(shift, numbers)
+        return [], self.factor_of_nibbles(numbers)
 
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
-        return [], self.FACTORS[kind]
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None]:
+        return [], self.FACTORS[kind], None
 
 
 def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Value:
@@ -103,6 +104,56 @@ def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Val
 def masked_and_flipped(b: ir.IRBuilder, word: ir.Value, mask: int, bits: int) -> ir.Value:
     """``word & mask ^ bits`` in one instruction."""
     return asm(b, "lop3.b32 $0, $1, $2, $3, 0x6A;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, bits)])
+
+
+def constant_pair(x: float) -> ir.Constant:
+    """The same float16 twice."""
+    bits = int(np.float16(x).view(np.uint16))
+    return const(I32, bits << 16 | bits)
+
+
+def fma_pairs(b: ir.IRBuilder, x: ir.Value, y: Any, z: Any) -> ir.Value:
+    """``x * y + z`` of two float16 at once; y and z are words of two, or numbers."""
+    y, z = (constant_pair(v) if isinstance(v, float) else v for v in (y, z))
+    return asm(b, "fma.rn.f16x2 $0, $1, $2, $3;", I32, "=r,r,r,r", [x, y, z])
+
+
+def add_pairs(b: ir.IRBuilder, x: ir.Value, y: float) -> ir.Value:
+    """``x + y`` of two float16 at once."""
+    return asm(b, "add.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, constant_pair(y)])
+
+
+def multiply_pairs(b: ir.IRBuilder, x: ir.Value, y: Any) -> ir.Value:
+    """``x * y`` of two float16 at once; y is a word of two, or a number."""
+    y = constant_pair(y) if isinstance(y, float) else y
+    return asm(b, "mul.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, y])
+
+
+def elements_as_pairs(b: ir.IRBuilder, run: Run, apart: bool) -> list[ir.Value]:
+    """The elements of a run that a `PairReader` has read, rounded to float16.
+
+    ``apart``: the power of two that the numbers lack is applied for itself. Otherwise the scale takes it along, and is
+    at most `largest_scale`.
+    """
+
+    def twice(x: ir.Value) -> ir.Value:
+        half = b.zext(b.bitcast(b.fptrunc(x, F16), I16), I32)
+        return b.or_(half, b.shl(half, const(I32, 16)))
+
+    numbers, scale = run.numbers, run.scale
+    if run.factor != 1 and apart:
+        numbers = [multiply_pairs(b, x, run.factor) for x in numbers]
+    elif run.factor != 1:
+        scale = b.fmul(scale, const(F32, run.factor))
+    if run.minimum is None:
+        return [multiply_pairs(b, x, twice(scale)) for x in numbers]
+    less = twice(b.fmul(run.minimum, const(F32, -1.0)))
+    return [fma_pairs(b, x, twice(scale), less) for x in numbers]
+
+
+def largest_scale(run: Run) -> float:
+    """What `elements_as_pairs` can multiply by the factor of a run: the product is a power of two in float16."""
+    return 2.0**15 / run.factor
 
 
 #: ``load(address, needed, nbytes, count)``: 1, 2, 4 or 16 bytes as i32 words. What is not needed may be anything. With
