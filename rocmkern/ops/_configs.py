@@ -377,12 +377,6 @@ def _product_blocks(arch: str, table: dict[str, ProductBlocks] = _PRODUCT_TABLE)
     return table[max((prefix for prefix in table if arch.startswith(prefix)), key=len)]
 
 
-def product_rows(arch: str, itemsize: int) -> list[int]:
-    """The numbers of rows that blocks of matrix products may have."""
-    sizes = _product_blocks(arch)
-    return sorted({*sizes.half, *sizes.gated_half} if itemsize == 2 else {*sizes.single, *sizes.gated_single})
-
-
 #: Rows, columns, step, waves, steps ahead and group of blocks of 2-byte elements, one narrower than the other, for
 #: products of which the ordinary ones would keep few multiprocessors busy. An H200, float16, beside the ordinary ones:
 #: 512 x 4096 by 4096 x 4096 in 33 us instead of 44, 128 x 4096 by 4096 x 14336 in 45 instead of 56.
