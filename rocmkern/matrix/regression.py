@@ -116,7 +116,7 @@ def compare_runs(baseline: Run, run: Run, smallest_effect: float = SMALLEST_EFFE
     before, after = _timed(baseline), _timed(run)
     if not any("samples" in (result.speed or {}) for result in before.values()):
         raise MatrixError("the baseline has no benchmark rows with samples; record one: pytest --benchmark-only "
-                          "--rocmkern-json FILE")  # fmt: skip
+                          "--rocmkern-json=FILE")  # fmt: skip
     changes, compared = [], 0
     for key in {**after, **before}:
         case, target = key

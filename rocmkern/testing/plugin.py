@@ -11,8 +11,8 @@ Configuration of a project, in ``pyproject.toml``::
 * ``--rocmkern-target cpu,python`` chooses targets, ``--matrix FILE`` another matrix;
 * ``--rocmkern-fuzz N`` draws N rows for each operation that declares a domain, and prints the smallest one that fails;
   always the same rows, until ``--rocmkern-fuzz-seed`` gives another number, or ``random``;
-* ``--rocmkern-json FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
-* ``--rocmkern-compare FILE`` compares benchmark rows with those of an earlier such file; a row that became slower by a
+* ``--rocmkern-json=FILE`` writes what was measured to a file, for ``rocmkern matrix report``;
+* ``--rocmkern-compare=FILE`` compares benchmark rows with those of an earlier such file; a row that became slower by a
   rank test and by 5 % fails the run (see `rocmkern.matrix.regression`);
 * ``--require-gpu`` makes the lack of a GPU an error instead of skips;
 * ``--rocmkern-deadline SECONDS`` is what a case on a GPU may take: it runs in a process that is killed then, and its

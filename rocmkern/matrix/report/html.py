@@ -155,7 +155,7 @@ def _accuracy(summary: Summary) -> str:
 
 def _speed(summary: Summary) -> str:
     if not summary.timed:
-        return "<p>No benchmark rows in these runs (pytest --benchmark-only --rocmkern-json FILE).</p>"
+        return "<p>No benchmark rows in these runs (pytest --benchmark-only --rocmkern-json=FILE).</p>"
     rows = []
     for place, result in summary.timed:
         speed: dict[str, Any] = result.speed or {}
