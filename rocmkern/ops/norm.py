@@ -110,7 +110,8 @@ def layer_norm(
     weight, bias : array, ``[n]``, optional
         Of the dtype of x; 1 and 0 by default.
     eps : float
-        At least 0; it is added inside the root. A row of equal numbers gives `bias`, with an eps of 0 too.
+        At least 0; it is added inside the root. A row of equal numbers gives `bias`, with an
+        eps of 0 too, where their sum is in the range of float32.
     out : array, optional
         Where to write the result: exact shape and dtype, apart from the inputs.
     stream : optional
