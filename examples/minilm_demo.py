@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_times(calls[0])
     if not arguments.no_rows:
         right &= print_rows(target.name)
-    print("\nAll of it is right." if right else "\nSomething is WRONG: see above.")
+    print("\nAll that was checked is right." if right else "\nSomething is WRONG: see above.")
     return 0 if right else 1
 
 

@@ -73,7 +73,7 @@ def test_without_the_model_the_demo_says_so_and_uses_generated_inputs(monkeypatc
     out = capsys.readouterr().out
     assert "using generated weights and tokens of the same shapes" in out
     assert "Cosine similarities" not in out
-    assert out.endswith("All of it is right.\n")
+    assert out.endswith("All that was checked is right.\n")
 
 
 def test_a_wrong_attention_makes_the_demo_fail(monkeypatch, capsys, generated):
