@@ -50,6 +50,8 @@ from rocmkern.tile.tensors import (
     call,
     const,
     from_byte,
+    if_else,
+    joined,
     register_tensor_model,
     to_byte,
 )
@@ -1045,18 +1047,13 @@ class CpuLowering(TensorLowering):
         data = self.data(context, b, ty, tile)
         plain = self.reduce_rows(b, ty, data, 0.0, b.fadd, lambda index, vector, part: b.fmul(vector, vector))
         done = squares.is_plain(b, plain, scale)
-        with b.if_else(_all(b, done), likely=True) as (yes, no):
-            with yes:
-                left = squares.add_plain(b, plain, scale, total)
-                left_block = b.block
-            with no:
-                right = self.scaled_squares(b, ty, data, scale, total)
-                right_block = b.block
-        results = []
-        for x, y in zip(left, right, strict=True):
-            results.append(b.phi(x.type))
-            results[-1].add_incoming(x, left_block)
-            results[-1].add_incoming(y, right_block)
+        results = if_else(
+            b,
+            _all(b, done),
+            lambda: squares.add_plain(b, plain, scale, total),
+            lambda: self.scaled_squares(b, ty, data, scale, total),
+            likely=True,
+        )
         return context.make_tuple(b, sig.return_type, results)
 
     def multiply_rows(
@@ -1223,19 +1220,14 @@ class CpuLowering(TensorLowering):
             return impl_ret_borrowed(context, b, sig.return_type, st._getvalue())
         one_page = const(I1, 1)
         if ty.paged:
-            some, nothing = b.icmp_signed(">", st.count, const(I64, 0)), st.source
-            with b.if_else(some) as (yes, no):
-                with yes:
-                    first, exists = self.page(b, st, st.row0)
-                    last = b.add(b.srem(st.row0, st.page_rows), st.count)
-                    whole = b.and_(exists, b.icmp_signed("<=", last, st.page_rows))
-                    looked = b.block
-                with no:
-                    not_looked = b.block
-            origin, one_page = b.phi(first.type), b.phi(I1)
-            for phi, value, otherwise in ((origin, first, nothing), (one_page, whole, const(I1, 0))):
-                phi.add_incoming(value, looked)
-                phi.add_incoming(otherwise, not_looked)
+
+            def on_page() -> list[ir.Value]:
+                first, exists = self.page(b, st, st.row0)
+                last = b.add(b.srem(st.row0, st.page_rows), st.count)
+                return [first, b.and_(exists, b.icmp_signed("<=", last, st.page_rows))]
+
+            nothing = [st.source, const(I1, 0)]
+            origin, one_page = if_else(b, b.icmp_signed(">", st.count, const(I64, 0)), on_page, lambda: nothing)
         else:
             origin = b.gep(st.source, [b.add(b.mul(st.row0, st.row_stride), b.mul(st.col0, st.col_stride))])
         buffer = context.nrt.meminfo_data(b, st.meminfo)
@@ -1483,13 +1475,7 @@ def _k_loop(b: ir.IRBuilder, count: ir.Value, initial: list[ir.Value], body: Any
         phi.add_incoming(v, last)
     b.cbranch(b.icmp_signed("<", next_k, count), loop, after)
     b.position_at_end(after)
-    results = []
-    for v, v_new in zip(initial, new, strict=True):
-        phi = b.phi(v.type)
-        phi.add_incoming(v, before)
-        phi.add_incoming(v_new, last)
-        results.append(phi)
-    return results
+    return joined(b, initial, before, new, last)
 
 
 #: Register blocking of the micro-kernel by vector width: vectors across the tile's rows, and the numbers of output

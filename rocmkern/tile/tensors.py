@@ -22,13 +22,20 @@ def const(ty: ir.Type, value: Any) -> ir.Constant:
     return ir.Constant(ty, value)
 
 
-def if_else(b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable) -> list[ir.Value]:
+def if_else(
+    b: ir.IRBuilder, condition: ir.Value, then: Callable, otherwise: Callable, likely: bool | None = None
+) -> list[ir.Value]:
     """The values of ``then()`` or of ``otherwise()``, which emit code: lists of equal length."""
-    with b.if_else(condition) as (yes, no):
+    with b.if_else(condition, likely=likely) as (yes, no):
         with yes:
             left, left_block = then(), b.block
         with no:
             right, right_block = otherwise(), b.block
+    return joined(b, left, left_block, right, right_block)
+
+
+def joined(b: ir.IRBuilder, left: list, left_block: ir.Block, right: list, right_block: ir.Block) -> list[ir.Value]:
+    """Where two blocks meet: the values of the one that was run."""
     results = []
     for x, y in zip(left, right, strict=True):
         phi = b.phi(x.type)

@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.atoms import Atom
-from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const
+from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const, joined
 
 LOG2_E = 1.4426950408889634
 NEG_INF = float("-inf")
@@ -126,13 +126,7 @@ def if_then(b: ir.IRBuilder, condition: ir.Value, values: list, body: Callable) 
     start = b.block
     with b.if_then(condition):
         new, end = body(), b.block
-    joined = []
-    for x, y in zip(new, values, strict=True):
-        phi = b.phi(x.type)
-        phi.add_incoming(x, end)
-        phi.add_incoming(y, start)
-        joined.append(phi)
-    return joined
+    return joined(b, new, end, values, start)
 
 
 def loop(b: ir.IRBuilder, count: int, values: list, body: Callable) -> list:
