@@ -1,7 +1,6 @@
 """Product of one row with a matrix that is stored by rows: ``out = activation(x @ w^T + bias)``.
 
-Every number of w is used once, so this is a matter of how fast w streams through: there is no local memory and no
-barrier, and a wave reads whole rows of w.
+Every number of w is used once, so this is a matter of how fast w streams through.
 
 Shapes (x, bias, out: any strides)::
 
@@ -9,8 +8,9 @@ Shapes (x, bias, out: any strides)::
 
 With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
 
-Mapping. The tile rows of a block are ``block_n`` rows of w, along lanes; it walks along K, ``block_k`` at a time. Grid:
-(row block of w, B, A). No local memory.
+Mapping. The tile rows of a block are ``block_n`` rows of w; it walks along K, ``block_k`` at a time. Grid: (row block
+of w, B, A). A wave has rows of its own, along lanes, and there is no local memory and no barrier; with ``cfg.shared``
+all waves have all rows and a part of K, and a target may bring packed bytes to local memory.
 """
 
 from dataclasses import dataclass
@@ -54,11 +54,9 @@ def row_product(
     valid = row < w.shape[2]
     weights = T.quantized(w[a, b], cfg.format, x, cfg.alignment)
 
-    every_wave = T.row_index(cfg, cfg.waves) >= 0
     total = T.full_rows(cfg, cfg.block_n, 0.0)
     for k0 in range(0, x.shape[3], cfg.block_k):
-        numbers = T.load_tile(cfg, x[a, b], (0,), k0, cfg.block_k, every_wave)
-        total = total + T.load_rowdot(weights, (row,), k0, numbers, valid)
+        total = total + T.matvec(cfg, weights, (row,), k0, cfg.block_k, x[a, b, 0], valid)
 
     if bias.shape[0] > 0:
         total = total + T.load_rows(bias, (0, row), valid)

@@ -453,9 +453,9 @@ class RowBlocks:
         Columns side by side in a lane where weights are quantised: a block of most formats.
     longest : int
         Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
-    pairs : dict of str to tuple of int
-        By format, for aligned weights and float16: waves, rows of a wave, parts of a step, and blocks that a
-        multiprocessor should hold at once.
+    packed : dict of str to tuple of int
+        By format, for aligned weights and float16, where all waves have the same rows: waves, rows, the most columns of
+        a wave in a step, and blocks that a multiprocessor should hold at once.
     """
 
     waves: int
@@ -465,7 +465,7 @@ class RowBlocks:
     quantised_rows: int = 1
     quantised_columns: int = 32
     longest: int = 512
-    pairs: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    packed: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
 
 _ROW_TABLE = {
@@ -475,12 +475,9 @@ _ROW_TABLE = {
         waves=4,
         quantised_waves=2,
         quantised_rows=4,
-        # An H200, one row by 28672 x 8192, share of a copy's bandwidth: q4_0 0.62 and q8_0 0.81; 4 rows and one part
-        # make it 0.55 for q4_0.
-        pairs={
-            **dict.fromkeys(("q4_0", "q4_k", "mxfp4"), (2, 8, 2, 6)),
-            **dict.fromkeys(("q8_0", "mxfp8_e4m3"), (2, 4, 1, 10)),
-        },
+        # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.76, q4_k
+        # 0.73, mxfp4 0.63, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
+        packed=dict.fromkeys(("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2"), (4, 16, 1024, 4)),
     ),
 }
 
@@ -491,29 +488,35 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
     return sizes if sizes and rows == 1 and depth <= sizes.longest * columns else None
 
 
-def row_product_of(
-    arch: str, sizes: RowBlocks, format: str = "", alignment: int = 1, dtype: str = ""
-) -> row_product.Config:
-    """Variant of ``row_product``; rows of quantised weights start at multiples of ``alignment`` bytes.
+def row_product_of(arch: str, sizes: RowBlocks) -> row_product.Config:
+    """Variant of ``row_product``."""
+    return _rows_along_lanes(arch, sizes.waves, sizes.rows, LINE_COLUMNS, sizes.pieces)
 
-    ``dtype`` is that of x, which makes a difference for quantised weights only.
+
+def quantised_row(
+    arch: str, sizes: RowBlocks, depth: int, format: str, alignment: int, dtype: str
+) -> row_product.Config:
+    """Variant of ``row_product`` for quantised weights with ``depth`` columns, and x of ``dtype``.
+
+    Rows of the weights start at multiples of ``alignment`` bytes.
     """
-    waves, rows, lane, parts, resident, lanes = sizes.waves, sizes.rows, LINE_COLUMNS, sizes.pieces, 0, wave_lanes(arch)
-    if format:
-        waves, rows, lane, parts = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns, 1
-    if format in sizes.pairs and alignment >= 8 and dtype == "float16":
-        waves, rows, parts, resident = sizes.pairs[format]
-    return row_product.Config(
-        arch=arch,
-        waves=waves,
-        line=lanes,
-        line_columns=lane,
-        resident=resident,
-        block_n=rows * waves,
-        block_k=lanes * lane * parts,
-        format=format,
-        alignment=alignment,
-    )
+    packing: dict[str, Any] = {"format": format, "alignment": alignment}
+    if format not in sizes.packed or alignment < 8 or dtype != "float16":
+        columns = sizes.quantised_columns
+        return _rows_along_lanes(arch, sizes.quantised_waves, sizes.quantised_rows, columns, 1, **packing)
+    waves, rows, most, resident = sizes.packed[format]
+    widths = [n for n in (512, 1024, 2048, 4096) if n <= most]
+    # A step costs as much as some more columns.
+    own = min(widths, key=lambda n: -(-depth // (n * waves)) * (n + 512))
+    block: dict[str, Any] = {"block_n": rows, "block_k": own * waves}
+    return row_product.Config(arch=arch, waves=waves, shared=True, resident=resident, **block, **packing)
+
+
+def _rows_along_lanes(arch: str, waves: int, rows: int, columns: int, parts: int, **packing: Any) -> row_product.Config:
+    """Variant of ``row_product`` whose waves have so many rows each, along lanes."""
+    lanes = wave_lanes(arch)
+    block: dict[str, Any] = {"block_n": rows * waves, "block_k": lanes * columns * parts}
+    return row_product.Config(arch=arch, waves=waves, line=lanes, line_columns=columns, **block, **packing)
 
 
 def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:

@@ -37,7 +37,7 @@ def launch_quantized_linear(
     if sizes:
         bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
-        row_cfg = _configs.row_product_of(target.arch, sizes, name, alignment, x.dtype.name)
+        row_cfg = _configs.quantised_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
     cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)

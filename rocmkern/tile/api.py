@@ -355,8 +355,8 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1) 
         One of `formats.FORMATS`, known when the kernel is compiled. ``""``: x is returned as it is, so that one kernel
         text serves quantised and plain matrices.
     like : tensor
-        Products with a stage of the result, and `load_rowdot`, take elements of this tensor's dtype; a target may round
-        to it there. `load_tile` gives them exactly.
+        Products with a stage of the result, `load_rowdot` and `matvec` take elements of this tensor's dtype; a target
+        may round to it there. `load_tile` gives them exactly.
     alignment : int
         Rows start at addresses that are multiples of so many bytes, which a target may rely on: 1, 2, 4, 8 or 16, known
         when the kernel is compiled.
@@ -624,6 +624,23 @@ def load_rowdot(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nd
         raise TileError(f"load_rowdot: {_show(tile)} does not divide {_show(valid)}")
     _check_columns("load_rowdot", x, col0, columns)
     return rowdot(Tile(_gather(x, index, col0, columns, valid)), Tile(np.tile(tile.data, (m // rows, 1))))
+
+
+def matvec(
+    cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, vector: np.ndarray, valid: np.ndarray
+) -> np.ndarray:
+    """Products of rows of x with a vector: the sum of ``x[row, c] * vector[c]`` over ``n`` columns c from ``col0`` on.
+
+    ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`, and there are as many rows as waves, or a
+    multiple of that; what lies beyond either side is 0. Of a quantised source, scales may be applied to sums of
+    products, and both sides may be rounded to its dtype.
+    """
+    _want_tensor("matvec: vector", vector)
+    if vector.ndim != 1 or len(valid) % cfg.waves:
+        raise TileError(f"matvec: rows for {cfg.waves} waves and a vector; got {_show(valid)} and {vector.ndim} axes")
+    _check_index("matvec", x, index, x.ndim - 1, valid)
+    numbers = load_tile(cfg, vector, (), col0, n, np.ones(cfg.waves, bool))
+    return load_rowdot(x, index, col0, numbers, valid)
 
 
 def exp2(x: Any) -> Any:
@@ -1092,10 +1109,10 @@ OPERATIONS: dict[str, Callable] = {
     for f in (
         block_id, row_index, full_rows, where, minimum, maximum, reciprocal_or_zero, log2, sqrt, load_rows,
         load_integers, store_rows, zeros, load_tile, store_tile, load_pair, store_pair, rowmax, rowsum, rowdot,
-        load_rowdot, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, multiply_add, rounded, pad_columns,
-        distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows, quantized,
-        transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn, dot,
-        dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
+        load_rowdot, matvec, exp2, copy, tanh, absolute, silu, gelu, gelu_tanh, relu, multiply_add, rounded,
+        pad_columns, distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows,
+        quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn,
+        dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
     )
 }  # fmt: skip
 

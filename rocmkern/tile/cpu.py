@@ -832,6 +832,9 @@ class CpuLowering(TensorLowering):
         context.nrt.decref(b, whole, other)
         return result
 
+    def forget(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any) -> None:
+        context.nrt.decref(b, ty, value)
+
     def rowdot_of_fewer(self, b: ir.IRBuilder, ty: Any, x: ir.Value, few: Any, y: ir.Value) -> ir.Value:
         """`rowdot` where the rows of ``y`` take turns."""
 

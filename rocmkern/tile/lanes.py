@@ -169,6 +169,10 @@ class LaneReader:
         """``word & mask | base``."""
         return self.b.or_(self.b.and_(word, const(I32, mask)), const(I32, base))
 
+    def chosen_bits(self, mask: int, x: ir.Value, y: ir.Value) -> ir.Value:
+        """The bits of x where the mask is 1, those of y where it is 0."""
+        return self.b.or_(self.b.and_(x, const(I32, mask)), self.b.and_(y, const(I32, ~mask & 0xFFFFFFFF)))
+
     def _small_floats(self, words: list[ir.Value], count: int, place: int) -> list[ir.Value]:
         """Numbers of E2M1 codes, divided by 2 ** 14: the same digits in two float16 at once."""
         b, numbers = self.b, []
@@ -185,8 +189,9 @@ class LaneReader:
         """
         b = self.b
         digits = b.lshr(word, const(I32, 3)) if bit else b.shl(word, const(I32, 1))
-        signs = word if bit else b.shl(word, const(I32, 4))
-        upper = b.or_(b.and_(digits, const(I32, 0x0E0E0E0E)), b.and_(signs, const(I32, 0x80808080)))
+        # Bits 3 and 7 of all bytes; of what moves up, the digits hide bit 3, which came from another byte.
+        signs = self.masked_onto(word, 0x88888888, 0)
+        upper = self.chosen_bits(0x0E0E0E0E, digits, signs if bit else b.shl(signs, const(I32, 4)))
         return [self.even_bytes_up(upper), b.and_(upper, const(I32, 0xFF00FF00))]
 
     def even_bytes_up(self, word: ir.Value) -> ir.Value:

@@ -263,6 +263,29 @@ class TensorLowering:
         return self.pack_tensor(context, builder, sig.return_type, data, shape[::-1], strides[::-1])
 
     # ----------------------------------------------------------------------------------------------------- products
+    def matvec(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, vector: Any,
+        valid: Any,
+    ) -> Any:  # fmt: skip
+        """`load_rowdot` with a row for each wave that holds the vector."""
+        cfg_ty, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
+        make, types, waves = self.numba.signature, self.numba.types, valid_ty.hw[1]
+        row_ty, every_ty = (self.tile.Rows(waves, kind, valid_ty.hw) for kind in ("i32", "i1"))
+        row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
+        compare = self.operator_ge  # type: ignore[attr-defined]
+        every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))
+        tile_ty, no_index = self.tile.Tile(waves, n_ty.literal_value, valid_ty.hw), types.Tuple(())
+        load = make(tile_ty, cfg_ty, vector_ty, no_index, col0_ty, n_ty, every_ty)
+        empty = context.make_tuple(b, no_index, [])
+        numbers = self.load_tile(context, b, load, cfg, vector, empty, col0, n, every)  # type: ignore[attr-defined]
+        dot = make(sig.return_type, x_ty, index_ty, col0_ty, tile_ty, valid_ty)
+        sums = self.load_rowdot(context, b, dot, x, index, col0, numbers, valid)  # type: ignore[attr-defined]
+        self.forget(context, b, tile_ty, numbers)
+        return sums
+
+    def forget(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any) -> None:
+        """The end of a tile that an operation made for itself."""
+
     def dot(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, transposed: Any, *acc: Any) -> Any:
         """`dot_nt` or `dot_nn` of the target."""
         method = self.dot_nt if sig.args[2].literal_value else self.dot_nn  # type: ignore[attr-defined]

@@ -471,6 +471,16 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         whole_runs("load_rowdot", x, tile.n)
         return Rows(valid.m, "f32", valid.hw)
 
+    @rule(api.matvec)
+    def _(cfg, x, index, col0, n, vector, valid):
+        index_of("matvec", x, index, 1, valid_rows("matvec", valid).m)
+        whole_runs("matvec", x, literal(n, "matvec: n"))
+        if want(Tensor, vector, "matvec: vector").ndim != 1:
+            fail(f"matvec: the vector must have one axis, got {show(vector)}")
+        if valid.m % want(Config, cfg, "matvec: cfg").cfg.waves:
+            fail(f"matvec: {show(valid)} for {cfg.cfg.waves} waves")
+        return Rows(valid.m, "f32", valid.hw)
+
     @rule(api.mask_where)
     def _(t, visible):
         return same_tile("mask_where", t, visible)

@@ -633,7 +633,8 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
         halves = rng.standard_normal((19, count)).astype(np.float16)
         blocks[..., place : place + 2] = halves[..., None].view(np.uint8)
     expected = kind.decode(blocks).reshape(19, 4096).astype(DTYPES[dtype])
-    cfg = _configs.row_product_of(device_arch(), _configs.one_row(device_arch(), 1, 19, 4096), name, alignment, dtype)
+    sizes = _configs.one_row(device_arch(), 1, 19, 4096)
+    cfg = _configs.quantised_row(device_arch(), sizes, 4096, name, alignment, dtype)
     # The last step is a part of one; rows of both lengths start at multiples of 16 bytes.
     for columns in (2048 if name == "q6_k" else 3072 + 512, 4096):
         w = np.ascontiguousarray(blocks.reshape(19, -1)[:, : columns // kind.elements * kind.nbytes])
@@ -652,7 +653,9 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
 def test_rows_of_aligned_weights_go_through_local_memory():
     sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ("float16", "uint8", "float16", "float16")
     kernels = [
-        compile_kernel(row_product.row_product, _configs.row_product_of("sm_90", sizes, "q4_0", n, "float16"), dtypes)
+        compile_kernel(
+            row_product.row_product, _configs.quantised_row("sm_90", sizes, 4096, "q4_0", n, "float16"), dtypes
+        )
         for n in (1, 16)
     ]
     assert [kernel.local_bytes > 0 for kernel in kernels] == [False, True]

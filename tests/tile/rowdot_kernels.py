@@ -52,3 +52,20 @@ def too_many(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
     one_each = T.row_index(cfg, cfg.few)
     t = T.load_tile(cfg, x, (one_each,), 0, cfg.k, one_each < x.shape[0])
     T.store_rows(out, (row,), T.load_rowdot(source, (row,), 0, t, valid), valid)
+
+
+@T.kernel
+def products(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < source.shape[0]
+    total = T.full_rows(cfg, cfg.m, 0.0)
+    for k0 in range(0, x.shape[1], cfg.k):
+        total = total + T.matvec(cfg, T.quantized(source, cfg.format, x, 16), (row,), k0, cfg.k, x[1], valid)
+    T.store_rows(out, (row,), total, valid)
+
+
+@T.kernel
+def no_vector(cfg, x: T.Tensor[2], source: T.Tensor[2], out: T.Out[1]):
+    row = T.row_index(cfg, cfg.m)
+    valid = row < source.shape[0]
+    T.store_rows(out, (row,), T.matvec(cfg, source, (row,), 0, cfg.k, x, valid), valid)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from rowdot_kernels import Config, rowdots, too_many, unaligned
+from rowdot_kernels import Config, no_vector, products, rowdots, too_many, unaligned
 from test_tile_quantised import blocks_of
 
 from rocmkern.runtime.errors import TileError
@@ -38,6 +38,37 @@ def test_a_quantised_source_is_decoded(launch, arch, m, name, share):
     launch(rowdots, Config(arch=arch, m=m, few=m // share, format=name), (1, 1, 1), x, blocks, out, 0)
     exact = (np.tile(x, (share, 1))[: m - 1].astype(np.float64) * numbers).sum(axis=1)
     np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("k", [1, 64, 150])
+def test_rows_are_multiplied_with_a_vector(launch, arch, m, k):
+    x, source = arrays(m, k, 3)
+    out = np.full(m - 1, np.nan, np.float32)
+    launch(products, Config(arch=arch, m=m, waves=2), (1, 1, 1), x[:, ::-1], source, out)
+    exact = source.astype(np.float64) @ x[1, ::-1]
+    np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "q4_0", "q4_k"])
+def test_quantised_rows_are_multiplied_with_a_vector(launch, arch, m, name):
+    blocks, numbers = blocks_of(name, rows=m - 1)
+    x, _ = arrays(m, numbers.shape[1], 2)
+    out = np.full(m - 1, np.nan, np.float32)
+    launch(products, Config(arch=arch, m=m, format=name), (1, 1, 1), x, blocks, out)
+    exact = numbers.astype(np.float64) @ x[1]
+    np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+def test_a_product_with_something_else_than_a_vector_is_refused(launch, arch, m):
+    x, source = arrays(m, 64, 3)
+    with pytest.raises(TileError, match=r"matvec: .*vector"):
+        launch(no_vector, Config(arch=arch, m=m), (1, 1, 1), x, source, np.zeros(m - 1, np.float32))
+
+
+def test_a_product_needs_rows_for_each_wave(launch, arch, m):
+    x, source = arrays(m, 64, 3)
+    with pytest.raises(TileError, match=r"matvec: .* 3 waves"):
+        launch(products, Config(arch=arch, m=m, waves=3), (1, 1, 1), x, source, np.zeros(m - 1, np.float32))
 
 
 ACTIVATIONS = (

@@ -107,6 +107,22 @@ def lane_index(b: ir.IRBuilder) -> ir.Value:
     return b.and_(thread(b), const(I32, LANES - 1))
 
 
+def select_bytes(b: ir.IRBuilder, low: ir.Value, high: ir.Value, selector: int) -> ir.Value:
+    """Four of the eight bytes of two words, a hexadecimal digit for each."""
+    return asm(b, f"prmt.b32 $0, $1, $2, {selector:#x};", I32, "=r,r,r", [low, high])
+
+
+def funnel(b: ir.IRBuilder, low: ir.Value, high: ir.Value, shift: ir.Value) -> ir.Value:
+    """The lower word of two that are shifted right."""
+    return asm(b, "shf.r.wrap.b32 $0, $1, $2, $3;", I32, "=r,r,r,r", [low, high, shift])
+
+
+def fma_where(b: ir.IRBuilder, condition: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """``x * y + z`` where the condition holds, else z, in one instruction."""
+    code = "{.reg .pred p; setp.ne.b32 p, $3, 0; @p fma.rn.f32 $0, $1, $2, $0;}"
+    return asm(b, code, F32, "=f,f,f,r,0", [x, y, b.zext(condition, I32), z])
+
+
 def barrier(b: ir.IRBuilder) -> None:
     call(b, "llvm.nvvm.barrier0", VOID, [])
 
@@ -195,6 +211,27 @@ def over_lanes(b: ir.IRBuilder, x: ir.Value, combine: Callable, lanes: int = 4, 
         code = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         x = combine(x, asm(b, code, F32, "=f,f", [x], effect=True))
     return x
+
+
+def over_warps_by_lane(b: ir.IRBuilder, values: list[ir.Value], warps: int) -> list[ir.Value]:
+    """Sums of what the same lane of each of the block's warps has."""
+    if warps == 1:
+        return values
+    ty = ir.ArrayType(ir.ArrayType(F32, LANES), warps * len(values))
+    room = b.module.globals.get(f"by_lane_{len(values)}")
+    if room is None:
+        room = ir.GlobalVariable(b.module, ty, f"by_lane_{len(values)}", addrspace=3)
+        room.linkage, room.initializer = "internal", ir.Constant(ty, ir.Undefined)
+    lane, first = lane_index(b), b.mul(b.lshr(thread(b), const(I32, 5)), const(I32, len(values)))
+    for i, value in enumerate(values):
+        b.store(value, b.gep(room, [const(I32, 0), b.add(first, const(I32, i)), lane]))
+    barrier(b)
+    sums = []
+    for i in range(len(values)):
+        places = [const(I32, warp * len(values) + i) for warp in range(warps)]
+        sums.append(tree(b, [b.load(b.gep(room, [const(I32, 0), place, lane])) for place in places], b.fadd))
+    barrier(b)  # before the next values are written there
+    return sums
 
 
 def transpose_quad(b: ir.IRBuilder, words: list[ir.Value]) -> list[ir.Value]:

@@ -15,6 +15,7 @@ from rocmkern.tile.cuda.layouts import (
     rule_of_add,
     rule_of_load_operand,
     rule_of_load_rowdot,
+    rule_of_matvec,
     rule_of_scores,
     rule_of_softmax_end,
     rule_of_softmax_step,
@@ -40,6 +41,7 @@ def _install_operations() -> None:
         TILE.rules[product] = rule_of_weighted(TILE.rules[product])
     TILE.rules[api.load_operand] = rule_of_load_operand(TILE.rules[api.load_operand])
     TILE.rules[api.load_rowdot] = rule_of_load_rowdot(TILE.rules[api.load_rowdot])
+    TILE.rules[api.matvec] = rule_of_matvec(TILE.rules[api.matvec])
     TILE.rules[operator.add] = rule_of_add(TILE.rules[operator.add])
     bind(NUMBA, TILE, CompletingLowering(CudaLowering(NUMBA, TILE)))
     # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.

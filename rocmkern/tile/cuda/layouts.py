@@ -14,8 +14,8 @@ from numba.cuda.datamodel import models
 from numba.cuda.extending import register_model
 
 from rocmkern.tile.cuda.backend import NUMBA, TILE
-from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, pack, thread, unpack
-from rocmkern.tile.cuda.quantised import raw_words
+from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, over_warps_by_lane, pack, thread, unpack
+from rocmkern.tile.cuda.quantised import NumberReader, raw_words
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
 from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
@@ -131,13 +131,17 @@ class PartialRows(HeldRows):
     """Rows that are the sum of what the lanes that share them hold: a running sum that is added up at its end."""
 
 
+class BlockSums(PartialRows):
+    """Rows, of which every warp has all, that are the sum of what lanes and warps hold."""
+
+
 class BaseRows(HeldRows):
     """Rows near a running maximum; after those of a lane come the maxima themselves."""
 
     width = 2
 
 
-for _type in (PartialRows, BaseRows):
+for _type in (PartialRows, BlockSums, BaseRows):
     register_model(_type)(ArrayModel)
 
 
@@ -169,6 +173,8 @@ class _StoredOperandModel(models.PrimitiveModel):
 
 
 PAGED_MEMBERS = ("table", "entries", "entry_stride", "page_rows", "page_stride", "pages")
+#: Columns that a warp takes at a time in `matvec` of packed numbers.
+MATVEC_GROUP = 256
 #: A loaded operand of more 32-bit registers than this goes to local memory.
 OPERAND_REGISTERS = 32
 
@@ -264,6 +270,27 @@ def rule_of_load_rowdot(rule: Callable) -> Callable:
     return typed
 
 
+def rule_of_matvec(rule: Callable) -> Callable:
+    """The typing rule of `matvec`: sums stay partial; rows that all warps have are packed numbers."""
+    of_lines = rule_of_load_rowdot(rule)
+
+    @functools.wraps(rule)
+    def typed(cfg: Any, x: Any, index: Any, col0: Any, n: Any, vector: Any, valid: Any) -> Any:
+        ty = of_lines(cfg, x, index, col0, n, vector, valid)
+        if not is_shared(ty):
+            return ty
+        width = MATVEC_GROUP * ty.hw[1]
+        packed = isinstance(x, TILE.Quantized) and x.format in NumberReader.FORMATS and x.alignment % 8 == 0
+        if not packed or {x.dtype, vector.dtype} != {"float16"} or n.literal_value % width:
+            raise TypingError(
+                f"matvec: with shared=True float16 and {', '.join(NumberReader.FORMATS)}, aligned to 8 bytes, "
+                f"{width} columns or a multiple of that; got {x}, {vector} and {n.literal_value} columns"
+            )
+        return BlockSums(ty.m, ty.hw)
+
+    return typed
+
+
 def rule_of_add(rule: Callable) -> Callable:
     """The typing rule of ``+``: rows along lanes stay partial beside others."""
 
@@ -271,6 +298,8 @@ def rule_of_add(rule: Callable) -> Callable:
     def typed(a: Any, b: Any) -> Any:
         ty = rule(a, b)
         both = isinstance(a, TILE.Rows) and isinstance(b, TILE.Rows)
+        if both and any(isinstance(t, BlockSums) for t in (a, b)):
+            return BlockSums(ty.m, ty.hw)
         partial = isinstance(a, PartialRows) or isinstance(b, PartialRows)
         return PartialRows(ty.m, ty.hw) if both and partial and is_line(ty) else ty
 
@@ -495,16 +524,20 @@ class Lines:
 def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
+    if isinstance(ty, BlockSums):
+        values = over_warps_by_lane(b, values, ty.hw[1])
     if isinstance(ty, PartialRows):
         return [over_lanes(b, x, b.fadd, line_lanes(ty.hw) or 4) for x in values]
     return values[: slots_of(ty)]
 
 
-def partial_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
-    """The values of rows as `PartialRows`: the first of the lanes that share them has them."""
+def partial_rows(b: ir.IRBuilder, target: Any, ty: Any, value: ir.Value) -> list[ir.Value]:
+    """The values of rows as ``target``, `PartialRows`: the first of the lanes that share them has them."""
     if isinstance(ty, PartialRows):
         return unpack(b, value)
     first = b.icmp_signed("==", column_of_lane(b, ty), const(I32, 0))
+    if isinstance(target, BlockSums):
+        first = b.and_(first, b.icmp_signed("==", warp_index(b), const(I32, 0)))
     return [b.select(first, x, const(F32, 0.0)) for x in complete_rows(b, ty, value)]
 
 
@@ -515,7 +548,7 @@ def base_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
 
 @NUMBA.lowering_registry.lower_cast(TILE.Rows, PartialRows)
 def _cast_to_partial_rows(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
-    return pack(b, partial_rows(b, source, value))
+    return pack(b, partial_rows(b, target, source, value))
 
 
 @NUMBA.lowering_registry.lower_cast(TILE.Rows, BaseRows)

@@ -6,9 +6,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.cuda.emit import PTX_TYPE, asm, asm_many, lane_index, thread
+from rocmkern.tile.cuda.emit import PTX_TYPE, asm, asm_many, thread
 from rocmkern.tile.cuda.windows import SLAB_ROW
-from rocmkern.tile.tensors import F16, F32, I16, I32, const
+from rocmkern.tile.tensors import F32, I32, const
 
 
 def mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> list[ir.Value]:
@@ -18,45 +18,6 @@ def mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> list
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
     return asm_many(b, code, [F32] * 4, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", [*left, *right, *acc])
-
-
-def multiply_lanes(b: ir.IRBuilder, pairs: list, values: list) -> list[ir.Value]:
-    """This lane's part of sums of products of what lanes hold, by mma.sync; one sum for each row of ``pairs``.
-
-    ``pairs[row][unit]`` are words of two float16, ``values[row][unit]`` the float32 numbers to multiply them with. Of
-    every four elements, words hold the first and the third, and the second and the fourth.
-
-    Lane l's words are a part of row l / 4 of a left side, those of the next row of row l / 4 + 8, and its values the
-    same part of column l / 4 of a right side. So the sum over the lanes of a quad lies on the diagonal of the product:
-    seven eighths of it are for nothing, but the conversion to float32 that this saves costs more.
-    """
-    lane, zero = lane_index(b), const(I32, 0)
-    group, column = b.lshr(lane, const(I32, 2)), b.shl(b.and_(lane, const(I32, 3)), const(I32, 1))
-    mine = [b.icmp_signed("==", group, b.or_(column, const(I32, i))) for i in (0, 1)]
-
-    def half(x: ir.Value) -> ir.Value:
-        return b.zext(b.bitcast(b.fptrunc(x, F16), I16), I32)
-
-    def step(acc: list, rows: list, numbers: list) -> list:
-        first, second, third, fourth = (half(x) for x in numbers)
-        right = [b.or_(x, b.shl(y, const(I32, 16))) for x, y in ((first, third), (second, fourth))]
-        return mma(b, [row[i] for i in (0, 1) for row in rows], right, acc, "float16")
-
-    sums = []
-    row = 0
-    while row < len(pairs):
-        # Two rows at once, where they are multiplied by the same values.
-        both = row + 1 < len(pairs) and values[row + 1] is values[row]
-        acc = [const(F32, 0.0)] * 4
-        for unit, numbers in enumerate(values[row]):
-            for i in range(0, len(numbers) // 2, 2):
-                words = [pairs[row][unit][i : i + 2], pairs[row + 1][unit][i : i + 2] if both else [zero, zero]]
-                acc = step(acc, words, numbers[2 * i : 2 * i + 4])
-        for half_of in range(1 + both):
-            at = acc[2 * half_of : 2 * half_of + 2]
-            sums.append(b.select(mine[0], at[0], b.select(mine[1], at[1], const(F32, 0.0))))
-        row += 1 + both
-    return sums
 
 
 def wgmma(

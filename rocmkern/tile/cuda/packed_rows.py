@@ -1,4 +1,4 @@
-"""Packed bytes of rows that lie along the lanes of a warp, brought to local memory by that warp for itself.
+"""Packed bytes of rows, which each warp brings to local memory for itself.
 
 Blocks of 17 or 18 bytes are no whole number of words: read by lanes from global memory, a row is asked for in many
 small pieces that touch the same cache lines again and again, and every word that is on its way takes a register.
@@ -8,127 +8,139 @@ Copies of 16 or 8 bytes do not, and local memory is fast for any stride.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from llvmlite import ir
 
-from rocmkern.tile.cuda.emit import LANES, VOID, any_in_warp, asm, meet_in_warp, thread
-from rocmkern.tile.cuda.layouts import Lines, columns_of, is_line, slots_of
-from rocmkern.tile.cuda.quantised import Load
-from rocmkern.tile.cuda.windows import read_shared
+from rocmkern.tile.cuda.emit import LANES, VOID, any_in_warp, asm, lane_index, meet_in_warp
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.tensors import I32, I64, const
-from rocmkern.tile.types import line_lanes
 
 #: Bytes of the smaller and the larger copies: rows and their parts are whole copies at multiples of these.
 SMALL, LARGE = 8, 16
 
 
-def row_bytes(source: Any, ty: Any) -> int:
-    """Bytes of the part of a row that a tile is wide."""
-    kind = FORMATS[source.format]
-    return columns_of(ty) // kind.elements * kind.nbytes
+@dataclass(frozen=True)
+class Chunk:
+    """``columns`` of each of ``rows`` rows of a format whose rows start at multiples of ``alignment`` bytes."""
 
+    format: str
+    columns: int
+    rows: int
+    alignment: int
 
-def piece_bytes(source: Any, ty: Any) -> int:
-    """Bytes of a copy, of which addresses in global and in local memory are multiples."""
-    return LARGE if source.alignment == LARGE and row_bytes(source, ty) % LARGE == 0 else SMALL
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of it."""
+        kind = FORMATS[self.format]
+        return self.columns // kind.elements * kind.nbytes
 
+    @property
+    def piece(self) -> int:
+        """Bytes of a copy, of which addresses in global and in local memory are multiples."""
+        return LARGE if self.alignment % LARGE == 0 and self.row_bytes % LARGE == 0 else SMALL
 
-def pitch(source: Any, ty: Any) -> int:
-    """Bytes from row to row in local memory: an odd number of pieces, so that rows side by side lie in other banks."""
-    piece = piece_bytes(source, ty)
-    return piece * (row_bytes(source, ty) // piece | 1)
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row in local memory: an odd number of pieces, so that 8 rows lie in different banks."""
+        return self.piece * (self.row_bytes // self.piece | 1)
 
-
-def are_staged(source: Any, ty: Any) -> bool:
-    """Whether rows of a quantised source take this way: their parts are whole pieces at aligned addresses."""
-    whole = columns_of(ty) % FORMATS[source.format].elements == 0 and row_bytes(source, ty) % SMALL == 0
-    return is_line(ty) and line_lanes(ty.hw) <= LANES and source.alignment >= SMALL and whole
-
-
-def local_bytes(source: Any, ty: Any) -> int:
-    """Local memory that `bring` takes, with room for a word that a lane reads and does not need behind the last row."""
-    return slots_of(ty) * Lines.teams(ty) * pitch(source, ty) + SMALL
+    @property
+    def nbytes(self) -> int:
+        """Local memory that it takes, with room for a word that is read and not needed behind the last row."""
+        return self.rows * self.pitch + LARGE
 
 
 def bring(
     b: ir.IRBuilder,
-    source: Any,
-    ty: Any,
+    chunk: Chunk,
     memory: ir.Value,
+    count: int,
     rows: list[ir.Value],
-    valid: list[ir.Value],
-    col0: ir.Value,
+    exists: list[ir.Value],
+    column: ir.Value,
     extent: ir.Value,
 ) -> list[ir.Value]:
-    """Where the bytes of a lane's rows, from column ``col0`` (i64) on, lie in local memory (i32): they have arrived.
+    """Start copies of ``count`` chunks side by side, a group of copies for each; where in local memory they begin.
 
-    ``rows`` are their addresses, ``extent`` (i64) their number of columns. What does not exist is zeros.
+    ``rows`` are the addresses of this lane's rows: l / 4 of lane l, and every eighth row behind it. The first chunk
+    begins at ``column``, a whole number of blocks, of ``extent`` columns (i64). What does not exist becomes zeros.
+    ``memory`` has room for `local_bytes`.
     """
-    kind, size, lanes = FORMATS[source.format], row_bytes(source, ty), line_lanes(ty.hw)
-    piece = piece_bytes(source, ty)
-    offset = b.mul(b.and_(thread(b), const(I32, lanes - 1)), const(I32, piece))
-    own = b.add(memory, b.mul(b.udiv(thread(b), const(I32, lanes)), const(I32, pitch(source, ty))))
-    apart = Lines.teams(ty) * pitch(source, ty)
-    nbytes = b.mul(b.sdiv(extent, const(I64, kind.elements)), const(I64, kind.nbytes))
-    rows = [b.add(row, b.zext(offset, I64)) for row in rows]
-    missing = functools.reduce(b.or_, [b.not_(exists) for exists in valid])
-
-    start = b.mul(b.udiv(col0, const(I64, columns_of(ty))), const(I64, size))
-    into, left = b.add(own, offset), b.sub(nbytes, start)
-    here, some = [b.add(row, start) for row in rows], b.icmp_signed("<", left, const(I64, size))
-    # What this warp has read of the part before may be overwritten.
+    kind, size, lane = FORMATS[chunk.format], chunk.row_bytes, lane_index(b)
+    start = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    end = b.mul(b.udiv(extent, const(I64, kind.elements)), const(I64, kind.nbytes))
+    most, left = size * count, b.sub(end, start)
+    left = b.trunc(b.select(b.icmp_signed("<", left, const(I64, most)), left, const(I64, most)), I32)
+    # What this warp has read before may be overwritten.
     meet_in_warp(b)
-    with b.if_else(any_in_warp(b, b.or_(missing, some))) as (yes, no):
+    with b.if_then(b.icmp_signed("==", b.and_(lane, const(I32, 3)), const(I32, 0))):
+        own = b.add(memory, b.shl(b.lshr(lane, const(I32, 2)), const(I32, 3)))
+        for slot, (row, there) in enumerate(zip(rows, exists, strict=True)):
+            begin = b.select(there, b.add(row, start), const(I64, 0))
+            b.store(begin, b.inttoptr(b.add(own, const(I32, 64 * slot)), ir.PointerType(I64, addrspace=3)))
+    meet_in_warp(b)
+    missing = functools.reduce(b.or_, [b.not_(there) for there in exists])
+    ragged = any_in_warp(b, b.or_(missing, b.icmp_signed("<", left, const(I32, most))))
+    chunks = [b.add(memory, const(I32, 8 * chunk.rows + number * chunk.nbytes)) for number in range(count)]
+    pieces = list(_pieces(b, chunk, memory))
+    with b.if_else(ragged) as (yes, no):
         with yes:
-            left = b.trunc(b.select(some, left, const(I64, size)), I32)
-            there = [b.select(exists, left, const(I32, 0)) for exists in valid]
-            copy_pieces(b, (size, lanes, piece), into, apart, here, offset, there)
+            _copy(b, chunk, chunks, pieces, left)
         with no:
-            copy_pieces(b, (size, lanes, piece), into, apart, here, offset)
-    asm(b, "cp.async.wait_all;", VOID, "~{memory}", [], effect=True)
+            _copy(b, chunk, chunks, pieces, None)
+    return chunks
+
+
+def local_bytes(chunk: Chunk, count: int) -> int:
+    """Local memory that `bring` takes: the addresses of the rows, and then the chunks."""
+    return 8 * chunk.rows + count * chunk.nbytes
+
+
+def wait_for(b: ir.IRBuilder, ahead: int) -> None:
+    """Until all but the last ``ahead`` groups of copies of this warp have arrived."""
+    asm(b, f"cp.async.wait_group {ahead};", VOID, "~{memory}", [], effect=True)
     meet_in_warp(b)
-    return [b.add(own, const(I32, apart * slot)) for slot in range(len(rows))]
 
 
-def local_load(b: ir.IRBuilder) -> Load:
-    """A `Load` from local memory, which goes on behind a source."""
-    return lambda address, needed, nbytes, count: read_shared(b, address, nbytes)
+def _pieces(b: ir.IRBuilder, chunk: Chunk, memory: ir.Value) -> Iterator[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
+    """This lane's pieces: address of the row (0: none), offset in it, place in the chunk, whether it is one.
 
-
-def copy_pieces(
-    b: ir.IRBuilder,
-    sizes: tuple[int, int, int],
-    into: ir.Value,
-    apart: int,
-    rows: list[ir.Value],
-    offset: ir.Value,
-    there: list[ir.Value] | None = None,
-) -> None:
-    """Copy bytes of each row, a piece by each of its lanes at a time, to places that are so far ``apart``.
-
-    ``sizes`` are these bytes, the lanes of a row, and the bytes of a piece. ``into`` and ``rows`` are the lane's,
-    ``offset`` bytes behind the first ones. Of a row there are only so many bytes as ``there`` says, and zeros follow;
-    None is all.
+    The binary digits of their number in a row say how many lanes go side by side through how many rows at a time.
     """
-    size, lanes, piece = sizes
-    for first in range(0, size, lanes * piece):
-        # Lanes whose piece is beyond the part have none to fill.
-        guarded = size - first < lanes * piece
-        inside = b.icmp_unsigned("<", offset, const(I32, size - first))
-        code = ["{.reg .pred p; setp.ne.b32 p, $0, 0;" if guarded else "{"]
-        guard, args, letters = "@p " if guarded else "", [b.zext(inside, I32), into], ["r", "r"]
-        for slot, row in enumerate(rows):
-            source, nbytes = f"[${len(args)}+{first}]", ""
-            args.append(row)
-            letters.append("l")
-            if there is not None:
-                left = b.sub(there[slot], b.add(offset, const(I32, first)))
-                left = b.select(b.icmp_signed("<", left, const(I32, piece)), left, const(I32, piece))
-                nbytes = f", ${len(args)}"
-                args.append(b.select(b.icmp_signed(">", left, const(I32, 0)), left, const(I32, 0)))
-                letters.append("r")
-            copy = f"cp.async.{'cg' if piece == LARGE else 'ca'}.shared.global"
-            code.append(f"{guard}{copy} [$1+{slot * apart + first}], {source}, {piece}{nbytes};")
-        asm(b, " ".join([*code, "}"]), VOID, ",".join([*letters, "~{memory}"]), args, effect=True)
+    lane, number = lane_index(b), chunk.row_bytes // chunk.piece
+    before = number - number % LANES
+    widths = [(first, LANES) for first in range(0, before, LANES)]
+    for width in (16, 8, 4, 2, 1):
+        if number & width:
+            widths.append((before, width))
+            before += width
+    for first, width in widths:
+        piece = b.mul(b.add(b.and_(lane, const(I32, width - 1)), const(I32, first)), const(I32, chunk.piece))
+        row_of_lane = b.lshr(lane, const(I32, width.bit_length() - 1))
+        for row0 in range(0, chunk.rows, LANES // width):
+            row = b.add(row_of_lane, const(I32, row0))
+            is_one = b.icmp_signed("<", row, const(I32, chunk.rows))
+            row = b.select(is_one, row, const(I32, 0))
+            entry = b.add(memory, b.shl(row, const(I32, 3)))
+            begin = b.load(b.inttoptr(entry, ir.PointerType(I64, addrspace=3)))
+            yield begin, piece, b.add(b.mul(row, const(I32, chunk.pitch)), piece), is_one
+
+
+def _copy(b: ir.IRBuilder, chunk: Chunk, chunks: list[ir.Value], pieces: list[tuple], left: ir.Value | None) -> None:
+    """Copy pieces of all chunks; of each row there are ``left`` bytes from its address on, None is all."""
+    size, piece = chunk.row_bytes, chunk.piece
+    copy = f"@p cp.async.{'cg' if piece == LARGE else 'ca'}.shared.global"
+    for number, target in enumerate(chunks):
+        for begin, offset, place, is_one in pieces:
+            source, nbytes = b.add(begin, b.zext(offset, I64)), const(I32, piece)
+            if left is not None:
+                rest = b.sub(left, b.add(offset, const(I32, number * size)))
+                nbytes = b.select(b.icmp_signed("<", rest, const(I32, piece)), rest, const(I32, piece))
+                there = b.and_(b.icmp_signed(">", nbytes, const(I32, 0)), b.icmp_signed("!=", begin, const(I64, 0)))
+                nbytes = b.select(there, nbytes, const(I32, 0))
+            code = f"{{.reg .pred p; setp.ne.b32 p, $3, 0; {copy} [$0], [$1+{number * size}], {piece}, $2;}}"
+            args = [b.add(target, place), source, nbytes, b.zext(is_one, I32)]
+            asm(b, code, VOID, "r,l,r,r,~{memory}", args, effect=True)
+        asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)

@@ -41,6 +41,7 @@ from rocmkern.tile.cuda.layouts import (
     worker_of,
 )
 from rocmkern.tile.cuda.matrix import Halves, mma, wgmma
+from rocmkern.tile.cuda.matvec import MatvecLowering
 from rocmkern.tile.cuda.rings import (
     MappedTensor,
     PendingTile,
@@ -50,13 +51,12 @@ from rocmkern.tile.cuda.rings import (
     note_started,
     swap_mapped,
 )
-from rocmkern.tile.cuda.shared import SharedLowering
 from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
 from rocmkern.tile.tensors import F32, I32, const, if_else
 from rocmkern.tile.types import DTYPES
 
 
-class CudaLowering(SharedLowering):
+class CudaLowering(MatvecLowering):
     """Products, and with them all operations; one method each: see `binding.bind`."""
 
     def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from rocmkern.tile.cuda.emit import LANES, VOID, asm
+from rocmkern.tile.cuda.emit import LANES, VOID, asm, funnel, select_bytes
 from rocmkern.tile.cuda.memory import load_bytes, load_piece
 from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lanes import FoldingBuilder, LaneReader
-from rocmkern.tile.tensors import F16, F32, I1, I16, I32, I64, const
+from rocmkern.tile.tensors import F32, I1, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:
@@ -33,18 +33,35 @@ class Reader(LaneReader):
     def masked_onto(self, word: ir.Value, mask: int, base: int) -> ir.Value:
         return masked_onto(self.b, word, mask, base)
 
+    def chosen_bits(self, mask: int, x: ir.Value, y: ir.Value) -> ir.Value:
+        code = "lop3.b32 $0, $1, $2, $3, 0xE4;"
+        return asm(self.b, code, I32, "=r,r,r,r", [x, y, const(I32, mask)])
+
     def even_bytes_up(self, word: ir.Value) -> ir.Value:
-        code = "prmt.b32 $0, $1, 0, 0x2404;"
-        return asm(self.b, code, I32, "=r,r", [word])
+        return select_bytes(self.b, word, const(I32, 0), 0x2404)
 
 
-class PairReader(Reader):
-    """Nibbles and bytes as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
+class NumberReader(Reader):
+    """Numbers without their scale, as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
 
-    #: Formats of nothing else.
-    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3")
+    #: Formats that have nothing else: a byte holds element e and no other one, or elements e and e + 16 or e + 32.
+    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2")
     #: Powers of two that whole bytes lack.
-    FACTORS = {"int8": 1.0, "e4m3": 2.0**8}  # noqa: RUF012
+    FACTORS = {"int8": 1.0, "e4m3": 2.0**8, "e5m2": 1.0}  # noqa: RUF012
+
+    def __init__(self, b: ir.IRBuilder, words: Callable[[ir.Value, int, int], list[ir.Value]]):
+        super().__init__(b, words)
+        #: Of what was read: whether it has a NaN that did not become one.
+        self.nan: list[ir.Value] = []
+
+    def byte(self, offset: ir.Value) -> ir.Value:
+        return const(I32, 0)
+
+    def word(self, offset: ir.Value) -> ir.Value:
+        return const(I32, 0)
+
+    def half(self, offset: ir.Value) -> ir.Value:
+        return const(F32, 0.0)
 
     def nibbles(
         self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
@@ -68,32 +85,35 @@ class PairReader(Reader):
     def factor_of_nibbles(numbers: tuple) -> float:
         return 1.0 if numbers[1] - numbers[0] == 1 else 2.0**14
 
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, ir.Value | None]:
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None]:
         b, words, factor = self.b, self.words(offset, count), self.FACTORS[kind]
         if kind == "int8":
             # All bits of a byte, less 128, in the mantissa of 1024.
             shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
             pairs = [masked_and_flipped(b, x, 0x00FF00FF, 0x64806480) for x in shifted]
             return [add_pairs(b, x, -1024.0 - 128.0) for x in pairs], factor, None
-        # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
         upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
+        if kind == "e5m2":
+            return upper, factor, None
+        # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
         lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
         pairs = [b.or_(x, b.and_(y, const(I32, 0x80008000))) for x, y in zip(lower, upper, strict=True)]
         carries = [b.add(b.and_(word, const(I32, 0x7F7F7F7F)), const(I32, 0x01010101)) for word in words]
         carry = b.and_(functools.reduce(b.or_, carries), const(I32, 0x80808080))
-        return pairs, factor, b.icmp_unsigned("!=", carry, const(I32, 0))
+        self.nan.append(b.icmp_unsigned("!=", carry, const(I32, 0)))
+        return pairs, factor, None
 
 
-class ScaleReader(PairReader):
-    """As `PairReader`, for what a run has besides numbers: no number is read."""
+class ScaleReader(Reader):
+    """What a run has besides numbers: no number is read."""
 
     def nibbles(
         self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
     ) -> tuple[list, float]:
-        return [], self.factor_of_nibbles(numbers)
+        return [], NumberReader.factor_of_nibbles(numbers)
 
     def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None]:
-        return [], self.FACTORS[kind], None
+        return [], NumberReader.FACTORS[kind], None
 
 
 def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Value:
@@ -121,39 +141,6 @@ def fma_pairs(b: ir.IRBuilder, x: ir.Value, y: Any, z: Any) -> ir.Value:
 def add_pairs(b: ir.IRBuilder, x: ir.Value, y: float) -> ir.Value:
     """``x + y`` of two float16 at once."""
     return asm(b, "add.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, constant_pair(y)])
-
-
-def multiply_pairs(b: ir.IRBuilder, x: ir.Value, y: Any) -> ir.Value:
-    """``x * y`` of two float16 at once; y is a word of two, or a number."""
-    y = constant_pair(y) if isinstance(y, float) else y
-    return asm(b, "mul.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, y])
-
-
-def elements_as_pairs(b: ir.IRBuilder, run: Run, apart: bool) -> list[ir.Value]:
-    """The elements of a run that a `PairReader` has read, rounded to float16.
-
-    ``apart``: the power of two that the numbers lack is applied for itself. Otherwise the scale takes it along, and is
-    at most `largest_scale`.
-    """
-
-    def twice(x: ir.Value) -> ir.Value:
-        half = b.zext(b.bitcast(b.fptrunc(x, F16), I16), I32)
-        return b.or_(half, b.shl(half, const(I32, 16)))
-
-    numbers, scale = run.numbers, run.scale
-    if run.factor != 1 and apart:
-        numbers = [multiply_pairs(b, x, run.factor) for x in numbers]
-    elif run.factor != 1:
-        scale = b.fmul(scale, const(F32, run.factor))
-    if run.minimum is None:
-        return [multiply_pairs(b, x, twice(scale)) for x in numbers]
-    less = twice(b.fmul(run.minimum, const(F32, -1.0)))
-    return [fma_pairs(b, x, twice(scale), less) for x in numbers]
-
-
-def largest_scale(run: Run) -> float:
-    """What `elements_as_pairs` can multiply by the factor of a run: the product is a power of two in float16."""
-    return 2.0**15 / run.factor
 
 
 #: ``load(address, needed, nbytes, count)``: 1, 2, 4 or 16 bytes as i32 words. What is not needed may be anything. With
@@ -204,7 +191,6 @@ def runs_of_unit(
     count: int,
     load: Load,
     alignment: int = 1,
-    reader_class: type[LaneReader] = Reader,
     beside: tuple[int, int] | None = None,
 ) -> list[Run]:
     """Elements of a row of blocks at an address, `RUN` at a time: ``count`` of one block.
@@ -263,10 +249,9 @@ def runs_of_unit(
         if multiple >= 4:
             return raw
         shift = b.shl(low, const(I32, 3))
-        code = "shf.r.wrap.b32 $0, $1, $2, $3;"
-        return [asm(b, code, I32, "=r,r,r,r", [raw[i], raw[min(i + 1, len(raw) - 1)], shift]) for i in range(count)]
+        return [funnel(b, raw[i], raw[min(i + 1, len(raw) - 1)], shift) for i in range(count)]
 
-    reader, step = reader_class(fold, words), min(count, RUN)
+    reader, step = Reader(fold, words), min(count, RUN)
     first = const(I32, offset % kind.elements)
     if multiple_of < kind.elements:
         multiple = b.and_(narrow(column), const(I32, kind.elements - 1))

@@ -206,7 +206,7 @@ class RowLowering(TensorLowering):
 
     def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         if isinstance(sig.return_type, PartialRows):
-            parts = (partial_rows(b, ty, value) for ty, value in zip(sig.args, (x, y), strict=True))
+            parts = (partial_rows(b, sig.return_type, ty, value) for ty, value in zip(sig.args, (x, y), strict=True))
             return pack(b, [b.fadd(*pair) for pair in zip(*parts, strict=True)])
         return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)
 

@@ -92,7 +92,7 @@ class SoftmaxLowering(TileLowering):
         factor = self.scalar(context, b, sig.args[1], scale, "f32")
         negative_factor = b.fmul(factor, const(F32, -1.0))
         scores, accumulator = unpack(b, s), unpack(b, acc)
-        held, old_sums = base_rows(b, sig.args[2], m), partial_rows(b, sig.args[3], l)
+        held, old_sums = base_rows(b, sig.args[2], m), partial_rows(b, None, sig.args[3], l)
         old, old_maxima = held[: len(held) // 2], held[len(held) // 2 :]
         larger = functools.partial(fmax, b)
 

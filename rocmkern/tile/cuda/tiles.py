@@ -12,14 +12,11 @@ from llvmlite import ir
 from numba.cuda.core.errors import TypingError
 
 from rocmkern.tile.angles import cos_sin, is_still, rotated, turned
-from rocmkern.tile.cuda import packed_rows
 from rocmkern.tile.cuda.backend import TILE
 from rocmkern.tile.cuda.emit import (
     ACTIVATIONS,
     LANES,
-    VOID,
     any_in_warp,
-    asm,
     call_outlined,
     dot,
     exp2,
@@ -50,7 +47,6 @@ from rocmkern.tile.cuda.layouts import (
     storage,
     warps_of_rows,
 )
-from rocmkern.tile.cuda.matrix import multiply_lanes
 from rocmkern.tile.cuda.memory import (
     float32_to_pairs,
     join_pairs,
@@ -63,20 +59,15 @@ from rocmkern.tile.cuda.memory import (
 )
 from rocmkern.tile.cuda.quantised import (
     Load,
-    PairReader,
-    Reader,
-    ScaleReader,
     decode_unit,
-    elements_as_pairs,
     ends_within_word,
-    largest_scale,
     load_again,
     load_from,
     reaches_beyond,
     runs_of_unit,
 )
 from rocmkern.tile.cuda.rows import RowLowering
-from rocmkern.tile.formats import FORMATS, RUN, Run
+from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES, line_lanes
 
@@ -395,7 +386,6 @@ class TileLowering(RowLowering):
         addresses, (count, extent), strides = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
         kind, wide, valid = FORMATS[x_ty.format], Lines.wide(ty), unpack(b, valid)
         unit = min(wide, kind.group)
-        in_pairs = x_ty.dtype == "float16" and x_ty.format in PairReader.FORMATS and unit == 2 * RUN
         # Parts of each row: first element in the lane's part of it, and its column: behind ``col0`` and the lane's
         # first one a multiple of a power of two and a smaller number.
         power = wide & -wide
@@ -405,17 +395,11 @@ class TileLowering(RowLowering):
             for e in range(0, wide, unit)
         ]
         col0, column = self.scalar(context, b, col0_ty, col0, "i64"), column_of_lane(b, ty)
-        staged = packed_rows.are_staged(x_ty, ty)
-        alignment = packed_rows.piece_bytes(x_ty, ty) if staged else x_ty.alignment
-        if staged:
-            memory = self.local_memory(context, b, "load_rowdot", ty, packed_rows.local_bytes(x_ty, ty))
-            addresses = packed_rows.bring(b, x_ty, ty, memory, addresses, valid, col0, extent)
-        else:
-            column = b.add(col0, b.zext(column, I64))
+        column = b.add(col0, b.zext(column, I64))
         columns = [(b.add(column, const(column.type, c)), (rest, power)) for _, c, rest in starts]
 
-        def runs_by(load: Load, reader: type, address: ir.Value, column: ir.Value, beside: tuple) -> list[Run]:
-            return runs_of_unit(b, x_ty.format, address, column, unit, load, alignment, reader, beside)
+        def runs_by(load: Load, address: ir.Value, column: ir.Value, beside: tuple) -> list[Run]:
+            return runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, beside)
 
         places = [(address, *place) for address in addresses for place in columns]
         lengths: list[int] = []
@@ -426,49 +410,20 @@ class TileLowering(RowLowering):
             lengths.clear()
             for place, there in zip(places, itertools.product(valid, inside), strict=True):
                 raw: list[list[ir.Value]] = []
-                runs_by(load_from(b, b.and_(*there), raw, cautious), Reader, *place)
+                runs_by(load_from(b, b.and_(*there), raw, cautious), *place)
                 lengths.append(sum(map(len, raw)))
                 words += itertools.chain(*raw)
             return words
 
-        parts_of_units: list[list[ir.Value]] = []
-        if not staged:
-            ragged = const(I1, 0)
-            if reaches_beyond(x_ty.format, unit, alignment):
-                data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
-                ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
-            parts_of_units = split_at(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)), lengths)
-
-        def runs(reader: type) -> list[list[list[Run]]]:
-            loads = map(load_again, parts_of_units) if parts_of_units else itertools.repeat(packed_rows.local_load(b))
-            units = [runs_by(load, reader, *place) for load, place in zip(loads, places, strict=False)]
-            return split_at(units, [len(columns)] * len(addresses))
-
-        # The same list for rows that share their part of the tile.
-        parts = {id(row): [row[place : place + unit] for place, *_ in starts] for row in rows}
-        values = [parts[id(row)] for row in rows]
-        if in_pairs:
-            return self.dots_of_pairs(b, runs, values)
-        return [self.dot_of_runs(b, *pair) for pair in zip(runs(Reader), values, strict=True)]
-
-    @staticmethod
-    def dots_of_pairs(b: ir.IRBuilder, runs: Callable, values: list) -> list[ir.Value]:
-        """`dot_of_runs` of each row, in float16; ``runs(reader)`` are those of the units of the rows."""
-
-        def sums(apart: bool) -> list[ir.Value]:
-            if apart:
-                # Decoding would move in front of both branches, where it takes registers for longer.
-                asm(b, "", VOID, "", [], effect=True)
-            rows = runs(PairReader)
-            pairs = [[[x for run in unit for x in elements_as_pairs(b, run, apart)] for unit in row] for row in rows]
-            return multiply_lanes(b, pairs, values)
-
-        # A scale that would leave float16 if it took a power of two along is rare.
-        units = [unit[0] for row in runs(ScaleReader) for unit in row]
-        if units[0].factor == 1:
-            return sums(False)
-        large = [b.fcmp_ordered(">", unit.scale, const(F32, largest_scale(unit))) for unit in units]
-        return if_else(b, any_in_warp(b, tree(b, large, b.or_)), lambda: sums(True), lambda: sums(False))
+        ragged = const(I1, 0)
+        if reaches_beyond(x_ty.format, unit, x_ty.alignment):
+            data = b.ptrtoint(self.unpack_tensor(context, b, x_ty, x)[0], I64)
+            ragged = ends_within_word(b, x_ty.format, data, count, strides[0], extent)
+        parts = split_at(if_else(b, ragged, lambda: loaded(True), lambda: loaded(False)), lengths)
+        units = [runs_by(load_again(words), *place) for words, place in zip(parts, places, strict=True)]
+        values = [[row[place : place + unit] for place, *_ in starts] for row in rows]
+        by_row = split_at(units, [len(columns)] * len(addresses))
+        return [self.dot_of_runs(b, *pair) for pair in zip(by_row, values, strict=True)]
 
     @staticmethod
     def dot_of_runs(b: ir.IRBuilder, units: list, values: list) -> ir.Value:
