@@ -24,6 +24,7 @@ from rocmkern.kernels import (
 )
 from rocmkern.tile.api import LINE_COLUMNS
 from rocmkern.tile.architectures import architecture
+from rocmkern.tile.formats import FORMATS
 
 
 @dataclass(frozen=True)
@@ -477,7 +478,10 @@ _ROW_TABLE = {
         quantised_rows=4,
         # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.76, q4_k
         # 0.73, mxfp4 0.63, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
-        packed=dict.fromkeys(("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2"), (4, 16, 1024, 4)),
+        packed={
+            **dict.fromkeys(("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2"), (4, 16, 1024, 4)),
+            "q6_k": (4, 16, 1024, 3),
+        },
     ),
 }
 
@@ -505,7 +509,8 @@ def quantised_row(
         columns = sizes.quantised_columns
         return _rows_along_lanes(arch, sizes.quantised_waves, sizes.quantised_rows, columns, 1, **packing)
     waves, rows, most, resident = sizes.packed[format]
-    widths = [n for n in (512, 1024, 2048, 4096) if n <= most]
+    kind = FORMATS[format]
+    widths = [n for n in (512, 1024, 2048) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]
     # A step costs as much as some more columns.
     own = min(widths, key=lambda n: -(-depth // (n * waves)) * (n + 512))
     block: dict[str, Any] = {"block_n": rows, "block_k": own * waves}

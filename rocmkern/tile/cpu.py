@@ -371,6 +371,9 @@ class _Block:
     def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> None:
         """`fields` does it."""
 
+    def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> None:
+        """`fields` does it."""
+
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)
         if self.arch != "cpu-avx512":

@@ -71,11 +71,17 @@ class BlockReader(Protocol):
         and `lookup`.
         """
 
-    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float, Any] | None:
+    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float] | None:
         """Float32 of ``count`` bytes that are an ``"int8"`` or a small float, divided by a power of two; that power.
 
-        And, as an i1, whether one of them is a NaN, where that does not show; else None. None instead of all that where
-        the target has nothing better than `fields`.
+        None where the target has nothing better than `fields`.
+        """
+
+    def six_bits(self, low: Any, low_shift: Any, high: Any, high_shift: Any, count: int) -> list | None:
+        """Float32 of ``count`` numbers less 32 whose four low and two high bits are in bytes at two offsets.
+
+        Offsets that are no constants are multiples of ``count``. None where the target has nothing better than
+        `fields`.
         """
 
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
@@ -311,9 +317,8 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
             return Run(elements, scale, None, factor)
         found = reader.whole_bytes(name, _add(b, first, 1), count) if width == 8 else None
         if found:
-            elements, factor, is_nan = found
-            nan = scale.type(float("nan"))
-            return Run(elements, scale if is_nan is None else b.select(is_nan, nan, scale), None, factor)
+            elements, factor = found
+            return Run(elements, scale, None, factor)
         elements = _packed(b, reader, 1, 32 * width // 8, width, first, count)
         return Run(_looked_up(b, reader, numbers, elements, decode) if width == 4 else _each(elements, decode), scale)
 
@@ -361,10 +366,13 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     low_at = b.or_(b.shl(half, _integer(6)), b.shl(b.and_(quarter, _integer(1)), _integer(5)))
     low_shift = b.shl(b.lshr(quarter, _integer(1)), _integer(2))
     high_at, high_shift = _add(b, b.shl(half, _integer(5)), 128), b.shl(quarter, _integer(1))
-    low = reader.fields(b.add(low_at, column), count, 8, step=count)
-    high = reader.fields(b.add(high_at, column), count, 8, step=count)
+    low_at, high_at = b.add(low_at, column), b.add(high_at, column)
     scale = _signed_byte(b, reader.byte(_add(b, b.lshr(first, _integer(4)), 192)))
     scale = b.fmul(reader.half(_integer(208)), scale)
+
+    numbers = reader.six_bits(low_at, low_shift, high_at, high_shift, count)
+    if numbers is not None:
+        return Run(numbers, scale)
 
     def one(x: Any, y: Any) -> Any:
         from rocmkern.tile.tensors import const
@@ -372,6 +380,7 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
         top = b.shl(_bits(b, y, high_shift, 3), const(y.type, 4))
         return _float(b, b.or_(_bits(b, x, low_shift, 15), top), 32)
 
+    low, high = (reader.fields(at, count, 8, step=count) for at in (low_at, high_at))
     return Run([one(x, y) for x, y in zip(low, high, strict=True)], scale)
 
 

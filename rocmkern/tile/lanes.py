@@ -144,11 +144,17 @@ class LaneReader:
             raise TileError("nibbles: numbers that neither count up nor are those of E2M1")
         return self._small_floats(words, count, place), 2.0**14
 
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None] | None:
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float] | None:
         if kind != "int8":
             return None
         words = [self.b.xor(word, const(I32, 0x80808080)) for word in self.words(offset, count)]
-        return self._integers(words, count, 0, -128.0, 8), 1.0, None
+        return self._integers(words, count, 0, -128.0, 8), 1.0
+
+    def six_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
+    ) -> list | None:
+        """`fields` does it."""
+        return None
 
     def _integers(self, words: list[ir.Value], count: int, place: int, start: float, width: int = 4) -> list[ir.Value]:
         """``start`` plus bits of each byte: set in the mantissa of 2 ** 23, they count 2 ** bit too much."""

@@ -16,6 +16,7 @@ from numba.cuda.extending import register_model
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, over_warps_by_lane, pack, thread, unpack
 from rocmkern.tile.cuda.quantised import NumberReader, raw_words
+from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
 from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
@@ -173,8 +174,8 @@ class _StoredOperandModel(models.PrimitiveModel):
 
 
 PAGED_MEMBERS = ("table", "entries", "entry_stride", "page_rows", "page_stride", "pages")
-#: Columns that a warp takes at a time in `matvec` of packed numbers.
-MATVEC_GROUP = 256
+#: Columns that a warp copies together in `matvec` of packed numbers, best first.
+MATVEC_CHUNKS = (512, 256, 1024)
 #: A loaded operand of more 32-bit registers than this goes to local memory.
 OPERAND_REGISTERS = 32
 
@@ -270,6 +271,16 @@ def rule_of_load_rowdot(rule: Callable) -> Callable:
     return typed
 
 
+def chunk_columns(format: str, columns: int) -> int:
+    """The best of `MATVEC_CHUNKS` for so many columns of a warp; 0 if there is none."""
+    kind = FORMATS[format]
+
+    def fits(n: int) -> bool:
+        return columns > 0 and columns % n == 0 and n // kind.elements * kind.nbytes % 8 == 0
+
+    return next((n for n in MATVEC_CHUNKS if fits(n)), 0)
+
+
 def rule_of_matvec(rule: Callable) -> Callable:
     """The typing rule of `matvec`: sums stay partial; rows that all warps have are packed numbers."""
     of_lines = rule_of_load_rowdot(rule)
@@ -279,12 +290,17 @@ def rule_of_matvec(rule: Callable) -> Callable:
         ty = of_lines(cfg, x, index, col0, n, vector, valid)
         if not is_shared(ty):
             return ty
-        width = MATVEC_GROUP * ty.hw[1]
         packed = isinstance(x, TILE.Quantized) and x.format in NumberReader.FORMATS and x.alignment % 8 == 0
-        if not packed or {x.dtype, vector.dtype} != {"float16"} or n.literal_value % width:
+        if not packed or {x.dtype, vector.dtype} != {"float16"}:
+            formats = ", ".join(NumberReader.FORMATS)
             raise TypingError(
-                f"matvec: with shared=True float16 and {', '.join(NumberReader.FORMATS)}, aligned to 8 bytes, "
-                f"{width} columns or a multiple of that; got {x}, {vector} and {n.literal_value} columns"
+                f"matvec: with shared=True float16 and {formats}, aligned to 8 bytes; got {x} and {vector}"
+            )
+        own, rest = divmod(n.literal_value, ty.hw[1])
+        if rest or not chunk_columns(x.format, own):
+            raise TypingError(
+                f"matvec: {n.literal_value} columns of {x.format} for {ty.hw[1]} waves are not whole chunks of one of "
+                f"{MATVEC_CHUNKS} columns, with a multiple of 8 bytes, for each"
             )
         return BlockSums(ty.m, ty.hw)
 

@@ -24,8 +24,7 @@ from typing import Any
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import fma, fma_where, funnel, lane_index, pack, select_bytes, unpack
-from rocmkern.tile.cuda.layouts import MATVEC_GROUP as GROUP
-from rocmkern.tile.cuda.layouts import is_shared, m_tiles, row_of_lane, warp_index
+from rocmkern.tile.cuda.layouts import chunk_columns, is_shared, m_tiles, row_of_lane, warp_index
 from rocmkern.tile.cuda.matrix import mma
 from rocmkern.tile.cuda.memory import load_bits, load_piece
 from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes, wait_for
@@ -36,12 +35,10 @@ from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.lanes import FoldingBuilder
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, if_else
 
-#: Of the `GROUP` columns of a group, those of a block, and elements that a lane takes from each half of it.
-BLOCK, PART = 32, 4
+#: Columns of a group and of a block, and elements that a lane takes from each half of a block.
+GROUP, BLOCK, PART = 256, 32, 4
 #: Lanes that share a row.
 LANES_OF_ROW = 4
-#: Columns that are copied together, where a warp has so many.
-CHUNK = 512
 
 
 class MatvecLowering(SharedLowering):
@@ -56,7 +53,7 @@ class MatvecLowering(SharedLowering):
             return super().matvec(context, b, sig, cfg, x, index, col0, n, vector, valid)
         _, x_ty, index_ty, col0_ty, n_ty, vector_ty, _ = sig.args
         own = n_ty.literal_value // ty.hw[1]
-        chunk = Chunk(x_ty.format, CHUNK if own % CHUNK == 0 else GROUP, ty.m, x_ty.alignment)
+        chunk = Chunk(x_ty.format, chunk_columns(x_ty.format, own), ty.m, x_ty.alignment)
         count = own // chunk.columns
         room = local_bytes(chunk, count)
         memory = self.local_memory(context, b, "matvec", ty, ty.hw[1] * room)
@@ -120,6 +117,8 @@ class Product:
         self.totals: list[ir.Value] = [const(F32, 0.0)] * slots
         self.is_nan: list[ir.Value] = [const(I1, 0)] * slots
         self.factor = 1.0
+        #: Words of a block, from which on two share a scale.
+        self.parts = [(0, 2)] if self.kind.group >= BLOCK else [(0,), (2,)]
         #: Whether this lane has the sums of blocks 2i and 2i + 1.
         self.owns = [b.icmp_signed("==", quarter, const(I32, i)) for i in range(LANES_OF_ROW)]
 
@@ -127,20 +126,22 @@ class Product:
         """Add group ``number`` of a chunk: the lane's first row begins at ``rows``, and ``vector`` are its words."""
         b, zero, starts = self.b, [const(F32, 0.0)] * 4, self.starts(number)
         scales = [self.scales(rows, start) for start in starts]
-        if scales[0][0].minimum is not None:
+        if scales[0][0][0].minimum is not None:
             # Ones on the left side: the sums of the vector's blocks.
-            sums = self.multiply([[constant_pair(1.0)] * 4] * 2, vector, zero)
+            sums = self.multiply([[constant_pair(1.0)] * 4] * 2, vector, (0, 2), zero)
             for slot, runs in enumerate(scales):
-                for run, total in zip(runs, sums, strict=False):
+                for (run,), total in zip(runs, sums, strict=False):
                     less = b.fmul(run.minimum, const(F32, -1.0))
                     self.totals[slot] = fma(b, less, total, self.totals[slot])
         numbers = [self.numbers(rows, start, slot) for slot, start in enumerate(starts)]
         for block in range(GROUP // BLOCK):
             for tile in range(0, len(starts), 2):
-                product = self.multiply([numbers[tile][block], numbers[tile + 1][block]], vector, zero)
-                for slot in (tile, tile + 1):
-                    value, scale = product[2 * (slot - tile) + block % 2], scales[slot][block % 2].scale
-                    self.totals[slot] = fma_where(b, self.owns[block // 2], value, scale, self.totals[slot])
+                pair = [numbers[tile][block], numbers[tile + 1][block]]
+                for part, halves in enumerate(self.parts):
+                    product = self.multiply(pair, vector, halves, zero)
+                    for slot in (tile, tile + 1):
+                        value, scale = product[2 * (slot - tile) + block % 2], scales[slot][block % 2][part].scale
+                        self.totals[slot] = fma_where(b, self.owns[block // 2], value, scale, self.totals[slot])
 
     def starts(self, number: int) -> list[int]:
         """Where the lane's rows of a group begin, behind the first row of the chunk."""
@@ -152,8 +153,8 @@ class Product:
         elements = self.kind.elements
         return [(c // elements * self.kind.nbytes, c % elements) for c in range(0, GROUP, BLOCK)]
 
-    def scales(self, rows: ir.Value, start: int) -> list[Run]:
-        """Scales and minima of the two blocks of which this lane has the sums."""
+    def scales(self, rows: ir.Value, start: int) -> list[list[Run]]:
+        """Scales and minima of the parts of the two blocks of which this lane has the sums."""
         b, kind, runs = self.b, self.kind, []
         first = b.shl(self.quarter, const(I32, 1))
         for i in (0, 1):
@@ -164,8 +165,9 @@ class Product:
             else:
                 reader = ScaleReader(FoldingBuilder(b), local_words(b, rows, start))
                 element = b.mul(b.add(first, const(I32, i)), const(I32, BLOCK))
-            runs.append(kind.emit(FoldingBuilder(b), reader, element, PART))
-        self.factor = runs[0].factor
+            firsts = [FoldingBuilder(b).add(element, const(I32, part * kind.group)) for part in range(len(self.parts))]
+            runs.append([kind.emit(FoldingBuilder(b), reader, each, PART) for each in firsts])
+        self.factor = runs[0][0].factor
         return runs
 
     def numbers(self, rows: ir.Value, start: int, slot: int) -> list[list[ir.Value]]:
@@ -182,9 +184,11 @@ class Product:
             self.is_nan[slot] = functools.reduce(b.or_, reader.nan, self.is_nan[slot])
         return found
 
-    def multiply(self, rows: list[list[ir.Value]], vector: list[ir.Value], acc: list[ir.Value]) -> list[ir.Value]:
-        """A block of two rows of each lane times all 8 columns."""
-        for half in (0, 2):
+    def multiply(
+        self, rows: list[list[ir.Value]], vector: list[ir.Value], halves: tuple[int, ...], acc: list[ir.Value]
+    ) -> list[ir.Value]:
+        """Halves of a block of two rows of each lane times all 8 columns."""
+        for half in halves:
             left = [row[half + i] for i in (0, 1) for row in rows]
             acc = mma(self.b, left, vector[half : half + 2], acc, "float16")
         return acc

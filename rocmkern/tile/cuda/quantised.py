@@ -44,8 +44,8 @@ class Reader(LaneReader):
 class NumberReader(Reader):
     """Numbers without their scale, as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
 
-    #: Formats that have nothing else: a byte holds element e and no other one, or elements e and e + 16 or e + 32.
-    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2")
+    #: Formats that have nothing else: four elements side by side, and those 16 further on, are digits of whole words.
+    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
     #: Powers of two that whole bytes lack.
     FACTORS = {"int8": 1.0, "e4m3": 2.0**8, "e5m2": 1.0}  # noqa: RUF012
 
@@ -85,23 +85,34 @@ class NumberReader(Reader):
     def factor_of_nibbles(numbers: tuple) -> float:
         return 1.0 if numbers[1] - numbers[0] == 1 else 2.0**14
 
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None]:
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
         b, words, factor = self.b, self.words(offset, count), self.FACTORS[kind]
         if kind == "int8":
             # All bits of a byte, less 128, in the mantissa of 1024.
             shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
             pairs = [masked_and_flipped(b, x, 0x00FF00FF, 0x64806480) for x in shifted]
-            return [add_pairs(b, x, -1024.0 - 128.0) for x in pairs], factor, None
+            return [add_pairs(b, x, -1024.0 - 128.0) for x in pairs], factor
         upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
         if kind == "e5m2":
-            return upper, factor, None
+            return upper, factor
         # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
         lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
         pairs = [b.or_(x, b.and_(y, const(I32, 0x80008000))) for x, y in zip(lower, upper, strict=True)]
         carries = [b.add(b.and_(word, const(I32, 0x7F7F7F7F)), const(I32, 0x01010101)) for word in words]
         carry = b.and_(functools.reduce(b.or_, carries), const(I32, 0x80808080))
         self.nan.append(b.icmp_unsigned("!=", carry, const(I32, 0)))
-        return pairs, factor, None
+        return pairs, factor
+
+    def six_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
+    ) -> list[ir.Value]:
+        b, pairs, up = self.b, [], 4 - high_shift.constant
+        for x, y in zip(self.words(low, count), self.words(high, count), strict=True):
+            upper = b.shl(y, const(I32, up)) if up > 0 else b.lshr(y, const(I32, -up))
+            code = masked_onto(b, b.lshr(x, low_shift), 0x0F0F0F0F, b.and_(upper, const(I32, 0x30303030)))
+            for z in (code, b.lshr(code, const(I32, 8))):
+                pairs.append(add_pairs(b, masked_onto(b, z, 0x00FF00FF, 0x64006400), -1024.0 - 32.0))
+        return pairs
 
 
 class ScaleReader(Reader):
@@ -112,13 +123,17 @@ class ScaleReader(Reader):
     ) -> tuple[list, float]:
         return [], NumberReader.factor_of_nibbles(numbers)
 
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float, None]:
-        return [], NumberReader.FACTORS[kind], None
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
+        return [], NumberReader.FACTORS[kind]
+
+    def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> list:
+        return []
 
 
-def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: int) -> ir.Value:
+def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: ir.Value | int) -> ir.Value:
     """``word & mask | base`` in one instruction."""
-    return asm(b, "lop3.b32 $0, $1, $2, $3, 0xEA;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, base)])
+    base = const(I32, base) if isinstance(base, int) else base
+    return asm(b, "lop3.b32 $0, $1, $2, $3, 0xEA;", I32, "=r,r,r,r", [word, const(I32, mask), base])
 
 
 def masked_and_flipped(b: ir.IRBuilder, word: ir.Value, mask: int, bits: int) -> ir.Value:
