@@ -448,7 +448,7 @@ class RowBlocks:
     waves, quantised_waves : int
     rows, quantised_rows : int
         Rows of the weights of a wave.
-    pieces : int
+    pieces, quantised_pieces : int
         Parts of a row in a step: each is the columns of all lanes.
     quantised_columns : int
         Columns side by side in a lane where weights are quantised: a block of most formats.
@@ -464,6 +464,7 @@ class RowBlocks:
     rows: int = 1
     pieces: int = 4
     quantised_rows: int = 1
+    quantised_pieces: int = 1
     quantised_columns: int = 32
     longest: int = 512
     packed: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
@@ -471,7 +472,7 @@ class RowBlocks:
 
 _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
-    "gfx": RowBlocks(waves=4, pieces=2),
+    "gfx": RowBlocks(waves=4, pieces=2, quantised_rows=2, quantised_pieces=2),
     "sm_": RowBlocks(
         waves=4,
         quantised_waves=2,
@@ -506,8 +507,8 @@ def quantised_row(
     """
     packing: dict[str, Any] = {"format": format, "alignment": alignment}
     if format not in sizes.packed or alignment < 8 or dtype != "float16":
-        columns = sizes.quantised_columns
-        return _rows_along_lanes(arch, sizes.quantised_waves, sizes.quantised_rows, columns, 1, **packing)
+        shape = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns, sizes.quantised_pieces
+        return _rows_along_lanes(arch, *shape, **packing)
     waves, rows, most, resident = sizes.packed[format]
     kind = FORMATS[format]
     widths = [n for n in (512, 1024, 2048) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]

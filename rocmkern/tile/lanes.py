@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from rocmkern.runtime.errors import TileError
@@ -171,9 +173,10 @@ class LaneReader:
                 numbers.append(b.fadd(bits, less))
         return numbers
 
-    def masked_onto(self, word: ir.Value, mask: int, base: int) -> ir.Value:
+    def masked_onto(self, word: ir.Value, mask: int, base: ir.Value | int) -> ir.Value:
         """``word & mask | base``."""
-        return self.b.or_(self.b.and_(word, const(I32, mask)), const(I32, base))
+        base = const(I32, base) if isinstance(base, int) else base
+        return self.b.or_(self.b.and_(word, const(I32, mask)), base)
 
     def chosen_bits(self, mask: int, x: ir.Value, y: ir.Value) -> ir.Value:
         """The bits of x where the mask is 1, those of y where it is 0."""
@@ -206,3 +209,91 @@ class LaneReader:
 
     def lookup(self, numbers: tuple, lanes: list) -> None:
         """There is no such instruction."""
+
+
+class PairReader(LaneReader):
+    """Numbers as float16, two in a word: of every four elements the first and the third, the second and the fourth."""
+
+    #: Formats of which a lane reads nothing but such numbers: elements side by side are digits of bytes side by side.
+    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
+    #: Powers of two that whole bytes lack.
+    FACTORS = {"int8": 1.0, "e4m3": 2.0**8, "e5m2": 1.0}  # noqa: RUF012
+
+    def __init__(self, b: ir.IRBuilder, words: Callable[[ir.Value, int, int], list[ir.Value]]):
+        super().__init__(b, words)
+        #: Of what was read: whether it has a NaN that did not become one.
+        self.nan: list[ir.Value] = []
+
+    @staticmethod
+    def factor_of_nibbles(numbers: tuple) -> float:
+        return 1.0 if numbers[1] - numbers[0] == 1 else 2.0**14
+
+    def nibbles(
+        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
+    ) -> tuple[list, float]:
+        b, words, place = self.b, self.words(offset, count, step), 0
+        if isinstance(shift, ir.Constant):
+            place = shift.constant
+        else:
+            words = [b.lshr(word, shift) for word in words]
+        factor, pairs = self.factor_of_nibbles(numbers), []
+        if factor != 1:
+            return [pair for word in words for pair in self.pairs_of_small_floats(word, place)], factor
+        for word in words:
+            for shifted in (word, b.lshr(word, const(I32, 8))):
+                # Four bits in the mantissa of 1024.
+                pair = self.masked_onto(shifted, 0x000F000F << place, 0x64006400)
+                pairs.append(self.fma_pairs(pair, 2.0**-place, numbers[0] - 1024 * 2.0**-place))
+        return pairs, factor
+
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
+        b, words, factor = self.b, self.words(offset, count), self.FACTORS[kind]
+        if kind == "int8":
+            # All bits of a byte, less 128, in the mantissa of 1024.
+            shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
+            pairs = [self.masked_and_flipped(x, 0x00FF00FF, 0x64806480) for x in shifted]
+            return [self.add_pairs(x, -1024.0 - 128.0) for x in pairs], factor
+        upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
+        if kind == "e5m2":
+            return upper, factor
+        # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
+        lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
+        pairs = [b.or_(x, b.and_(y, const(I32, 0x80008000))) for x, y in zip(lower, upper, strict=True)]
+        carries = [b.add(b.and_(word, const(I32, 0x7F7F7F7F)), const(I32, 0x01010101)) for word in words]
+        carry = b.and_(functools.reduce(b.or_, carries), const(I32, 0x80808080))
+        self.nan.append(b.icmp_unsigned("!=", carry, const(I32, 0)))
+        return pairs, factor
+
+    def six_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
+    ) -> list[ir.Value]:
+        b, pairs = self.b, []
+        for x, y in zip(self.words(low, count, count), self.words(high, count, count), strict=True):
+            upper = b.and_(b.shl(b.lshr(y, high_shift), const(I32, 4)), const(I32, 0x30303030))
+            code = self.masked_onto(b.lshr(x, low_shift), 0x0F0F0F0F, upper)
+            for z in (code, b.lshr(code, const(I32, 8))):
+                pairs.append(self.add_pairs(self.masked_onto(z, 0x00FF00FF, 0x64006400), -1024.0 - 32.0))
+        return pairs
+
+    def masked_and_flipped(self, word: ir.Value, mask: int, bits: int) -> ir.Value:
+        """``word & mask ^ bits``."""
+        return self.b.xor(self.b.and_(word, const(I32, mask)), const(I32, bits))
+
+    def fma_pairs(self, x: ir.Value, y: float, z: float) -> ir.Value:
+        """``x * y + z`` of both float16 of a word."""
+        return self._of_halves("llvm.fma.v2f16", x, y, z)
+
+    def add_pairs(self, x: ir.Value, y: float) -> ir.Value:
+        """``x + y`` of both float16 of a word."""
+        return self._of_halves("llvm.fma.v2f16", x, 1.0, y)
+
+    def _of_halves(self, name: str, x: ir.Value, *numbers: float) -> ir.Value:
+        b, pair = self.b, ir.VectorType(F16, 2)
+        constants = [b.bitcast(constant_pair(y), pair) for y in numbers]
+        return b.bitcast(call(b, name, pair, [b.bitcast(x, pair), *constants]), I32)
+
+
+def constant_pair(x: float) -> ir.Constant:
+    """The same float16 twice, in a word."""
+    bits = int(np.float16(x).view(np.uint16))
+    return const(I32, bits << 16 | bits)

@@ -28,11 +28,11 @@ from rocmkern.tile.cuda.layouts import chunk_columns, is_shared, m_tiles, row_of
 from rocmkern.tile.cuda.matrix import mma
 from rocmkern.tile.cuda.memory import load_bits, load_piece
 from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes, wait_for
-from rocmkern.tile.cuda.quantised import NumberReader, ScaleReader, constant_pair
+from rocmkern.tile.cuda.quantised import NumberReader, ScaleReader
 from rocmkern.tile.cuda.shared import SharedLowering
 from rocmkern.tile.cuda.windows import read_shared
 from rocmkern.tile.formats import FORMATS, Run
-from rocmkern.tile.lanes import FoldingBuilder
+from rocmkern.tile.lanes import FoldingBuilder, constant_pair
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, if_else
 
 #: Columns of a group and of a block, and elements that a lane takes from each half of a block.

@@ -8,13 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.cuda.emit import LANES, VOID, asm, funnel, select_bytes
 from rocmkern.tile.cuda.memory import load_bytes, load_piece
 from rocmkern.tile.formats import FORMATS, RUN, Run
-from rocmkern.tile.lanes import FoldingBuilder, LaneReader
+from rocmkern.tile.lanes import FoldingBuilder, LaneReader, PairReader, constant_pair
 from rocmkern.tile.tensors import F32, I1, I32, I64, const
 
 
@@ -27,32 +26,41 @@ def units_per_thread(ty: Any) -> int:
     return -(-ty.n * ty.k // (unit_elements(ty) * LANES * ty.hw[1]))
 
 
-class Reader(LaneReader):
-    """A block for one lane, with instructions of this target."""
+class Instructions:
+    """What a `LaneReader` takes from this target."""
 
-    def masked_onto(self, word: ir.Value, mask: int, base: int) -> ir.Value:
-        return masked_onto(self.b, word, mask, base)
+    b: ir.IRBuilder
+
+    def masked_onto(self, word: ir.Value, mask: int, base: ir.Value | int) -> ir.Value:
+        base = const(I32, base) if isinstance(base, int) else base
+        return self._logic(0xEA, word, const(I32, mask), base)
+
+    def masked_and_flipped(self, word: ir.Value, mask: int, bits: int) -> ir.Value:
+        return self._logic(0x6A, word, const(I32, mask), const(I32, bits))
 
     def chosen_bits(self, mask: int, x: ir.Value, y: ir.Value) -> ir.Value:
-        code = "lop3.b32 $0, $1, $2, $3, 0xE4;"
-        return asm(self.b, code, I32, "=r,r,r,r", [x, y, const(I32, mask)])
+        return self._logic(0xE4, x, y, const(I32, mask))
+
+    def _logic(self, table: int, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        return asm(self.b, f"lop3.b32 $0, $1, $2, $3, {table:#x};", I32, "=r,r,r,r", [x, y, z])
 
     def even_bytes_up(self, word: ir.Value) -> ir.Value:
         return select_bytes(self.b, word, const(I32, 0), 0x2404)
 
+    def fma_pairs(self, x: ir.Value, y: float, z: float) -> ir.Value:
+        factors = [constant_pair(y), constant_pair(z)]
+        return asm(self.b, "fma.rn.f16x2 $0, $1, $2, $3;", I32, "=r,r,r,r", [x, *factors])
 
-class NumberReader(Reader):
-    """Numbers without their scale, as float16, two in a word: bytes 0 and 2, then bytes 1 and 3 of every four."""
+    def add_pairs(self, x: ir.Value, y: float) -> ir.Value:
+        return asm(self.b, "add.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, constant_pair(y)])
 
-    #: Formats that have nothing else: four elements side by side, and those 16 further on, are digits of whole words.
-    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
-    #: Powers of two that whole bytes lack.
-    FACTORS = {"int8": 1.0, "e4m3": 2.0**8, "e5m2": 1.0}  # noqa: RUF012
 
-    def __init__(self, b: ir.IRBuilder, words: Callable[[ir.Value, int, int], list[ir.Value]]):
-        super().__init__(b, words)
-        #: Of what was read: whether it has a NaN that did not become one.
-        self.nan: list[ir.Value] = []
+class Reader(Instructions, LaneReader):
+    """A block for one lane."""
+
+
+class NumberReader(Instructions, PairReader):
+    """Numbers without their scale, which is not read."""
 
     def byte(self, offset: ir.Value) -> ir.Value:
         return const(I32, 0)
@@ -63,99 +71,20 @@ class NumberReader(Reader):
     def half(self, offset: ir.Value) -> ir.Value:
         return const(F32, 0.0)
 
-    def nibbles(
-        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
-    ) -> tuple[list, float]:
-        b, words, place = self.b, self.words(offset, count, step), 0
-        if isinstance(shift, ir.Constant):
-            place = shift.constant
-        else:
-            words = [b.lshr(word, shift) for word in words]
-        factor, pairs = self.factor_of_nibbles(numbers), []
-        if factor != 1:
-            return [pair for word in words for pair in self.pairs_of_small_floats(word, place)], factor
-        for word in words:
-            for shifted in (word, b.lshr(word, const(I32, 8))):
-                # Four bits in the mantissa of 1024.
-                pair = masked_onto(b, shifted, 0x000F000F << place, 0x64006400)
-                pairs.append(fma_pairs(b, pair, 2.0**-place, numbers[0] - 1024 * 2.0**-place))
-        return pairs, factor
 
-    @staticmethod
-    def factor_of_nibbles(numbers: tuple) -> float:
-        return 1.0 if numbers[1] - numbers[0] == 1 else 2.0**14
-
-    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
-        b, words, factor = self.b, self.words(offset, count), self.FACTORS[kind]
-        if kind == "int8":
-            # All bits of a byte, less 128, in the mantissa of 1024.
-            shifted = [x for word in words for x in (word, b.lshr(word, const(I32, 8)))]
-            pairs = [masked_and_flipped(b, x, 0x00FF00FF, 0x64806480) for x in shifted]
-            return [add_pairs(b, x, -1024.0 - 128.0) for x in pairs], factor
-        upper = [x for word in words for x in (self.even_bytes_up(word), b.and_(word, const(I32, 0xFF00FF00)))]
-        if kind == "e5m2":
-            return upper, factor
-        # Seven bits are one place lower in a float16, with a smaller bias; all of them set are NaN.
-        lower = [b.and_(b.lshr(x, const(I32, 1)), const(I32, 0x3F803F80)) for x in upper]
-        pairs = [b.or_(x, b.and_(y, const(I32, 0x80008000))) for x, y in zip(lower, upper, strict=True)]
-        carries = [b.add(b.and_(word, const(I32, 0x7F7F7F7F)), const(I32, 0x01010101)) for word in words]
-        carry = b.and_(functools.reduce(b.or_, carries), const(I32, 0x80808080))
-        self.nan.append(b.icmp_unsigned("!=", carry, const(I32, 0)))
-        return pairs, factor
-
-    def six_bits(
-        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
-    ) -> list[ir.Value]:
-        b, pairs, up = self.b, [], 4 - high_shift.constant
-        for x, y in zip(self.words(low, count), self.words(high, count), strict=True):
-            upper = b.shl(y, const(I32, up)) if up > 0 else b.lshr(y, const(I32, -up))
-            code = masked_onto(b, b.lshr(x, low_shift), 0x0F0F0F0F, b.and_(upper, const(I32, 0x30303030)))
-            for z in (code, b.lshr(code, const(I32, 8))):
-                pairs.append(add_pairs(b, masked_onto(b, z, 0x00FF00FF, 0x64006400), -1024.0 - 32.0))
-        return pairs
-
-
-class ScaleReader(Reader):
+class ScaleReader(Instructions, PairReader):
     """What a run has besides numbers: no number is read."""
 
     def nibbles(
         self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple, step: int = 1
     ) -> tuple[list, float]:
-        return [], NumberReader.factor_of_nibbles(numbers)
+        return [], self.factor_of_nibbles(numbers)
 
     def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
-        return [], NumberReader.FACTORS[kind]
+        return [], self.FACTORS[kind]
 
     def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> list:
         return []
-
-
-def masked_onto(b: ir.IRBuilder, word: ir.Value, mask: int, base: ir.Value | int) -> ir.Value:
-    """``word & mask | base`` in one instruction."""
-    base = const(I32, base) if isinstance(base, int) else base
-    return asm(b, "lop3.b32 $0, $1, $2, $3, 0xEA;", I32, "=r,r,r,r", [word, const(I32, mask), base])
-
-
-def masked_and_flipped(b: ir.IRBuilder, word: ir.Value, mask: int, bits: int) -> ir.Value:
-    """``word & mask ^ bits`` in one instruction."""
-    return asm(b, "lop3.b32 $0, $1, $2, $3, 0x6A;", I32, "=r,r,r,r", [word, const(I32, mask), const(I32, bits)])
-
-
-def constant_pair(x: float) -> ir.Constant:
-    """The same float16 twice."""
-    bits = int(np.float16(x).view(np.uint16))
-    return const(I32, bits << 16 | bits)
-
-
-def fma_pairs(b: ir.IRBuilder, x: ir.Value, y: Any, z: Any) -> ir.Value:
-    """``x * y + z`` of two float16 at once; y and z are words of two, or numbers."""
-    y, z = (constant_pair(v) if isinstance(v, float) else v for v in (y, z))
-    return asm(b, "fma.rn.f16x2 $0, $1, $2, $3;", I32, "=r,r,r,r", [x, y, z])
-
-
-def add_pairs(b: ir.IRBuilder, x: ir.Value, y: float) -> ir.Value:
-    """``x + y`` of two float16 at once."""
-    return asm(b, "add.rn.f16x2 $0, $1, $2;", I32, "=r,r,r", [x, constant_pair(y)])
 
 
 #: ``load(address, needed, nbytes, count)``: 1, 2, 4 or 16 bytes as i32 words. What is not needed may be anything. With

@@ -128,7 +128,14 @@ def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, coun
     shorter is read byte by byte. No other bytes are read: the last block may be the end of what the process may read.
     """
     block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-    start = b.gep(row, [block], source_etype=I8)
+    words = words_of(b, b.gep(row, [block], source_etype=I8))
+    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+    reader, step = LaneReader(b, words), min(count, RUN) if count >= 4 else 1
+    return [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
+
+
+def words_of(b: ir.IRBuilder, start: ir.Value) -> Callable[[ir.Value, int, int], list]:
+    """`LaneReader`'s words of a block in global memory."""
 
     def words(offset: ir.Value, nbytes: int, step: int) -> list:
         whole, rest = divmod(nbytes, 4)
@@ -143,9 +150,7 @@ def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, coun
             found.append(functools.reduce(b.or_, [b.shl(x, const(I32, 8 * i)) for i, x in enumerate(parts)]))
         return found
 
-    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-    reader, step = LaneReader(b, words), min(count, RUN) if count >= 4 else 1
-    return [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
+    return words
 
 
 def memory_int(dtype: str) -> ir.IntType:

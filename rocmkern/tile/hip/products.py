@@ -34,8 +34,8 @@ from rocmkern.tile.hip.emit import (
     wave_index,
 )
 from rocmkern.tile.hip.layouts import Layout, Parked, Window, operand_element
+from rocmkern.tile.hip.matvec import MatvecLowering
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
-from rocmkern.tile.hip.stages import StageLowering
 from rocmkern.tile.tensors import F32, I1, I32, call, const
 
 #: Bit patterns of infinity.
@@ -58,7 +58,7 @@ def _matrix_instruction(b: ir.IRBuilder, window: Window, right: ir.Value, left: 
     return total
 
 
-class HipLowering(StageLowering):
+class HipLowering(MatvecLowering):
     """Products, and with them all operations; one method each: see `binding.bind`."""
 
     def dot_nt(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, st: Any, acc: Any = None) -> ir.Value:

@@ -1,0 +1,151 @@
+"""Rows of quantised blocks times a vector of float16, for rows along lanes.
+
+A lane has a part of each of its wave's rows, whole blocks or 32 elements of one. Numbers become float16, two in a
+word, and are multiplied with those of the vector by fused multiply-adds that take halves of words and add float32;
+scales are applied to the sums.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from llvmlite import ir
+
+from rocmkern.tile.formats import FORMATS, RUN, Format, Run
+from rocmkern.tile.hip.backend import TILE
+from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaque
+from rocmkern.tile.hip.emit import math as intrinsic
+from rocmkern.tile.hip.layouts import Layout, LineLayout
+from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, words_of
+from rocmkern.tile.hip.stages import StageLowering
+from rocmkern.tile.lanes import FoldingBuilder, PairReader
+from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const, if_else
+
+#: Elements that a lane takes of a block at a time.
+UNIT = 32
+
+
+class Reader(PairReader):
+    """A block for one lane, with instructions of this target."""
+
+    def even_bytes_up(self, word: ir.Value) -> ir.Value:
+        return call(self.b, "llvm.amdgcn.perm", I32, [const(I32, 0), word, const(I32, 0x020C000C)])
+
+
+class MatvecLowering(StageLowering):
+    """`api.matvec`."""
+
+    def matvec(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, vector: Any,
+        valid: Any,
+    ) -> ir.Value:  # fmt: skip
+        _, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
+        layout = Layout(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
+        packed = isinstance(x_ty, TILE.Quantized) and {x_ty.dtype, vector_ty.dtype} == {"float16"}
+        if not packed or x_ty.format not in PairReader.FORMATS or not isinstance(layout, LineLayout):
+            return super().matvec(context, b, sig, cfg, x, index, col0, n, vector, valid)
+        data, (count, columns), strides = self.unpack_tensor(context, b, x_ty, x)
+        base, kind = in_space(b, data, GLOBAL), FORMATS[x_ty.format]
+        offsets = self.row_offsets(context, b, index_ty, index, strides[:-1], layout.row_blocks)
+        # A row that does not exist is read as the first one.
+        offsets = [b.select(ok, offset, const(I64, 0)) for ok, offset in zip(flags_of(b, valid), offsets, strict=True)]
+        rows = [b.gep(base, [offset], source_etype=I8) for offset in offsets]
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(layout.first_column(b), I64))
+        starts = [
+            layout.width * c + e
+            for c in range(layout.vectors(n_ty.literal_value))
+            for e in range(0, layout.registers, UNIT)
+        ]
+        numbers = self.unpack_tensor(context, b, vector_ty, vector)
+
+        def sums() -> list[ir.Value]:
+            totals = [const(F32, 0.0)] * len(rows)
+            for start in starts:
+                column = b.add(first, const(I64, start))
+                exists = b.icmp_signed("<", column, columns)
+                column = b.select(exists, column, const(I64, 0))
+                halves = self.halves(b, numbers, column)
+                parts = self.dots(b, kind, rows, column, halves)
+                totals = [
+                    b.fadd(total, b.select(exists, part, const(F32, 0.0)))
+                    for total, part in zip(totals, parts, strict=True)
+                ]
+            return totals
+
+        some = b.and_(*(b.icmp_signed(">", extent, const(I64, 0)) for extent in (count, columns)))
+        totals = if_else(b, some, sums, lambda: [const(F32, 0.0)] * len(rows))
+        return array_of(b, [layout.over_lanes(b, b.fadd, total) for total in totals])
+
+    @staticmethod
+    def halves(b: ir.IRBuilder, vector: tuple, column: ir.Value) -> list[ir.Value]:
+        """`UNIT` float16 of a vector (data, shape and strides) from a column on."""
+        data, _, (stride,) = vector
+        base, count = in_space(b, data, GLOBAL), CHUNK_BYTES // 2
+        place = b.mul(column, stride)
+
+        def together() -> list[ir.Value]:
+            pieces = ir.VectorType(F16, count)
+            starts = [b.add(place, const(I64, 2 * i)) for i in range(0, UNIT, count)]
+            return [load_from(b, base, start, pieces, CHUNK_BYTES) for start in starts]
+
+        def one_by_one() -> list[ir.Value]:
+            found = []
+            for i in range(0, UNIT, count):
+                piece = ir.Constant(ir.VectorType(F16, count), ir.Undefined)
+                for k in range(count):
+                    at = b.add(place, b.mul(stride, const(I64, i + k)))
+                    piece = b.insert_element(piece, load_from(b, base, at, F16, 2), const(I32, k))
+                found.append(piece)
+            return found
+
+        aligned = b.icmp_signed("==", b.and_(b.ptrtoint(data, I64), const(I64, CHUNK_BYTES - 1)), const(I64, 0))
+        regular = b.and_(aligned, b.icmp_signed("==", stride, const(I64, 2)))
+        return [x for piece in if_else(b, regular, together, one_by_one) for x in elements_of(b, piece)]
+
+    @classmethod
+    def dots(
+        cls, b: ir.IRBuilder, kind: Format, rows: list[ir.Value], column: ir.Value, halves: list[ir.Value]
+    ) -> list[ir.Value]:
+        """Sums of products of `UNIT` elements of each row, from a column on that is a multiple of it, and numbers."""
+        block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+        inside = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+        wide = [b.fpext(x, F32) for x in halves]
+        parts, plain = [], None
+        for row in rows:
+            fold = FoldingBuilder(b)
+            reader = Reader(fold, words_of(b, b.gep(row, [block], source_etype=I8)))
+            first = const(I32, 0) if kind.elements == UNIT else fold.sum(inside, 0, UNIT.bit_length() - 1)
+            runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), RUN) for i in range(0, UNIT, RUN)]
+            if runs[0].minimum is not None and plain is None:
+                one = opaque(b, const(F32, 1.0), "v")  # known, it would not be fused with the conversion
+                plain = functools.reduce(lambda total, x: intrinsic(b, "fma", x, one, total), wide, const(F32, 0.0))
+            parts.append(cls.dot_of_runs(b, kind, runs, wide, plain, reader.nan))
+        return parts
+
+    @staticmethod
+    def dot_of_runs(
+        b: ir.IRBuilder, kind: Format, runs: list[Run], numbers: list[ir.Value], plain: Any, nan: list[ir.Value]
+    ) -> ir.Value:
+        """The sum for one row; ``plain`` is that of the numbers, ``nan`` says where a number should have been NaN."""
+        total, shared = const(F32, 0.0), [runs] if kind.group >= UNIT else [[run] for run in runs]
+        taken = iter(numbers)
+        for together in shared:
+            part = const(F32, 0.0)
+            for run in together:
+                for number in in_order(b, run.numbers):
+                    part = intrinsic(b, "fma", b.fpext(number, F32), next(taken), part)
+            run = together[0]
+            part = part if run.factor == 1 else b.fmul(part, const(F32, run.factor))
+            total = intrinsic(b, "fma", part, run.scale, total)
+        if runs[0].minimum is not None:
+            total = b.fsub(total, b.fmul(plain, runs[0].minimum))
+        is_nan = functools.reduce(b.or_, nan, const(I1, 0))
+        return b.select(is_nan, const(F32, math.nan), total)
+
+
+def in_order(b: ir.IRBuilder, pairs: list[ir.Value]) -> list[ir.Value]:
+    """The float16 of a `PairReader`'s words, element by element."""
+    halves = [elements_of(b, b.bitcast(pair, ir.VectorType(F16, 2))) for pair in pairs]
+    return [halves[i + k][half] for i in range(0, len(halves), 2) for half in (0, 1) for k in (0, 1)]
