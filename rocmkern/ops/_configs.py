@@ -448,12 +448,14 @@ class RowBlocks:
     waves, quantised_waves : int
     rows, quantised_rows : int
         Rows of the weights of a wave.
-    pieces, quantised_pieces : int
+    pieces : int
         Parts of a row in a step: each is the columns of all lanes.
     quantised_columns : int
         Columns side by side in a lane where weights are quantised: a block of most formats.
     longest : int
         Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
+    pairs : dict of str to tuple of int
+        By dtype of x, where lanes read numbers of a `_PACKED` format in pairs: rows of a wave, and pieces.
     packed : dict of str to tuple of int
         By format, for aligned weights and float16, where all waves have the same rows: waves, rows, the most columns of
         a wave in a step, and blocks that a multiprocessor should hold at once.
@@ -464,15 +466,17 @@ class RowBlocks:
     rows: int = 1
     pieces: int = 4
     quantised_rows: int = 1
-    quantised_pieces: int = 1
     quantised_columns: int = 32
     longest: int = 512
+    pairs: dict[str, tuple[int, int]] = field(default_factory=dict)
     packed: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
 
+#: Formats that `tile.lanes.PairReader` reads.
+_PACKED = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
 _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
-    "gfx": RowBlocks(waves=4, pieces=2, quantised_rows=2, quantised_pieces=2),
+    "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
     "sm_": RowBlocks(
         waves=4,
         quantised_waves=2,
@@ -480,7 +484,7 @@ _ROW_TABLE = {
         # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.76, q4_k
         # 0.73, mxfp4 0.63, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
         packed={
-            **dict.fromkeys(("q4_0", "q4_k", "mxfp4", "q8_0", "mxfp8_e4m3", "mxfp8_e5m2"), (4, 16, 1024, 4)),
+            **dict.fromkeys(_PACKED, (4, 16, 1024, 4)),
             "q6_k": (4, 16, 1024, 3),
         },
     ),
@@ -495,7 +499,7 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
 
 def row_product_of(arch: str, sizes: RowBlocks) -> row_product.Config:
     """Variant of ``row_product``."""
-    return _rows_along_lanes(arch, sizes.waves, sizes.rows, LINE_COLUMNS, sizes.pieces)
+    return _rows_along_lanes(arch, sizes.waves, sizes.rows, sizes.pieces, LINE_COLUMNS)
 
 
 def quantised_row(
@@ -507,8 +511,9 @@ def quantised_row(
     """
     packing: dict[str, Any] = {"format": format, "alignment": alignment}
     if format not in sizes.packed or alignment < 8 or dtype != "float16":
-        shape = sizes.quantised_waves, sizes.quantised_rows, sizes.quantised_columns, sizes.quantised_pieces
-        return _rows_along_lanes(arch, *shape, **packing)
+        in_pairs = format in _PACKED and dtype in sizes.pairs
+        shape = sizes.pairs[dtype] if in_pairs else (sizes.quantised_rows, 1)
+        return _rows_along_lanes(arch, sizes.quantised_waves, *shape, sizes.quantised_columns, **packing)
     waves, rows, most, resident = sizes.packed[format]
     kind = FORMATS[format]
     widths = [n for n in (512, 1024, 2048) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]
@@ -518,10 +523,12 @@ def quantised_row(
     return row_product.Config(arch=arch, waves=waves, shared=True, resident=resident, **block, **packing)
 
 
-def _rows_along_lanes(arch: str, waves: int, rows: int, columns: int, parts: int, **packing: Any) -> row_product.Config:
-    """Variant of ``row_product`` whose waves have so many rows each, along lanes."""
+def _rows_along_lanes(
+    arch: str, waves: int, rows: int, pieces: int, columns: int, **packing: Any
+) -> row_product.Config:
+    """Variant of ``row_product`` whose waves have so many rows each, along lanes with pieces of so many columns."""
     lanes = wave_lanes(arch)
-    block: dict[str, Any] = {"block_n": rows * waves, "block_k": lanes * columns * parts}
+    block: dict[str, Any] = {"block_n": rows * waves, "block_k": lanes * columns * pieces}
     return row_product.Config(arch=arch, waves=waves, line=lanes, line_columns=columns, **block, **packing)
 
 

@@ -1,8 +1,8 @@
-"""Rows of quantised blocks times a vector of float16, for rows along lanes.
+"""Rows of quantised blocks times a vector, for rows along lanes.
 
 A lane has a part of each of its wave's rows, whole blocks or 32 elements of one. Numbers become float16, two in a
-word, and are multiplied with those of the vector by fused multiply-adds that take halves of words and add float32;
-scales are applied to the sums.
+word, without their scale; fused multiply-adds take a half of a word, and float32 or a half of the vector's, and add
+float32. Scales are applied to the sums.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from llvmlite import ir
 
 from rocmkern.tile.formats import FORMATS, RUN, Format, Run
 from rocmkern.tile.hip.backend import TILE
-from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaque
+from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaque, vector_of
 from rocmkern.tile.hip.emit import math as intrinsic
 from rocmkern.tile.hip.layouts import Layout, LineLayout
-from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, words_of
+from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen, words_of
 from rocmkern.tile.hip.stages import StageLowering
 from rocmkern.tile.lanes import FoldingBuilder, PairReader
 from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const, if_else
+from rocmkern.tile.types import DTYPES, STORABLE
 
 #: Elements that a lane takes of a block at a time.
 UNIT = 32
@@ -43,8 +44,8 @@ class MatvecLowering(StageLowering):
     ) -> ir.Value:  # fmt: skip
         _, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
         layout = Layout(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
-        packed = isinstance(x_ty, TILE.Quantized) and {x_ty.dtype, vector_ty.dtype} == {"float16"}
-        if not packed or x_ty.format not in PairReader.FORMATS or not isinstance(layout, LineLayout):
+        packed = isinstance(x_ty, TILE.Quantized) and x_ty.format in PairReader.FORMATS
+        if not packed or vector_ty.dtype not in STORABLE or not isinstance(layout, LineLayout):
             return super().matvec(context, b, sig, cfg, x, index, col0, n, vector, valid)
         data, (count, columns), strides = self.unpack_tensor(context, b, x_ty, x)
         base, kind = in_space(b, data, GLOBAL), FORMATS[x_ty.format]
@@ -58,7 +59,7 @@ class MatvecLowering(StageLowering):
             for c in range(layout.vectors(n_ty.literal_value))
             for e in range(0, layout.registers, UNIT)
         ]
-        numbers = self.unpack_tensor(context, b, vector_ty, vector)
+        tensor = self.unpack_tensor(context, b, vector_ty, vector)
 
         def sums() -> list[ir.Value]:
             totals = [const(F32, 0.0)] * len(rows)
@@ -66,8 +67,8 @@ class MatvecLowering(StageLowering):
                 column = b.add(first, const(I64, start))
                 exists = b.icmp_signed("<", column, columns)
                 column = b.select(exists, column, const(I64, 0))
-                halves = self.halves(b, numbers, column)
-                parts = self.dots(b, kind, rows, column, halves)
+                numbers = self.numbers(b, vector_ty.dtype, tensor, column)
+                parts = self.dots(b, kind, rows, column, numbers)
                 totals = [
                     b.fadd(total, b.select(exists, part, const(F32, 0.0)))
                     for total, part in zip(totals, parts, strict=True)
@@ -79,39 +80,34 @@ class MatvecLowering(StageLowering):
         return array_of(b, [layout.over_lanes(b, b.fadd, total) for total in totals])
 
     @staticmethod
-    def halves(b: ir.IRBuilder, vector: tuple, column: ir.Value) -> list[ir.Value]:
-        """`UNIT` float16 of a vector (data, shape and strides) from a column on."""
+    def numbers(b: ir.IRBuilder, dtype: str, vector: tuple, column: ir.Value) -> list[ir.Value]:
+        """`UNIT` elements of a vector (data, shape and strides) from a column on, as float32."""
         data, _, (stride,) = vector
-        base, count = in_space(b, data, GLOBAL), CHUNK_BYTES // 2
-        place = b.mul(column, stride)
+        base, element, size = in_space(b, data, GLOBAL), memory_int(dtype), DTYPES[dtype]
+        place, count = b.mul(column, stride), CHUNK_BYTES // size
+        piece = ir.VectorType(element, count)
 
         def together() -> list[ir.Value]:
-            pieces = ir.VectorType(F16, count)
-            starts = [b.add(place, const(I64, 2 * i)) for i in range(0, UNIT, count)]
-            return [load_from(b, base, start, pieces, CHUNK_BYTES) for start in starts]
+            starts = [b.add(place, const(I64, size * i)) for i in range(0, UNIT, count)]
+            return [load_from(b, base, start, piece, CHUNK_BYTES) for start in starts]
 
         def one_by_one() -> list[ir.Value]:
-            found = []
-            for i in range(0, UNIT, count):
-                piece = ir.Constant(ir.VectorType(F16, count), ir.Undefined)
-                for k in range(count):
-                    at = b.add(place, b.mul(stride, const(I64, i + k)))
-                    piece = b.insert_element(piece, load_from(b, base, at, F16, 2), const(I32, k))
-                found.append(piece)
-            return found
+            places = [b.add(place, b.mul(stride, const(I64, i))) for i in range(UNIT)]
+            elements = [load_from(b, base, at, element, size) for at in places]
+            return [vector_of(b, elements[i : i + count]) for i in range(0, UNIT, count)]
 
         aligned = b.icmp_signed("==", b.and_(b.ptrtoint(data, I64), const(I64, CHUNK_BYTES - 1)), const(I64, 0))
-        regular = b.and_(aligned, b.icmp_signed("==", stride, const(I64, 2)))
-        return [x for piece in if_else(b, regular, together, one_by_one) for x in elements_of(b, piece)]
+        regular = b.and_(aligned, b.icmp_signed("==", stride, const(I64, size)))
+        pieces = if_else(b, regular, together, one_by_one)
+        return [x for bits in pieces for x in elements_of(b, widen(b, bits, dtype))]
 
     @classmethod
     def dots(
-        cls, b: ir.IRBuilder, kind: Format, rows: list[ir.Value], column: ir.Value, halves: list[ir.Value]
+        cls, b: ir.IRBuilder, kind: Format, rows: list[ir.Value], column: ir.Value, numbers: list[ir.Value]
     ) -> list[ir.Value]:
         """Sums of products of `UNIT` elements of each row, from a column on that is a multiple of it, and numbers."""
         block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
         inside = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-        wide = [b.fpext(x, F32) for x in halves]
         parts, plain = [], None
         for row in rows:
             fold = FoldingBuilder(b)
@@ -120,8 +116,8 @@ class MatvecLowering(StageLowering):
             runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), RUN) for i in range(0, UNIT, RUN)]
             if runs[0].minimum is not None and plain is None:
                 one = opaque(b, const(F32, 1.0), "v")  # known, it would not be fused with the conversion
-                plain = functools.reduce(lambda total, x: intrinsic(b, "fma", x, one, total), wide, const(F32, 0.0))
-            parts.append(cls.dot_of_runs(b, kind, runs, wide, plain, reader.nan))
+                plain = functools.reduce(lambda total, x: intrinsic(b, "fma", x, one, total), numbers, const(F32, 0.0))
+            parts.append(cls.dot_of_runs(b, kind, runs, numbers, plain, reader.nan))
         return parts
 
     @staticmethod
