@@ -631,14 +631,16 @@ def matvec(
 ) -> np.ndarray:
     """Products of rows of x with a vector: the sum of ``x[row, c] * vector[c]`` over ``n`` columns c from ``col0`` on.
 
-    ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`, and there are as many rows as waves, or a
-    multiple of that; what lies beyond either side is 0. Of a quantised source, scales may be applied to sums of
+    ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`; the vector is as long as a row of x, and
+    there are as many rows as waves, or a multiple of that. Of a quantised source, scales may be applied to sums of
     products, and both sides may be rounded to its dtype.
     """
     _want_tensor("matvec: vector", vector)
     if vector.ndim != 1 or len(valid) % cfg.waves:
         raise TileError(f"matvec: rows for {cfg.waves} waves and a vector; got {_show(valid)} and {vector.ndim} axes")
     _check_index("matvec", x, index, x.ndim - 1, valid)
+    if len(vector) != x.shape[-1]:
+        raise TileError(f"matvec: a vector of {len(vector)} elements for rows of {x.shape[-1]}")
     numbers = load_tile(cfg, vector, (), col0, n, np.ones(cfg.waves, bool))
     return load_rowdot(x, index, col0, numbers, valid)
 

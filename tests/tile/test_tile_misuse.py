@@ -100,6 +100,20 @@ def tile_in_place_of_an_operand(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def tensor_in_place_of_a_vector(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """matvec: .*vector.*2 axes"""
+    row = T.row_index(cfg, 4)
+    T.matvec(cfg, x, (row,), 0, 8, x, row < 4)
+
+
+@T.kernel
+def tile_in_place_of_a_vector(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """matvec: vector.* must be .*tensor|matvec: .*vector must be"""
+    row = T.row_index(cfg, 4)
+    T.matvec(cfg, x, (row,), 0, 8, T.zeros(cfg, 4, 8), row < 4)
+
+
+@T.kernel
 def too_few_index_entries(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """load_tile: .*2 axes needs 1 index entries, got 2"""
     row = T.row_index(cfg, 4)
@@ -405,3 +419,9 @@ def test_more_windows_on_their_way_than_the_depth_are_refused():
     st = T.fetch(T.fetch(st, 0), 8)
     with pytest.raises(TileError, match="fetch: 2 windows are already on their way; acquire the first of them"):
         T.fetch(st, 16)
+
+
+def test_a_vector_is_as_long_as_a_row():
+    x, rows = np.ones((4, 64), np.float32), np.arange(4, dtype=np.int32)
+    with pytest.raises(TileError, match="matvec: a vector of 63 elements for rows of 64"):
+        api.matvec(Config(arch="python"), x, (rows,), 0, 64, x[0, 1:], rows < 4)

@@ -45,7 +45,12 @@ class MatvecLowering(StageLowering):
         _, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
         layout = Layout(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
         packed = isinstance(x_ty, TILE.Quantized) and x_ty.format in PairReader.FORMATS
-        if not packed or vector_ty.dtype not in STORABLE or not isinstance(layout, LineLayout):
+        if (
+            not packed
+            or vector_ty.dtype not in STORABLE
+            or not isinstance(layout, LineLayout)
+            or layout.registers % UNIT
+        ):
             return super().matvec(context, b, sig, cfg, x, index, col0, n, vector, valid)
         data, (count, columns), strides = self.unpack_tensor(context, b, x_ty, x)
         base, kind = in_space(b, data, GLOBAL), FORMATS[x_ty.format]
