@@ -18,21 +18,15 @@ from rocmkern.tile.hip.backend import TILE
 from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaque, vector_of
 from rocmkern.tile.hip.emit import math as intrinsic
 from rocmkern.tile.hip.layouts import Layout, LineLayout
-from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen, words_of
+from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
+from rocmkern.tile.hip.quantised import Reader, in_order, words_of
 from rocmkern.tile.hip.stages import StageLowering
 from rocmkern.tile.lanes import FoldingBuilder, PairReader
-from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const, if_else
+from rocmkern.tile.tensors import F32, I1, I8, I32, I64, const, if_else
 from rocmkern.tile.types import DTYPES, STORABLE
 
 #: Elements that a lane takes of a block at a time.
 UNIT = 32
-
-
-class Reader(PairReader):
-    """A block for one lane, with instructions of this target."""
-
-    def even_bytes_up(self, word: ir.Value) -> ir.Value:
-        return call(self.b, "llvm.amdgcn.perm", I32, [const(I32, 0), word, const(I32, 0x020C000C)])
 
 
 class MatvecLowering(StageLowering):
@@ -144,9 +138,3 @@ class MatvecLowering(StageLowering):
             total = b.fsub(total, b.fmul(plain, runs[0].minimum))
         is_nan = functools.reduce(b.or_, nan, const(I1, 0))
         return b.select(is_nan, const(F32, math.nan), total)
-
-
-def in_order(b: ir.IRBuilder, pairs: list[ir.Value]) -> list[ir.Value]:
-    """The float16 of a `PairReader`'s words, element by element."""
-    halves = [elements_of(b, b.bitcast(pair, ir.VectorType(F16, 2))) for pair in pairs]
-    return [halves[i + k][half] for i in range(0, len(halves), 2) for half in (0, 1) for k in (0, 1)]

@@ -9,9 +9,7 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 
 from rocmkern.tile.atoms import Atom
-from rocmkern.tile.formats import RUN, Format, Run
-from rocmkern.tile.hip.emit import LOCAL, Lane, elements_of, flat, local_barrier, math, opaque, wave_index
-from rocmkern.tile.lanes import LaneReader
+from rocmkern.tile.hip.emit import LOCAL, Lane, local_barrier, math, opaque, wave_index
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, from_byte, to_byte
 from rocmkern.tile.types import DTYPES, QUANTIZED
 
@@ -114,43 +112,6 @@ def narrowed(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     if dtype in QUANTIZED:
         return to_byte(b, x, dtype)
     raise TypingError(f"float32 values can be stored as float32, float16 and bfloat16, not as {dtype}")
-
-
-def decode(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list:
-    """The elements of `runs_of`, as float32."""
-    return flat(run.elements(b) for run in runs_of(b, kind, row, column, count))
-
-
-def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, count: int) -> list[Run]:
-    """Elements ``column`` (i64) to ``column + count`` of a row of blocks in global memory, `RUN` at a time.
-
-    They belong to one block, and ``count`` divides ``column``. ROCm allows unaligned loads of 4 bytes and more; what is
-    shorter is read byte by byte. No other bytes are read: the last block may be the end of what the process may read.
-    """
-    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-    words = words_of(b, b.gep(row, [block], source_etype=I8))
-    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-    reader, step = LaneReader(b, words), min(count, RUN) if count >= 4 else 1
-    return [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
-
-
-def words_of(b: ir.IRBuilder, start: ir.Value) -> Callable[[ir.Value, int, int], list]:
-    """`LaneReader`'s words of a block in global memory."""
-
-    def words(offset: ir.Value, nbytes: int, step: int) -> list:
-        whole, rest = divmod(nbytes, 4)
-        found, place = [], b.zext(offset, I64)
-        if whole:
-            found = elements_of(b, load_from(b, start, place, ir.VectorType(I32, whole), 1))
-        if rest:
-            # LLVM would join neighbours to an unaligned load of 2 bytes.
-            apart = [const(I32, 4 * whole), *(opaque(b, const(I32, 4 * whole + i), "v") for i in range(1, rest))]
-            places = [b.add(place, b.zext(x, I64)) for x in apart]
-            parts = [b.zext(load_from(b, start, x, I8, 1), I32) for x in places]
-            found.append(functools.reduce(b.or_, [b.shl(x, const(I32, 8 * i)) for i, x in enumerate(parts)]))
-        return found
-
-    return words
 
 
 def memory_int(dtype: str) -> ir.IntType:

@@ -54,19 +54,18 @@ from rocmkern.tile.hip.layouts import (
 from rocmkern.tile.hip.memory import (
     CHUNK_BYTES,
     bfloat16_bits,
-    decode,
     in_space,
     is_below,
     load_from,
     local_room,
     memory_int,
-    narrowed,
     remaining,
     store_to,
     widen,
 )
+from rocmkern.tile.hip.quantised import decode_as
 from rocmkern.tile.hip.softmax import SoftmaxLowering
-from rocmkern.tile.tensors import F16, F32, I8, I32, I64, call, const, if_else
+from rocmkern.tile.tensors import F16, I8, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES
 
 
@@ -143,10 +142,8 @@ class StageLowering(SoftmaxLowering):
                     number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
                     ok = b.and_(b.icmp_signed("<", number, rows), b.icmp_signed("<", column, columns))
                     line = b.gep(base, [b.mul(b.select(ok, number, row0), row_stride)], source_etype=I8)
-                    numbers = decode(b, kind, line, b.select(ok, column, const(I64, 0)), width)
-                    numbers = [b.select(ok, x, const(F32, 0.0)) for x in numbers]
-                    items = vector_of(b, [narrowed(b, x, window.dtype) for x in numbers])
-                    out.append(b.bitcast(items, copy.chunk))
+                    items = decode_as(b, kind, line, b.select(ok, column, const(I64, 0)), width, window.dtype)
+                    out.append(b.select(ok, b.bitcast(items, copy.chunk), const(copy.chunk, 0)))
             return out
 
         for number, copy in enumerate(window.copies):

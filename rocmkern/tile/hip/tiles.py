@@ -41,17 +41,16 @@ from rocmkern.tile.hip.emit import (
 from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import (
     CHUNK_BYTES,
-    decode,
     in_space,
     is_below,
     load_from,
     memory_int,
     narrowed,
     remaining,
-    runs_of,
     store_to,
     widen,
 )
+from rocmkern.tile.hip.quantised import decode, runs_of
 from rocmkern.tile.hip.rows import RowLowering
 from rocmkern.tile.tensors import F32, I1, I8, I16, I32, I64, const, if_else
 from rocmkern.tile.types import DTYPES
