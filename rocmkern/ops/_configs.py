@@ -457,8 +457,8 @@ class RowBlocks:
     pairs : dict of str to tuple of int
         By dtype of x, where lanes read numbers of a `_PACKED` format in pairs: rows of a wave, and pieces.
     packed : dict of str to tuple of int
-        By format, for aligned weights and float16, where all waves have the same rows: waves, rows, the most columns of
-        a wave in a step, and blocks that a multiprocessor should hold at once.
+        By format, for aligned weights and x of 16 bits, where all waves have the same rows: waves, rows, the most
+        columns of a wave in a step, and blocks that a multiprocessor should hold at once.
     """
 
     waves: int
@@ -510,7 +510,7 @@ def quantised_row(
     Rows of the weights start at multiples of ``alignment`` bytes.
     """
     packing: dict[str, Any] = {"format": format, "alignment": alignment}
-    if format not in sizes.packed or alignment < 8 or dtype != "float16":
+    if format not in sizes.packed or alignment < 8 or dtype == "float32":
         in_pairs = format in _PACKED and dtype in sizes.pairs
         shape = sizes.pairs[dtype] if in_pairs else (sizes.quantised_rows, 1)
         return _rows_along_lanes(arch, sizes.quantised_waves, *shape, sizes.quantised_columns, **packing)

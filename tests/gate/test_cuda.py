@@ -650,6 +650,47 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
             )
 
 
+@needs_device
+@pytest.mark.parametrize("name", ["q4_0", "q4_k", "mxfp4", "q6_k"])
+def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
+    rng, kind, dtype = np.random.default_rng(4), FORMATS[name], DTYPES["bfloat16"]
+    blocks = rng.integers(0, 256, (16, 4096 // kind.elements, kind.nbytes), dtype=np.uint8)
+    if name == "mxfp4":
+        blocks[..., 0] = 127
+    for place in {"q4_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}.get(name, ()):
+        blocks[..., place : place + 2] = np.float16(rng.uniform(0.5, 1, blocks.shape[:2]))[..., None].view(np.uint8)
+    weights = kind.decode(blocks).reshape(16, 4096).astype(np.float64)
+    sizes = _configs.one_row(device_arch(), 1, 16, 4096)
+    cfg = _configs.quantised_row(device_arch(), sizes, 4096, name, 16, "bfloat16")
+    assert cfg.shared
+
+    def product(x):
+        out, no_bias = np.full((1, 1, 1, 16), np.nan, dtype), np.zeros((0, 0), dtype)
+        run(
+            row_product.row_product,
+            cfg,
+            (1, 1, 1),
+            [x[None, None, None], blocks.reshape(1, 1, 16, -1), no_bias, out, 0],
+        )
+        return out[0, 0, 0].astype(np.float64)
+
+    # Blocks of very different sizes, one at a time and together; subnormal ones too.
+    for power in (-126, -120, -60, 0, 60, 110):
+        x = np.zeros(4096, dtype)
+        x[320:352] = rng.standard_normal(32) * 2.0**power
+        exact = weights @ x.astype(np.float64)
+        np.testing.assert_allclose(product(x), exact, rtol=2.0**-7, atol=2.0**-8 * np.abs(exact).max())
+    x = (rng.standard_normal(4096) * 2.0 ** np.repeat(rng.integers(-60, 60, 128), 32)).astype(dtype)
+    exact = weights @ x.astype(np.float64)
+    np.testing.assert_allclose(product(x), exact, rtol=2.0**-7, atol=2.0**-8 * np.abs(exact).max())
+    for special in (np.nan, np.inf):
+        x[1000] = special
+        assert np.isnan(product(x)[weights[:, 1000] == 0]).all()
+        found, seen = product(x)[weights[:, 1000] != 0], weights[:, 1000][weights[:, 1000] != 0]
+        if name != "q4_k" or np.isnan(special):  # minima are subtracted from sums: infinity less infinity
+            np.testing.assert_array_equal(found, special * np.sign(seen))
+
+
 def test_rows_of_aligned_weights_go_through_local_memory():
     sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ("float16", "uint8", "float16", "float16")
     kernels = [

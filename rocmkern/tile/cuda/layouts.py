@@ -291,10 +291,10 @@ def rule_of_matvec(rule: Callable) -> Callable:
         if not is_shared(ty):
             return ty
         packed = isinstance(x, TILE.Quantized) and x.format in NumberReader.FORMATS and x.alignment % 8 == 0
-        if not packed or {x.dtype, vector.dtype} != {"float16"}:
+        if not packed or vector.dtype not in ("float16", "bfloat16"):
             formats = ", ".join(NumberReader.FORMATS)
             raise TypingError(
-                f"matvec: with shared=True float16 and {formats}, aligned to 8 bytes; got {x} and {vector}"
+                f"matvec: with shared=True float16, bfloat16 and {formats}, aligned to 8 bytes; got {x} and {vector}"
             )
         own, rest = divmod(n.literal_value, ty.hw[1])
         if rest or not chunk_columns(x.format, own):

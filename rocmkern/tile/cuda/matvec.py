@@ -9,6 +9,8 @@ right    the same elements of the vector, of block l / 4 of the group: column n 
 product  of each block with all 8 columns, of which the one of the block counts; lane t has columns 2t and 2t + 1
 =======  ===========================================================================================================
 
+Of a bfloat16 vector each block is multiplied by a power of two that makes it float16.
+
 So seven eighths of the products are for nothing, but the matrix unit has nothing else to do; scales are read once, by
 the lane that has the sum of the block, and applied in float32; and which elements a lane takes is up to the format:
 the order of a sum is free as long as both sides agree.
@@ -23,10 +25,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.cuda.emit import fma, fma_where, funnel, lane_index, pack, select_bytes, unpack
+from rocmkern.tile.cuda.emit import (
+    fma,
+    fma_where,
+    funnel,
+    lane_index,
+    over_lanes,
+    pack,
+    select_bytes,
+    shuffle,
+    tree,
+    unpack,
+)
 from rocmkern.tile.cuda.layouts import chunk_columns, is_shared, m_tiles, row_of_lane, warp_index
 from rocmkern.tile.cuda.matrix import mma
-from rocmkern.tile.cuda.memory import load_bits, load_piece
+from rocmkern.tile.cuda.memory import float32_to_pairs, load_bits, load_piece
 from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes, wait_for
 from rocmkern.tile.cuda.quantised import NumberReader, ScaleReader
 from rocmkern.tile.cuda.shared import SharedLowering
@@ -63,19 +76,22 @@ class MatvecLowering(SharedLowering):
 
         start = b.add(memory, b.mul(warp, const(I32, room)))
         chunks = bring(b, chunk, start, count, rows, unpack(b, valid), first, extent)
-        words = self.own_words(context, b, vector_ty, vector, first, quarter, own // GROUP)
+        groups = self.own_words(context, b, vector_ty, vector, first, quarter, own // GROUP)
+        numbers = [
+            scaled_halves(b, words, quarter) if vector_ty.dtype == "bfloat16" else (words, []) for words in groups
+        ]
         product = Product(b, chunk, quarter, 2 * m_tiles(ty))
         for number, place in enumerate(chunks):
             own_rows = b.add(place, b.mul(row_of_lane(b), const(I32, chunk.pitch)))
             wait_for(b, count - 1 - number)
             for i in range(chunk.columns // GROUP):
-                product.add(own_rows, i, words[number * chunk.columns // GROUP + i])
+                product.add(own_rows, i, *numbers[number * chunk.columns // GROUP + i])
         return pack(b, product.sums())
 
     def own_words(
         self, context: Any, b: ir.IRBuilder, ty: Any, vector: Any, first: ir.Value, quarter: ir.Value, groups: int
     ) -> list[list[ir.Value]]:
-        """A lane's elements of the vector in each group of columns from ``first`` on, two float16 in a word.
+        """A lane's elements of the vector in each group of columns from ``first`` on, two of 16 bits in a word.
 
         Of every four, words hold the first and the third, and the second and the fourth.
         """
@@ -109,6 +125,33 @@ class MatvecLowering(SharedLowering):
         return [words[i : i + 4] for i in range(0, len(words), 4)]
 
 
+def scaled_halves(b: ir.IRBuilder, words: list[ir.Value], quarter: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Words of bfloat16 of a group as float16, each block multiplied by a power of two; and for the two blocks of which
+    this lane has the sums what they are multiplied by in return.
+
+    The largest finite number of a block becomes one from 2 ** 14 to 2 ** 15, so what float16 does not hold of the
+    others is 2 ** -38 of it at most.
+    """
+    inf, integer = const(I32, 0x7F800000), functools.partial(const, I32)
+    numbers = [[b.shl(word, integer(16)), b.and_(word, integer(0xFFFF0000))] for word in words]
+
+    def larger(x: ir.Value, y: ir.Value) -> ir.Value:
+        x, y = b.bitcast(x, I32), b.bitcast(y, I32)
+        return b.bitcast(b.select(b.icmp_unsigned(">", x, y), x, y), F32)
+
+    sizes = [b.and_(x, integer(0x7FFFFFFF)) for pair in numbers for x in pair]
+    finite = [b.select(b.icmp_unsigned("<", size, inf), size, integer(0)) for size in sizes]
+    largest = over_lanes(b, tree(b, [b.bitcast(x, F32) for x in finite], larger), larger, LANES_OF_ROW)
+    # Exponents of powers of two that are no subnormal numbers, nor is their inverse.
+    up = b.sub(integer(2 * 127 + 14), b.lshr(b.bitcast(largest, I32), integer(23)))
+    up = b.select(b.icmp_unsigned("<", up, integer(253)), up, integer(253))
+    power = b.bitcast(b.shl(up, integer(23)), F32)
+    inverse = b.bitcast(b.shl(b.sub(integer(254), up), integer(23)), F32)
+    halves = [float32_to_pairs(b, [b.fmul(b.bitcast(x, F32), power) for x in pair], "float16")[0] for pair in numbers]
+    lanes = [b.add(b.shl(quarter, integer(3)), integer(LANES_OF_ROW * i)) for i in (0, 1)]
+    return halves, [shuffle(b, inverse, lane) for lane in lanes]
+
+
 class Product:
     """A lane's part of the sums of ``slots`` rows, which come group by group."""
 
@@ -122,15 +165,19 @@ class Product:
         #: Whether this lane has the sums of blocks 2i and 2i + 1.
         self.owns = [b.icmp_signed("==", quarter, const(I32, i)) for i in range(LANES_OF_ROW)]
 
-    def add(self, rows: ir.Value, number: int, vector: list[ir.Value]) -> None:
-        """Add group ``number`` of a chunk: the lane's first row begins at ``rows``, and ``vector`` are its words."""
+    def add(self, rows: ir.Value, number: int, vector: list[ir.Value], powers: list[ir.Value]) -> None:
+        """Add group ``number`` of a chunk: the lane's first row begins at ``rows``, and ``vector`` are its words.
+
+        ``powers``: what the sums of its two blocks are to be multiplied by; none is 1.
+        """
         b, zero, starts = self.b, [const(F32, 0.0)] * 4, self.starts(number)
         scales = [self.scales(rows, start) for start in starts]
         if scales[0][0][0].minimum is not None:
             # Ones on the left side: the sums of the vector's blocks.
-            sums = self.multiply([[constant_pair(1.0)] * 4] * 2, vector, (0, 2), zero)
+            sums = self.multiply([[constant_pair(1.0)] * 4] * 2, vector, (0, 2), zero)[:2]
+            sums = [b.fmul(x, power) for x, power in zip(sums, powers, strict=True)] if powers else sums
             for slot, runs in enumerate(scales):
-                for (run,), total in zip(runs, sums, strict=False):
+                for (run,), total in zip(runs, sums, strict=True):
                     less = b.fmul(run.minimum, const(F32, -1.0))
                     self.totals[slot] = fma(b, less, total, self.totals[slot])
         numbers = [self.numbers(rows, start, slot) for slot, start in enumerate(starts)]
@@ -141,6 +188,7 @@ class Product:
                     product = self.multiply(pair, vector, halves, zero)
                     for slot in (tile, tile + 1):
                         value, scale = product[2 * (slot - tile) + block % 2], scales[slot][block % 2][part].scale
+                        value = b.fmul(value, powers[block % 2]) if powers else value
                         self.totals[slot] = fma_where(b, self.owns[block // 2], value, scale, self.totals[slot])
 
     def starts(self, number: int) -> list[int]:
