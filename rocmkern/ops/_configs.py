@@ -57,6 +57,8 @@ class Blocks:
     shared : dict of int to (int, int, int)
         Keys per step, waves and depth of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
         all of the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
+    paged_alone : dict of int to (int, int, int)
+        The same where keys and values lie in pages, and each block has a multiprocessor to itself.
     resident : dict of int to (int, int)
         For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
         multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
@@ -98,6 +100,7 @@ class Blocks:
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
     shared: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    paged_alone: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     turned: tuple[int, int, int] = (64, 64, 4)
@@ -192,10 +195,14 @@ _NVIDIA = Blocks(
 # there is room for a second one. An H200, 8 heads of keys of 128, L2 flushed by reads: batch 1, 8192 keys, in 16 parts
 # 19 us, in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps
 # with 128 keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
+# Pages of 16 keys cost less in longer steps, for which there is room as long as no second block is on a multiprocessor:
+# relative to keys without pages 1.07 and 1.05 at batch 16 with 8192 keys, 1.13 and 1.10 at batch 1 with 32768, with
+# heads of 64 elements 1.12 and 1.09, 1.12 and 1.06. Batch 64 with 1024 keys, two blocks at once: 1.05 and 1.16.
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
     shared={64: (128, 4, 2), 128: (64, 4, 2)},
+    paged_alone={64: (256, 8, 1), 128: (128, 4, 1)},
     resident={64: (3, 128), 128: (3, 64)},
     enough=0.5,
     combine=(32, 64, 2),
@@ -258,6 +265,15 @@ def attention(
         score_mods=score_mods,
         paged=paged,
     )
+
+
+def with_blocks(target: Any, cfg: flash_attention.Config, count: int) -> flash_attention.Config:
+    """Variant for a launch of so many blocks."""
+    alone = blocks(cfg.arch).paged_alone
+    if not (cfg.paged and cfg.shared and cfg.head_dim in alone and count <= target.parallelism // 2):
+        return cfg
+    keys, waves, depth = alone[cfg.head_dim]
+    return replace(cfg, block_n=keys, waves=waves, depth=depth)
 
 
 def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Config:

@@ -105,6 +105,7 @@ def launch_attention(
         seen = min(k_len, left + right + longest)  # keys within the window of some row
         whole = packed or _configs.fill_device(target, blocks)
         num_splits = 1 if whole else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
+    cfg = _configs.with_blocks(target, cfg, blocks * num_splits)
 
     none = np.zeros(0, np.int32)
     args = [
