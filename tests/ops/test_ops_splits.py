@@ -46,3 +46,14 @@ def test_one_worker_does_not_split():
 def test_a_second_wave_of_few_blocks_is_avoided():
     # 280 of 264 blocks that run at once would take as long as two waves.
     assert _configs.splits(Card("sm_80", 264), 280, 512) > 1
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_pages_are_read_in_longer_steps_while_no_two_blocks_share_a_multiprocessor(head_dim):
+    card = CARDS[0]
+    paged, dense = (
+        _configs.attention(card.arch, 4, head_dim, head_dim, 2, False, paged=paged) for paged in (True, False)
+    )
+    assert _configs.with_blocks(card, paged, card.parallelism // 2).block_n > paged.block_n
+    assert _configs.with_blocks(card, paged, card.parallelism // 2 + 1) == paged
+    assert _configs.with_blocks(card, dense, 1) == dense
