@@ -113,16 +113,17 @@ class Plan:
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
         self._constants = recorder.constants  # the launches have their addresses
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
-        self._scratch: list[tuple[int, int]] = []
-        self._scratch_bytes = 0
+        self._inner: list[tuple[int, int]] = []
+        scratch_bytes = 0
         for number, fresh in enumerate(self._fresh, len(call.arrays)):
             if not fresh.result:
-                self._scratch.append((number, self._scratch_bytes))
+                self._inner.append((number, scratch_bytes))
                 nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
-                self._scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
-        if self._scratch_bytes:
+                scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+        self._scratch = self._manager.scratch(scratch_bytes, self._stream) if scratch_bytes else None
+        if self._scratch is not None:
             # So that there is room in the pool from now on, and later calls allocate nothing.
-            with self._manager.scratch(self._scratch_bytes, self._stream):
+            with self._scratch:
                 pass
         self._lock = threading.Lock()
         self._addresses: list[int] = []  # whose are in the launch words
@@ -141,9 +142,9 @@ class Plan:
         """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
         if self._fresh:
             self._allocate(arrays, addresses)
-        if self._scratch_bytes:
-            with self._manager.scratch(self._scratch_bytes, self._stream) as scratch:
-                for number, offset in self._scratch:
+        if self._scratch is not None:
+            with self._scratch as scratch:
+                for number, offset in self._inner:
                     addresses[number] = scratch + offset
                 self._submit(addresses, owners)
         else:

@@ -5,6 +5,7 @@ Importing this module needs the ``hip`` extra and ROCm's libraries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +79,15 @@ class HipDevice(GpuDevice):
         for watcher in self.on_use:
             watcher(self)
         return _Current(self)
+
+    def call_current(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        for watcher in self.on_use:
+            watcher(self)
+        status, before = hip.hipGetDevice()
+        if not status and before == self.info.index:  # without a context manager, which takes longer than the question
+            return function(argument)
+        with _Current(self):
+            return function(argument)
 
     # Memory
 

@@ -287,7 +287,7 @@ class ResourceManager:
         """Memory of undefined content for kernels that are submitted to `stream` within the block.
 
         Where the pool has idle memory for that stream, it is used as it lies there: no buffer is made and none enters
-        the ledger. Within the block no memory of the device can be allocated.
+        the ledger. Within the block no memory of the device can be allocated. It may be entered again and again.
 
         Parameters
         ----------

@@ -245,13 +245,16 @@ class DeviceMemory:
         with self._locked():
             return self.pool.fits(nbytes, stream)
 
-    def borrow(self, nbytes: int, stream: Stream) -> Block | None:
+    def borrow(self, nbytes: int, stream: Stream, before: Block | None = None) -> Block | None:
         """Idle memory for work that is submitted to `stream` until `end_loan`, and to nothing else; None where none is.
 
         The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event. Until
-        the loan ends, other threads wait for the device's memory.
+        the loan ends, other threads wait for the device's memory. `before` is what was lent for as many bytes the last
+        time: if nobody has used it since, there is nothing to look for.
         """
         self._lock.acquire()
+        if before is not None and before.idle and before.stream == stream and not before.events:
+            return before
         block = None
         try:
             if self._returned or self._postponed:
@@ -269,7 +272,8 @@ class DeviceMemory:
             self.pool.used(block, stream)
         finally:
             self._lock.release()
-            self._drain()
+            if self._returned:
+                self._drain()
 
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from fake_device import FakeDevice
@@ -196,14 +199,16 @@ def test_scratch_is_idle_memory_of_the_stream(fake, fake_manager):
     assert fake.allocations == 1 and fake.live_events == 0
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("home", ["ours", "another"])
-def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_manager, home):
+def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_manager, home, again):
     stream = fake_manager.stream if home == "ours" else OTHER
     fake_manager.empty(250, stream=stream).close()
+    entered_again = fake_manager.scratch(1000, stream)
     for _ in range(3):  # an event of an earlier use must not count for a later one
         fake.submit(stream)
         fake.stall(stream)
-        with fake_manager.scratch(1000, stream) as address:
+        with entered_again if again else fake_manager.scratch(1000, stream) as address:
             fake.submit(stream)
         taken = fake_manager.empty(250, uninitialized=True, stream=0x9)
         assert taken.data_ptr != address
@@ -212,6 +217,49 @@ def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_man
             assert again.data_ptr == address
         taken.close()
     assert fake.allocations == 2
+
+
+@pytest.mark.parametrize("what", ["taken", "freed", "home of another stream", "used by another stream"])
+@pytest.mark.parametrize("other", [OTHER, 0])
+def test_scratch_that_is_entered_again_looks_whether_its_memory_is_still_free(fake, fake_manager, what, other):
+    fake_manager.empty(250).close()
+    scratch = fake_manager.scratch(1000, fake_manager.stream)
+    with scratch as first:
+        assert fake.allocations == 1
+    if what == "freed":
+        fake_manager.trim()
+        with scratch:
+            assert fake.allocations == 2
+        return
+    home = other if what == "home of another stream" else fake_manager.stream
+    tensor = fake_manager.empty(250, uninitialized=True, stream=home)
+    assert tensor.data_ptr == first
+    if what != "taken":
+        fake.stall(other)
+        fake.submit(other)
+        tensor.record_stream(other)
+        tensor.close()
+    with scratch as second:
+        assert second != first
+    fake.resume(other)
+    tensor.close()
+
+
+def test_threads_in_the_block_of_one_scratch_have_memory_each(fake):
+    with ResourceManager(fake, settings=MemorySettings(pool=False)) as manager:
+        scratch, both_in, addresses = manager.scratch(1000, manager.stream), threading.Barrier(2), set()
+
+        def enter():
+            with scratch as address:
+                both_in.wait(60)
+                addresses.add(address)
+                assert len(manager.live_buffers()) == 2
+                both_in.wait(60)
+
+        with ThreadPoolExecutor(2) as threads:
+            for entered in [threads.submit(enter) for _ in range(2)]:
+                entered.result()
+        assert len(addresses) == 2 and manager.live_buffers() == []
 
 
 def test_scratch_of_an_interrupted_use_is_not_free(fake, fake_manager):
