@@ -6,7 +6,8 @@
 * inputs, and the buffers around them, are unchanged to the byte;
 * on a GPU, arrays in device memory give such results too, and a second call on others, by a plan, the same bits;
 * the guard bands of every buffer of the runtime are as they were, after each launch;
-* nothing is left in the ledger of buffers.
+* nothing is left in the ledger of buffers;
+* float error handling of NumPy, working directory and environment of the process are as they were.
 
 A row with ``expect_error`` must raise that error, name that argument, and write nothing.
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.expand import Case, error_type
+from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare
 from rocmkern.runtime.errors import GuardBandError
@@ -37,7 +39,7 @@ class CaseFailure(AssertionError):
     ----------
     check : str
         Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
-        ``inputs``, ``device``, ``ledger``, ``lock``, ``error``, ``speed`` or ``known_failure``.
+        ``inputs``, ``device``, ``ledger``, ``process``, ``lock``, ``error``, ``speed`` or ``known_failure``.
     comparisons : tuple of Comparison
         What was measured, as far as it was.
     kernels : tuple of str
@@ -119,15 +121,23 @@ def run_case(case: Case, target: str, *, poison: bool = True) -> CaseResult:
         Something does not hold.
     """
     with on_target(target, poison) as launched:
+        state = ProcessState()
         try:
             if case.facts.expect_error is not None:
                 _check_error(case)
-                return CaseResult(case.id, target)
-            return CaseResult(case.id, target, *_check_call(case))
+                result = CaseResult(case.id, target)
+            else:
+                result = CaseResult(case.id, target, *_check_call(case))
+            changes = state.changes()
+            if changes:
+                raise CaseFailure("process", f"the call changed the process: {'; '.join(changes)}", result.comparisons)
+            return result
         except CaseFailure as failure:
             # Each once, where it was launched last.
             failure.kernels = tuple(reversed(dict.fromkeys(reversed(launched))))
             raise
+        finally:
+            state.restore()  # for the cases that follow
 
 
 @contextmanager

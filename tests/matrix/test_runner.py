@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from small_operations import double, make_registry, reference_share, row_stats, share
@@ -240,6 +242,49 @@ def test_a_buffer_that_stays_alive_is_found(run):
         assert found.check == "ledger" and "3 buffers are alive" in str(found)
         for tensor in kept:
             tensor.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda folder: np.seterr(over="ignore"), "np.seterr: over is ignore, was raise"),
+        (lambda folder: os.chdir(folder), "the working directory is {folder}, was {here}"),
+        (lambda folder: os.environ.update(NEW="1"), "os.environ: NEW is 1, was not set"),
+        (lambda folder: os.environ.update(OLD="2"), "os.environ: OLD is 2, was 1"),
+        (lambda folder: os.environ.pop("OLD", None), "os.environ: OLD is not set, was 1"),
+    ],
+    ids=["np.seterr", "chdir", "new variable", "other value", "no variable"],
+)
+def test_a_call_that_changes_its_process_is_found_and_the_change_undone(run, monkeypatch, tmp_path, change, words):
+    folder, here = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("NEW", raising=False)
+    monkeypatch.setenv("OLD", "1")
+
+    def changing(x, *, out=None):
+        change(folder)
+        return double(x, out=out)
+
+    with np.errstate(over="raise"):
+        for row in (ROW, LIST):
+            found = failure(run, "double", row, double=changing)
+            assert found.check == "process" and words.format(folder=folder, here=here) in str(found)
+            assert np.geterr()["over"] == "raise" and os.getcwd() == str(here)
+            assert "NEW" not in os.environ and os.environ["OLD"] == "1"
+
+
+def test_a_change_of_the_process_is_undone_behind_another_failure_too(run, monkeypatch):
+    monkeypatch.delenv("NEW", raising=False)
+
+    def broken(x, *, out=None):
+        os.environ["NEW"] = "1"
+        raise RuntimeError("the compiler gave up")
+
+    with pytest.raises(RuntimeError, match="gave up"):
+        run("double", double=broken)
+    assert "NEW" not in os.environ
 
 
 def test_an_error_inside_the_function_comes_through(run):
