@@ -110,7 +110,10 @@ class Plan:
         self._simple = all(origin.stream == self._stream for origin in self._origins)
         self._names = [launch.name for launch in recorder.launches]
         self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
+        self._allowed: list[int] = []  # addresses of arguments that were found to allow them the last time
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
+        self._makes_results = any(fresh.result for fresh in self._fresh)
+        self._no_addresses = [0] * len(self._fresh)
         self._constants = recorder.constants  # the launches have their addresses
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
@@ -130,18 +133,21 @@ class Plan:
 
     def applies(self, addresses: list[int]) -> bool:
         """Whether the addresses allow what was recorded."""
-        if addresses == self._addresses:
-            return not self._manager.closed  # they did the last time
-        for a, a_first, a_end, b, b_first, b_end in self._apart:
-            at, other = addresses[a], addresses[b]
-            if at + a_first < other + b_end and other + b_first < at + a_end:
-                return False
+        if addresses != self._allowed:
+            for a, a_first, a_end, b, b_first, b_end in self._apart:
+                at, other = addresses[a], addresses[b]
+                if at + a_first < other + b_end and other + b_first < at + a_end:
+                    return False
+            self._allowed = addresses.copy()
         return not self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
         """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
         if self._fresh:
-            self._allocate(arrays, addresses)
+            if self._makes_results:
+                self._allocate(arrays, addresses)
+            else:
+                addresses += self._no_addresses
         if self._scratch is not None:
             with self._scratch as scratch:
                 for number, offset in self._inner:

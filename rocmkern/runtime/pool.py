@@ -79,7 +79,7 @@ class Pool:
         """Take a block back whose buffer has died; `other_streams` used it besides its own."""
         for stream in other_streams | {block.stream}:
             self.used(block, stream)
-        bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, next(self._order), block))
+        self._insert(block, next(self._order))
         self.idle_bytes += block.capacity
         block.idle = True
 
@@ -95,9 +95,23 @@ class Pool:
         return block
 
     def look_for(self, nbytes: int, stream: Stream) -> Block | None:
-        """Return the block that `take` would hand out, which stays idle."""
+        """Return the block that `take` would hand out, which stays idle: from now on it is one of `stream`."""
         found = self._find(nbytes, stream)
-        return None if found is None else found[0][found[1]][2]
+        if found is None:
+            return None
+        idle, position = found
+        block = idle[position][2]
+        # No other stream works with it any more: their events would only be asked again.
+        for user in [user for user in block.events if user != stream]:
+            self._device.release_event(block.events.pop(user))
+        if block.stream != stream:
+            _, number, _ = idle.pop(position)
+            block.stream = stream
+            self._insert(block, number)
+        return block
+
+    def _insert(self, block: Block, number: int) -> None:
+        bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, number, block))
 
     def used(self, block: Block, stream: Stream) -> None:
         """Note that work on an idle block was submitted to `stream`."""

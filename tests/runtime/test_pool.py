@@ -245,6 +245,25 @@ def test_scratch_that_is_entered_again_looks_whether_its_memory_is_still_free(fa
     tensor.close()
 
 
+@pytest.mark.parametrize("other", [OTHER, 0])
+def test_memory_that_scratch_has_from_another_stream_is_of_its_own_from_then_on(fake, fake_manager, monkeypatch, other):
+    fake_manager.empty(250, stream=other).close()
+    scratch = fake_manager.scratch(1000, fake_manager.stream)
+    with scratch as first:
+        pass
+    assert fake.live_events == 0
+    with monkeypatch.context() as patch:
+        for call in ("record", "query"):
+            patch.setattr(fake, call, None)  # costs as much as a launch
+        with scratch as second:
+            fake.stall(fake_manager.stream)
+            fake.submit(fake_manager.stream)
+    assert first == second and fake.allocations == 1
+    with fake_manager.empty(250, uninitialized=True, stream=other) as tensor:
+        assert tensor.data_ptr != first
+    fake.resume(fake_manager.stream)
+
+
 def test_threads_in_the_block_of_one_scratch_have_memory_each(fake):
     with ResourceManager(fake, settings=MemorySettings(pool=False)) as manager:
         scratch, both_in, addresses = manager.scratch(1000, manager.stream), threading.Barrier(2), set()
