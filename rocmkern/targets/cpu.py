@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import platform
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import cache, launches, source
+from rocmkern.targets.garbage import collected
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import pack
 from rocmkern.tile import api
@@ -141,10 +141,8 @@ class CpuTarget:
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
         if run is None:
-            with self._compiling:
+            with self._compiling, collected():
                 run = self._variants.get(key) or self._compile(kernel, cfg, dtypes)
-                # numba leaves exceptions in reference cycles; through their frames they keep our callers' arrays alive.
-                gc.collect()
                 self._variants[key] = run
         return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import hashlib
 import pickle
 import platform
@@ -16,6 +15,7 @@ from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import cache, source
+from rocmkern.targets.garbage import collected
 from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
 from rocmkern.tile import api
@@ -176,10 +176,10 @@ class GpuTarget(ABC):
         key = (kernel, cfg, dtypes)
         with self._compiling:
             if key not in self._variants:
-                variant = self.load(self._compiled(kernel, cfg, dtypes))
+                with collected():
+                    variant = self.load(self._compiled(kernel, cfg, dtypes))
                 variant.kernel_name = kernel.__name__
                 self._variants[key] = variant
-                gc.collect()  # as on the cpu target: numba's reference cycles keep the callers' arrays alive
             return self._variants[key]
 
     def _compiled(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Any:

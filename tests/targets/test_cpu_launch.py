@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import threading
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +182,26 @@ def test_kernels_made_in_a_function_keep_their_own_constants():
         target.launch(kernel, config(arch=target.arch), (1, 1, 1), [x])
         assert (x == factor).all()
     assert target.variants() == 2
+
+
+def test_compiling_leaves_nothing_that_keeps_the_arrays_of_the_caller_alive():
+    target = CpuTarget()
+
+    def launch():
+        kernel, config = local_kernel(4.0)
+        x = np.ones((4, 8), np.float32)
+        target.launch(kernel, config(arch=target.arch), (1, 1, 1), [x])
+        return weakref.ref(x)
+
+    gc.disable()
+    try:
+        array = launch()
+        assert array() is None and not gc.isenabled()
+        gc.enable()
+        array = launch()
+        assert array() is None and gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_device_function_may_be_defined_after_the_first_kernel_was_compiled():
