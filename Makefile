@@ -1,6 +1,6 @@
 # Everything sets itself up in $(VENV), and is quick the second time.
 #   make demo   a real model on the best target of this machine
-#   make test   what a bare `pytest` runs
+#   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make lint   what CI checks beside the tests
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
@@ -18,7 +18,8 @@ demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
 
 test: $(VENV)/.test
-	@$(PY) -m pytest $(ARGS)
+	@# Tests of a file share what they set up, and the rows of the matrix the compiled kernels: a file stays in a process.
+	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile $(ARGS)
 
 bench: $(VENV)/.bench
 	@$(PY) -m pytest --benchmark-only $(ARGS)
