@@ -188,13 +188,14 @@ class Plan:
 
     def _start(self, addresses: list[int]) -> None:
         with self._lock:
-            changed = addresses != self._addresses
-            self._addresses = addresses
-            for launch, pointers in self._launches:
-                if changed:
+            if addresses != self._addresses:
+                # All of them first: a launch may fail, and the addresses are those of the words from now on.
+                self._addresses = addresses
+                for launch, pointers in self._launches:
                     words = launch.words
                     for at, number, offset in pointers:
                         words[at] = addresses[number] + offset
+            for launch, _ in self._launches:
                 launch()
 
 

@@ -302,6 +302,21 @@ def test_errors_are_those_of_the_ordinary_way(manager, gpu):
     assert len(manager.live_buffers()) == live
 
 
+def test_after_a_launch_that_failed_the_next_call_has_its_own_addresses(gpu, manager):
+    q, other = (manager.from_numpy(normal(1, 2, 1, 8, seed=i)) for i in range(2))
+    k, out, other_out = manager.from_numpy(normal(1, 2, 40, 8, seed=2)), manager.zeros(q.shape), manager.zeros(q.shape)
+    for _ in range(2):
+        rocmkern.decode_attention(q, k, k, num_splits=3, out=out)
+    gpu.fail = True  # from the first of two launches on
+    with pytest.raises(TargetError, match="kernel flash_attention"):
+        rocmkern.decode_attention(other, k, k, num_splits=3, out=other_out)
+    gpu.fail = False
+    rocmkern.decode_attention(other, k, k, num_splits=3, out=other_out)
+    exact = reference.decode_attention(*(x.to_numpy().astype(np.float64) for x in (other, k, k)))
+    np.testing.assert_allclose(other_out.to_numpy(), exact, rtol=1e-4, atol=1e-6)
+    assert gpu.ordinary == 2
+
+
 # Memory and streams
 
 
