@@ -26,7 +26,7 @@ class ProcessState:
         return found + _changes("os.environ: {} is {}, was {}", self._environment, dict(os.environ))
 
     def restore(self) -> None:
-        """Set it back, so that what runs next finds what this found."""
+        """Set all of it as it was then."""
         np.seterr(**self._float_errors)
         if self._directory is not None and _directory() != self._directory:
             with suppress(OSError):  # it was removed

@@ -275,6 +275,19 @@ def test_a_call_that_changes_its_process_is_found_and_the_change_undone(run, mon
             assert "NEW" not in os.environ and os.environ["OLD"] == "1"
 
 
+def test_what_a_library_sets_when_it_is_loaded_may_stay(run, monkeypatch):
+    monkeypatch.setenv("NEW", "0")
+    loaded = []
+
+    def loading(x, *, out=None):
+        if not loaded:
+            loaded.append(os.environ.update(NEW="1"))
+        return double(x, out=out)
+
+    assert run("double", double=loading)[0].comparisons[0].ok
+    assert os.environ["NEW"] == "1"
+
+
 def test_a_change_of_the_process_is_undone_behind_another_failure_too(run, monkeypatch):
     monkeypatch.delenv("NEW", raising=False)
 
