@@ -497,8 +497,8 @@ _ROW_TABLE = {
         waves=4,
         quantised_waves=2,
         quantised_rows=4,
-        # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.76, q4_k
-        # 0.73, mxfp4 0.63, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
+        # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.78, q4_k
+        # 0.74, mxfp4 0.67, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
         packed={
             **dict.fromkeys(_PACKED, (4, 16, 1024, 4)),
             "q6_k": (4, 16, 1024, 3),
@@ -532,7 +532,7 @@ def quantised_row(
         return _rows_along_lanes(arch, sizes.quantised_waves, *shape, sizes.quantised_columns, **packing)
     waves, rows, most, resident = sizes.packed[format]
     kind = FORMATS[format]
-    widths = [n for n in (512, 1024, 2048) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]
+    widths = [n for n in (512, 1024) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]
     # A step costs as much as some more columns.
     own = min(widths, key=lambda n: -(-depth // (n * waves)) * (n + 512))
     block: dict[str, Any] = {"block_n": rows, "block_k": own * waves}

@@ -208,8 +208,11 @@ def quantized_linear(
     Returns
     -------
     array, ``[..., out]``
-        Of the kind and the dtype of x; summed in float32, rounded once. On GPUs, with half-precision x, weights are
-        rounded to the dtype of x before they are multiplied: one beyond the range of float16 becomes infinite.
+        Of the kind and the dtype of x; summed in float32, rounded once. On GPUs, with more than one row of
+        half-precision x, weights are rounded to the dtype of x before they are multiplied: one beyond the range of
+        float16 becomes infinite. With one row, scales and minima are applied to the sums of a block; so an infinity
+        in x may give NaN with Q4_K, and on NVIDIA GPUs what is smaller than 2^-38 of the largest number of a block of
+        bfloat16 x is not seen.
 
     Raises
     ------

@@ -72,8 +72,8 @@ class Config:
     line_columns : int
         Columns side by side in a lane where rows lie along lanes: 8, or a multiple of it.
     shared : bool
-        On an NVIDIA GPU, for few rows in an online softmax over many keys: all waves of a block have all of its rows,
-        and each computes with keys of its own until `softmax_end`.
+        On an NVIDIA GPU all waves of a block have all of its rows: for few rows in an online softmax over many keys, of
+        which each wave has its own until `softmax_end`; and for `matvec`, where each has columns of its own.
     wave_rows : int
         Tile rows that lie side by side in a wave: 16, or 8 on AMD GPUs with waves of 32 for products by FMAs.
     resident : int

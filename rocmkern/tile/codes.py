@@ -176,7 +176,8 @@ def emit_e8m0(b: Any, code: Any) -> Any:
     from rocmkern.tile.tensors import F32, const
 
     wide = code.type
-    # Code 0 is a subnormal number; 255 would be infinity, which is NaN when it is multiplied by 0.
-    bits, least = b.shl(code, const(wide, 23)), const(wide, 1 << 22)
-    number = b.bitcast(b.select(b.icmp_unsigned(">", bits, least), bits, least), _like(wide, F32))
-    return b.fadd(b.fmul(number, const(number.type, 0.0)), number)
+    # The same bit makes a subnormal number of 0, and NaN of 255, which would be infinity.
+    ends = b.and_(b.add(code, const(wide, 1)), const(wide, 255))
+    special = b.zext(b.icmp_unsigned("<", ends, const(wide, 2)), wide)
+    bits = b.or_(b.shl(code, const(wide, 23)), b.shl(special, const(wide, 22)))
+    return b.bitcast(bits, _like(wide, F32))

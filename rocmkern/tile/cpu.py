@@ -28,7 +28,7 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import Registry as TypingRegistry
 
-from rocmkern.tile import api, entry, squares
+from rocmkern.tile import api, codes, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.architectures import local_memory_bytes
@@ -370,6 +370,9 @@ class _Block:
 
     def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> None:
         """`fields` does it."""
+
+    def power(self, offset: ir.Value) -> ir.Value:
+        return codes.emit_e8m0(self.b, self.byte(offset))
 
     def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> None:
         """`fields` does it."""

@@ -43,7 +43,11 @@ RUN = 16
 
 
 class BlockReader(Protocol):
-    """Reads one block: offsets are i32 values in bytes from its start."""
+    """Reads one block: offsets are i32 values in bytes from its start.
+
+    A reader may give numbers in another form than float32, for those that use it: then all of `nibbles`,
+    `whole_bytes` and `six_bits` do.
+    """
 
     def byte(self, offset: Any) -> Any:
         """One byte as an i32, the same for all lanes of a run."""
@@ -56,6 +60,9 @@ class BlockReader(Protocol):
 
     def half(self, offset: Any) -> Any:
         """A float16 as a float32, the same for all lanes of a run."""
+
+    def power(self, offset: Any) -> Any:
+        """An E8M0 scale as a float32, the same for all lanes of a run."""
 
     def fields(self, offset: Any, count: int, width: int, step: int = 1) -> list:
         """``count`` consecutive fields of ``width`` bits (4, 6, 8), lowest bits first, from the start of a byte.
@@ -95,7 +102,7 @@ class Run:
     Attributes
     ----------
     numbers : list
-        float32 values, or vectors of them, as `BlockReader.fields` makes lanes.
+        float32 values, or vectors of them, as `BlockReader.fields` makes lanes; or what the reader makes of numbers.
     scale : float32 value
     minimum : float32 value or None
         None is 0.
@@ -306,7 +313,7 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
     """An MX format with elements of ``width`` bits one after the other; 0: low halves, then high halves."""
 
     def emit(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
-        scale = codes.emit_e8m0(b, reader.byte(_integer(0)))
+        scale = reader.power(_integer(0))
         numbers = codes.SMALL_FLOATS[name].table()
 
         def decode(x: Any) -> Any:

@@ -119,6 +119,14 @@ class LaneReader:
         bits = self.b.trunc(self.words(offset, 2)[0], I16)
         return self.b.fpext(self.b.bitcast(bits, F16), F32)
 
+    def power(self, offset: ir.Value) -> ir.Value:
+        """As `codes.emit_e8m0`, in fewer instructions of a GPU."""
+        b, least = self.b, const(I32, 1 << 22)
+        bits = b.shl(self.byte(offset), const(I32, 23))
+        # Code 0 is a subnormal number; 255 would be infinity, which is NaN when it is multiplied by 0.
+        number = b.bitcast(b.select(b.icmp_unsigned(">", bits, least), bits, least), F32)
+        return b.fadd(b.fmul(number, const(F32, 0.0)), number)
+
     def fields(self, offset: ir.Value, count: int, width: int, step: int = 1) -> list[ir.Value]:
         b, words = self.b, self.words(offset, count * width // 8, step)
         fields = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from rocmkern.tile import api
 from rocmkern.tile.codes import OF_8_BITS, emit_encode
 from rocmkern.tile.formats import FORMATS
 
@@ -274,8 +275,10 @@ class TensorLowering:
         row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
         compare = self.operator_ge  # type: ignore[attr-defined]
         every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))
-        tile_ty, no_index = self.tile.Tile(waves, n_ty.literal_value, valid_ty.hw), types.Tuple(())
-        load = make(tile_ty, cfg_ty, vector_ty, no_index, col0_ty, n_ty, every_ty)
+        no_index = types.Tuple(())
+        given = cfg_ty, vector_ty, no_index, col0_ty, n_ty, every_ty
+        tile_ty = self.tile.rules[api.load_tile](*given)  # which refuses what does not fit the layout
+        load = make(tile_ty, *given)
         empty = context.make_tuple(b, no_index, [])
         numbers = self.load_tile(context, b, load, cfg, vector, empty, col0, n, every)  # type: ignore[attr-defined]
         dot = make(sig.return_type, x_ty, index_ty, col0_ty, tile_ty, valid_ty)

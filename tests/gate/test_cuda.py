@@ -626,7 +626,7 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
     blocks = rng.integers(0, 256, (19, count, kind.nbytes), dtype=np.uint8)
     if name.startswith("mx"):
         blocks[..., 0] = rng.integers(117, 130, (19, count))
-        # Rows of which some or all scales are so large that float16 needs another way.
+        # Rows of which some or all weights would leave float16 without their scale.
         blocks[5, ::3, 0] = blocks[11, :, 0] = 127 + 7
         blocks[..., 1:] &= 0xFB if "8" in name else 0xFF  # neither NaN nor infinity
     for place in {"q4_0": (0,), "q8_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}.get(name, ()):

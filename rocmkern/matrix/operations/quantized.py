@@ -63,6 +63,9 @@ def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray
         scale = np.array([np.nan], "<f2").view(np.uint8) if halves else np.array([255], np.uint8)
         place = halves[0] if halves else 0
         blocks.reshape(-1, nbytes)[0, place : place + scale.size] = scale
+        if name.startswith("mxfp8"):
+            # In the second row an element that is NaN, in both formats.
+            blocks.reshape(-1, nbytes)[depth : depth + 1, 6] = 0x7F
     return blocks.reshape(*shape, depth * nbytes)
 
 

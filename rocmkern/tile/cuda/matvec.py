@@ -9,11 +9,10 @@ right    the same elements of the vector, of block l / 4 of the group: column n 
 product  of each block with all 8 columns, of which the one of the block counts; lane t has columns 2t and 2t + 1
 =======  ===========================================================================================================
 
-Of a bfloat16 vector each block is multiplied by a power of two that makes it float16.
-
 So seven eighths of the products are for nothing, but the matrix unit has nothing else to do; scales are read once, by
 the lane that has the sum of the block, and applied in float32; and which elements a lane takes is up to the format:
-the order of a sum is free as long as both sides agree.
+the order of a sum is free as long as both sides agree. Of a bfloat16 vector each block is multiplied by a power of two
+that makes it float16.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Chunk:
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row in local memory: an odd number of pieces, so that 8 rows lie in different banks."""
+        """Bytes from row to row in local memory: an odd number of pieces; 8 rows of large ones lie in other banks."""
         return self.piece * (self.row_bytes // self.piece | 1)
 
     @property

@@ -71,6 +71,9 @@ class NumberReader(Instructions, PairReader):
     def half(self, offset: ir.Value) -> ir.Value:
         return const(F32, 0.0)
 
+    def power(self, offset: ir.Value) -> ir.Value:
+        return const(F32, 0.0)
+
 
 class ScaleReader(Instructions, PairReader):
     """What a run has besides numbers: no number is read."""
@@ -140,29 +143,23 @@ def runs_of_unit(
     """Elements of a row of blocks at an address, `RUN` at a time: ``count`` of one block.
 
     They start ``beside[0]`` elements behind ``column``, which is a multiple of ``beside[1]``, a power of two, as
-    ``count`` and the first of these numbers are its divisors; None is 0 and ``count``. Address and column are i64, or
-    i32 in local memory. The row starts at a multiple of ``alignment`` bytes. ``load`` is asked for bytes, for aligned
-    pieces of 2 and 16 bytes and for aligned words, in which bytes of other blocks may lie; it is told of those that may
-    reach beyond the last block.
+    ``count`` and the first of these numbers are its divisors; None is 0 and ``count``. Address and column are i64. The
+    row starts at a multiple of ``alignment`` bytes. ``load`` is asked for bytes, for aligned pieces of 2 and 16 bytes
+    and for aligned words, in which bytes of other blocks may lie; it is told of those that may reach beyond the last
+    block.
     """
-    kind, fold, wide = FORMATS[name], FoldingBuilder(b), column.type
+    kind, fold = FORMATS[name], FoldingBuilder(b)
     offset, multiple_of = beside or (0, count)
-    block = b.mul(b.udiv(column, const(wide, kind.elements)), const(wide, kind.nbytes))
-    block = b.add(block, const(wide, offset // kind.elements * kind.nbytes))
+    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    block = b.add(block, const(I64, offset // kind.elements * kind.nbytes))
     start, alignment = b.add(row, block), math.gcd(alignment, kind.nbytes)
     pieces: dict[int, list[ir.Value]] = {}
 
     def piece(number: int) -> list[ir.Value]:
         """16 bytes of a block whose pieces are aligned."""
         if number not in pieces:
-            pieces[number] = load(b.add(start, const(wide, 16 * number)), const(I1, 1), 16, None)
+            pieces[number] = load(b.add(start, const(I64, 16 * number)), const(I1, 1), 16, None)
         return pieces[number]
-
-    def as_wide(x: ir.Value) -> ir.Value:
-        return x if wide == I32 else b.zext(x, I64)
-
-    def narrow(x: ir.Value) -> ir.Value:
-        return x if wide == I32 else b.trunc(x, I32)
 
     def words(offset: ir.Value, nbytes: int, step: int) -> list[ir.Value]:
         count = (nbytes + 3) // 4
@@ -171,19 +168,19 @@ def runs_of_unit(
             first, shift = offset.constant // 4, 8 * (offset.constant % 4)
             found = [piece(i // 4)[i % 4] for i in range(first, first + count)]
             return [b.lshr(found[0], const(I32, shift))] if shift else found
-        address = b.add(start, as_wide(offset))
+        address = b.add(start, b.zext(offset, I64))
         if nbytes in (1, 2, 16) and multiple % nbytes == 0:
             return load(address, const(I1, 1), nbytes, None)
         if nbytes == 2:
-            low, high = (load(b.add(address, const(wide, i)), const(I1, 1), 1, None)[0] for i in (0, 1))
+            low, high = (load(b.add(address, const(I64, i)), const(I1, 1), 1, None)[0] for i in (0, 1))
             return [b.or_(low, b.shl(high, const(I32, 8)))]
-        low = b.and_(narrow(address), const(I32, 3))
-        base, end = b.and_(address, const(wide, ~3)), b.add(low, const(I32, nbytes))
+        low = b.and_(b.trunc(address, I32), const(I32, 3))
+        base, end = b.and_(address, const(I64, ~3)), b.add(low, const(I32, nbytes))
         # Words that bytes may begin in: the address is a multiple of what is known.
         raw, most = [], (max(4 - multiple, 0) + nbytes + 3) // 4
         inside = isinstance(offset, ir.Constant) and offset.constant + nbytes + 3 <= kind.nbytes
         for i in range(most):
-            at = b.add(base, const(wide, 4 * i))
+            at = b.add(base, const(I64, 4 * i))
             needed = const(I1, 1) if 4 * i < nbytes else b.icmp_unsigned(">", end, const(I32, 4 * i))
             if i == most - 1 and multiple == 2 and nbytes % 4 == 0:
                 raw += load(at, needed, 2, None)
@@ -198,7 +195,7 @@ def runs_of_unit(
     reader, step = Reader(fold, words), min(count, RUN)
     first = const(I32, offset % kind.elements)
     if multiple_of < kind.elements:
-        multiple = b.and_(narrow(column), const(I32, kind.elements - 1))
+        multiple = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
         first = fold.sum(multiple, offset, multiple_of.bit_length() - 1)
     return [kind.emit(fold, reader, fold.add(first, const(I32, i)), step) for i in range(0, count, step)]
 

@@ -396,7 +396,7 @@ class TileLowering(RowLowering):
         ]
         col0, column = self.scalar(context, b, col0_ty, col0, "i64"), column_of_lane(b, ty)
         column = b.add(col0, b.zext(column, I64))
-        columns = [(b.add(column, const(column.type, c)), (rest, power)) for _, c, rest in starts]
+        columns = [(b.add(column, const(I64, c)), (rest, power)) for _, c, rest in starts]
 
         def runs_by(load: Load, address: ir.Value, column: ir.Value, beside: tuple) -> list[Run]:
             return runs_of_unit(b, x_ty.format, address, column, unit, load, x_ty.alignment, beside)

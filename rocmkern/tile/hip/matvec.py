@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
@@ -46,6 +47,7 @@ class MatvecLowering(StageLowering):
             or layout.registers % UNIT
         ):
             return super().matvec(context, b, sig, cfg, x, index, col0, n, vector, valid)
+        layout.check(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
         data, (count, columns), strides = self.unpack_tensor(context, b, x_ty, x)
         base, kind = in_space(b, data, GLOBAL), FORMATS[x_ty.format]
         offsets = self.row_offsets(context, b, index_ty, index, strides[:-1], layout.row_blocks)
@@ -66,8 +68,9 @@ class MatvecLowering(StageLowering):
                 column = b.add(first, const(I64, start))
                 exists = b.icmp_signed("<", column, columns)
                 column = b.select(exists, column, const(I64, 0))
-                numbers = self.numbers(b, vector_ty.dtype, tensor, column)
-                parts = self.dots(b, kind, rows, column, numbers)
+                values = self.values(b, vector_ty.dtype, tensor, column)
+                # Beside a float16, a number that lacks a power of two is no matter.
+                parts = self.dots(b, kind, rows, column, values, vector_ty.dtype != "float16")
                 totals = [
                     b.fadd(total, b.select(exists, part, const(F32, 0.0)))
                     for total, part in zip(totals, parts, strict=True)
@@ -79,7 +82,7 @@ class MatvecLowering(StageLowering):
         return array_of(b, [layout.over_lanes(b, b.fadd, total) for total in totals])
 
     @staticmethod
-    def numbers(b: ir.IRBuilder, dtype: str, vector: tuple, column: ir.Value) -> list[ir.Value]:
+    def values(b: ir.IRBuilder, dtype: str, vector: tuple, column: ir.Value) -> list[ir.Value]:
         """`UNIT` elements of a vector (data, shape and strides) from a column on, as float32."""
         data, _, (stride,) = vector
         base, element, size = in_space(b, data, GLOBAL), memory_int(dtype), DTYPES[dtype]
@@ -102,9 +105,12 @@ class MatvecLowering(StageLowering):
 
     @classmethod
     def dots(
-        cls, b: ir.IRBuilder, kind: Format, rows: list[ir.Value], column: ir.Value, numbers: list[ir.Value]
+        cls, b: ir.IRBuilder, kind: Format, rows: list[ir.Value], column: ir.Value, values: list[ir.Value], whole: bool
     ) -> list[ir.Value]:
-        """Sums of products of `UNIT` elements of each row, from a column on that is a multiple of it, and numbers."""
+        """Sums of products of `UNIT` elements of each row, from a column on that is a multiple of it, and values.
+
+        ``whole``: numbers get the power of two that they lack; otherwise the sums do.
+        """
         block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
         inside = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
         parts, plain = [], None
@@ -115,17 +121,22 @@ class MatvecLowering(StageLowering):
             runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), RUN) for i in range(0, UNIT, RUN)]
             if runs[0].minimum is not None and plain is None:
                 one = opaque(b, const(F32, 1.0), "v")  # known, it would not be fused with the conversion
-                plain = functools.reduce(lambda total, x: intrinsic(b, "fma", x, one, total), numbers, const(F32, 0.0))
-            parts.append(cls.dot_of_runs(b, kind, runs, numbers, plain, reader.nan))
+                plain = functools.reduce(lambda total, x: intrinsic(b, "fma", x, one, total), values, const(F32, 0.0))
+            if whole and runs[0].factor != 1:
+                runs = [
+                    replace(run, numbers=[reader.fma_pairs(x, run.factor, -0.0) for x in run.numbers], factor=1.0)
+                    for run in runs
+                ]
+            parts.append(cls.dot_of_runs(b, kind, runs, values, plain, reader.nan))
         return parts
 
     @staticmethod
     def dot_of_runs(
-        b: ir.IRBuilder, kind: Format, runs: list[Run], numbers: list[ir.Value], plain: Any, nan: list[ir.Value]
+        b: ir.IRBuilder, kind: Format, runs: list[Run], values: list[ir.Value], plain: Any, nan: list[ir.Value]
     ) -> ir.Value:
-        """The sum for one row; ``plain`` is that of the numbers, ``nan`` says where a number should have been NaN."""
+        """The sum for one row; ``plain`` is that of the values, ``nan`` says where a number should have been NaN."""
         total, shared = const(F32, 0.0), [runs] if kind.group >= UNIT else [[run] for run in runs]
-        taken = iter(numbers)
+        taken = iter(values)
         for together in shared:
             part = const(F32, 0.0)
             for run in together:

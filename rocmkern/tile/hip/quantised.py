@@ -41,9 +41,11 @@ def decode_as(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, co
     items = []
     for i in range(0, count, step):
         run = kind.emit(fold, reader, b.add(inside, const(I32, i)), step)
-        scale = b.fmul(run.scale, const(F32, run.factor))
-        # Not infinite, which is NaN times 0; what is not 0 is beyond float16 anyway.
-        scale = b.select(b.fcmp_ordered(">", scale, const(F32, 2.0**127)), const(F32, 2.0**127), scale)
+        scale = run.scale
+        if run.factor != 1:
+            # Not infinite, which is NaN times 0; what is not 0 is beyond float16 anyway.
+            scale = b.fmul(scale, const(F32, run.factor))
+            scale = b.select(b.fcmp_ordered(">", scale, const(F32, 2.0**127)), const(F32, 2.0**127), scale)
         less = const(F32, -0.0) if run.minimum is None else b.fneg(run.minimum)
         for number in in_order(b, run.numbers):
             items.append(b.fptrunc(math(b, "fma", b.fpext(number, F32), scale, less), F16))
