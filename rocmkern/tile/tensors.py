@@ -271,13 +271,15 @@ class TensorLowering:
         """`load_rowdot` with a row for each wave that holds the vector."""
         cfg_ty, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
         make, types, waves = self.numba.signature, self.numba.types, valid_ty.hw[1]
-        row_ty, every_ty = (self.tile.Rows(waves, kind, valid_ty.hw) for kind in ("i32", "i1"))
+        # The rules refuse what does not fit the layout.
+        row_ty = self.tile.rules[api.row_index](cfg_ty, types.literal(waves))
+        every_ty = self.tile.Rows(waves, "i1", valid_ty.hw)
         row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
         compare = self.operator_ge  # type: ignore[attr-defined]
         every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))
         no_index = types.Tuple(())
         given = cfg_ty, vector_ty, no_index, col0_ty, n_ty, every_ty
-        tile_ty = self.tile.rules[api.load_tile](*given)  # which refuses what does not fit the layout
+        tile_ty = self.tile.rules[api.load_tile](*given)
         load = make(tile_ty, *given)
         empty = context.make_tuple(b, no_index, [])
         numbers = self.load_tile(context, b, load, cfg, vector, empty, col0, n, every)  # type: ignore[attr-defined]

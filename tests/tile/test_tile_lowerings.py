@@ -1,4 +1,4 @@
-"""Lowerings of GPU targets are chains of classes: a method of one must not replace that of another unnoticed."""
+"""Lowerings of GPU targets: no method of a chain of classes replaces another unnoticed; tables beside them agree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import rocmkern
+from rocmkern.ops import _configs
+from rocmkern.tile.lanes import PairReader
 
 TILE = Path(rocmkern.__file__).parent / "tile"
 
@@ -24,3 +26,9 @@ def test_no_method_is_defined_twice(target):
     methods = Counter(node.name for cls in chain for node in cls.body if isinstance(node, ast.FunctionDef))
     assert len(chain) >= 5 and methods["dot_nt"] == 1
     assert [name for name, count in methods.items() if count > 1] == []
+
+
+def test_the_table_of_rows_knows_the_formats_that_are_read_in_pairs():
+    assert _configs._PACKED == PairReader.FORMATS
+    for sizes in _configs._ROW_TABLE.values():
+        assert set(sizes.packed) <= set(PairReader.FORMATS)

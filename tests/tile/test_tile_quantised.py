@@ -7,10 +7,8 @@ import pytest
 from quantised_kernels import Config, decode, multiply
 
 from rocmkern import tile as T
-from rocmkern.ops import _configs
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.formats import FORMATS
-from rocmkern.tile.lanes import PairReader
 
 pytestmark = pytest.mark.tiles(widest=(4,), others=(4,))
 
@@ -78,9 +76,3 @@ def test_widths_are_whole_runs(launch, arch, m):
 def test_no_format_is_the_tensor_itself(m, arch):
     x = np.ones((2, 3), np.float32)
     assert T.quantized(x, "", x) is x
-
-
-def test_rows_of_the_formats_that_are_read_in_pairs_have_blocks_of_their_own_in_the_table():
-    assert _configs._PACKED == PairReader.FORMATS
-    for sizes in _configs._ROW_TABLE.values():
-        assert set(sizes.packed) <= set(PairReader.FORMATS)
