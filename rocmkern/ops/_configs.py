@@ -25,6 +25,7 @@ from rocmkern.kernels import (
 from rocmkern.tile.api import LINE_COLUMNS
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.formats import FORMATS
+from rocmkern.tile.formats import IN_PAIRS as _PACKED
 
 
 @dataclass(frozen=True)
@@ -488,8 +489,6 @@ class RowBlocks:
     packed: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
 
-#: Formats that `tile.lanes.PairReader` reads.
-_PACKED = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
 _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
     "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),

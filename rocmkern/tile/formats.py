@@ -40,6 +40,9 @@ from rocmkern.tile import codes
 
 #: Runs of elements that start at a multiple of this share a scale, a minimum, and the position of their bits in bytes.
 RUN = 16
+#: Formats of which a lane of a GPU reads nothing but numbers that float16 holds: elements side by side are digits of
+#: bytes side by side (`lanes.PairReader`).
+IN_PAIRS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
 
 
 class BlockReader(Protocol):

@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.codes import SMALL_FLOATS
+from rocmkern.tile.formats import IN_PAIRS
 from rocmkern.tile.tensors import F16, F32, I16, I32, call, const
 
 
@@ -222,8 +223,7 @@ class LaneReader:
 class PairReader(LaneReader):
     """Numbers as float16, two in a word: of every four elements the first and the third, the second and the fourth."""
 
-    #: Formats of which a lane reads nothing but such numbers: elements side by side are digits of bytes side by side.
-    FORMATS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
+    FORMATS = IN_PAIRS
     #: Powers of two that whole bytes lack.
     FACTORS = {"int8": 1.0, "e4m3": 2.0**8, "e5m2": 1.0}  # noqa: RUF012
 

@@ -39,10 +39,10 @@ from rocmkern.tile.cuda.emit import (
 from rocmkern.tile.cuda.layouts import chunk_columns, is_shared, m_tiles, row_of_lane, warp_index
 from rocmkern.tile.cuda.matrix import mma
 from rocmkern.tile.cuda.memory import float32_to_pairs, load_bits, load_piece
-from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes, wait_for
+from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes
 from rocmkern.tile.cuda.quantised import NumberReader, ScaleReader
 from rocmkern.tile.cuda.shared import SharedLowering
-from rocmkern.tile.cuda.windows import read_shared
+from rocmkern.tile.cuda.windows import read_shared, wait_for_own_fetches
 from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.lanes import FoldingBuilder, constant_pair
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, if_else
@@ -82,7 +82,7 @@ class MatvecLowering(SharedLowering):
         product = Product(b, chunk, quarter, 2 * m_tiles(ty))
         for number, place in enumerate(chunks):
             own_rows = b.add(place, b.mul(row_of_lane(b), const(I32, chunk.pitch)))
-            wait_for(b, count - 1 - number)
+            wait_for_own_fetches(b, count - 1 - number)
             for i in range(chunk.columns // GROUP):
                 product.add(own_rows, i, *numbers[number * chunk.columns // GROUP + i])
         return pack(b, product.sums())

@@ -98,12 +98,6 @@ def local_bytes(chunk: Chunk, count: int) -> int:
     return 8 * chunk.rows + count * chunk.nbytes
 
 
-def wait_for(b: ir.IRBuilder, ahead: int) -> None:
-    """Until all but the last ``ahead`` groups of copies of this warp have arrived."""
-    asm(b, f"cp.async.wait_group {ahead};", VOID, "~{memory}", [], effect=True)
-    meet_in_warp(b)
-
-
 def _pieces(b: ir.IRBuilder, chunk: Chunk, memory: ir.Value) -> Iterator[tuple[ir.Value, ir.Value, ir.Value, ir.Value]]:
     """This lane's pieces: address of the row (0: none), offset in it, place in the chunk, whether it is one.
 

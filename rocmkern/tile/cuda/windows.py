@@ -29,7 +29,7 @@ def wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:
 
 
 def wait_for_own_fetches(b: ir.IRBuilder, ahead: int) -> None:
-    """Until all but the last ``ahead`` windows that this warp fetched have arrived."""
+    """Until all but the last ``ahead`` windows, or other groups of copies, that this warp fetched have arrived."""
     asm(b, f"cp.async.wait_group {ahead};", VOID, "~{memory}", [], effect=True)
     meet_in_warp(b)
 

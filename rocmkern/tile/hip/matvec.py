@@ -20,7 +20,7 @@ from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaq
 from rocmkern.tile.hip.emit import math as intrinsic
 from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
-from rocmkern.tile.hip.quantised import Reader, in_order, words_of
+from rocmkern.tile.hip.quantised import Reader, block_of, in_order, words_of
 from rocmkern.tile.hip.stages import StageLowering
 from rocmkern.tile.lanes import FoldingBuilder, PairReader
 from rocmkern.tile.tensors import F32, I1, I8, I32, I64, const, if_else
@@ -111,12 +111,11 @@ class MatvecLowering(StageLowering):
 
         ``whole``: numbers get the power of two that they lack; otherwise the sums do.
         """
-        block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-        inside = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+        block, inside = block_of(b, kind, column)
         parts, plain = [], None
         for row in rows:
             fold = FoldingBuilder(b)
-            reader = Reader(fold, words_of(b, b.gep(row, [block], source_etype=I8)))
+            reader = Reader(fold, words_of(b, row, block))
             first = const(I32, 0) if kind.elements == UNIT else fold.sum(inside, 0, UNIT.bit_length() - 1)
             runs = [kind.emit(fold, reader, fold.add(first, const(I32, i)), RUN) for i in range(0, UNIT, RUN)]
             if runs[0].minimum is not None and plain is None:

@@ -35,9 +35,8 @@ def decode_as(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, co
     if dtype != "float16" or kind.name not in _PLAIN or count % 4:
         return vector_of(b, [narrowed(b, x, dtype) for x in decode(b, kind, row, column, count)])
     fold = FoldingBuilder(b)
-    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-    reader = Reader(fold, words_of(b, b.gep(row, [block], source_etype=I8)))
-    inside, step = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1)), min(count, RUN)
+    block, inside = block_of(b, kind, column)
+    reader, step = Reader(fold, words_of(b, row, block)), min(count, RUN)
     items = []
     for i in range(0, count, step):
         run = kind.emit(fold, reader, b.add(inside, const(I32, i)), step)
@@ -63,15 +62,20 @@ def runs_of(b: ir.IRBuilder, kind: Format, row: ir.Value, column: ir.Value, coun
     They belong to one block, and ``count`` divides ``column``. ROCm allows unaligned loads of 4 bytes and more; what is
     shorter is read byte by byte. No other bytes are read: the last block may be the end of what the process may read.
     """
-    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
-    words = words_of(b, b.gep(row, [block], source_etype=I8))
-    first = b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
-    reader, step = LaneReader(b, words), min(count, RUN) if count >= 4 else 1
+    block, first = block_of(b, kind, column)
+    reader, step = LaneReader(b, words_of(b, row, block)), min(count, RUN) if count >= 4 else 1
     return [kind.emit(b, reader, b.add(first, const(I32, i)), step) for i in range(0, count, step)]
 
 
-def words_of(b: ir.IRBuilder, start: ir.Value) -> Callable[[ir.Value, int, int], list]:
-    """`LaneReader`'s words of a block in global memory."""
+def block_of(b: ir.IRBuilder, kind: Format, column: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Where in a row the block of a column (i64) begins, in bytes, and the number of its element there (i32)."""
+    block = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
+    return block, b.and_(b.trunc(column, I32), const(I32, kind.elements - 1))
+
+
+def words_of(b: ir.IRBuilder, row: ir.Value, block: ir.Value) -> Callable[[ir.Value, int, int], list]:
+    """`LaneReader`'s words of a block that begins so many bytes behind a row in global memory."""
+    start = b.gep(row, [block], source_etype=I8)
 
     def words(offset: ir.Value, nbytes: int, step: int) -> list:
         whole, rest = divmod(nbytes, 4)
