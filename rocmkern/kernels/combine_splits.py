@@ -8,12 +8,15 @@ A part that saw no key has lse_s = -inf and no weight; if none saw any, out = 0 
 
 Shapes::
 
-    parts [B, H, S, D, splits] float32   part_lse [B, H, S, splits] float32   out [B, H, S, D]   lse [B, H, S]
+    parts [splits, B, H, S, D] float32   part_lse [splits, B, H, S] float32
+    out [B, H, S, D]   lse [B, H, S], or [B, 0, 0] where nobody asks for it
 
-Mapping: a tile row is a column of the output, and a tile column a split, so that the parts are read many at a time. A
-block takes ``block_m`` columns of one (batch, head, row) and ``block_n`` splits per step, with a running maximum as in
-`flash_attention`, but of natural logarithms: a binary one may be beyond float32 where they are not. Grid: (row x block
-of columns, head, batch). No local memory.
+Mapping: a block takes ``block_m`` rows of one (batch, head), with all their columns, and ``splits`` parts per step: its
+tile rows are the rows of the first part, then those of the second one, and so on, so that a lane has all parts of what
+it adds up and reads them at once. There is a running maximum as in `flash_attention`, but of natural logarithms: a
+binary one may be beyond float32 where they are not. Grid: (row block, head, batch). No local memory.
+
+Where rows are few, `flash_attention` does the same itself, in the last of the blocks that have parts of them.
 """
 
 from dataclasses import dataclass
@@ -26,10 +29,41 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` columns of the output by ``block_n`` splits."""
+    """Compile-time configuration: ``block_m`` rows of ``value_dim`` columns at most, ``splits`` parts per step."""
 
-    block_m: int = 16
-    block_n: int = 16
+    block_m: int = 2
+    value_dim: int = 64
+    splits: int = 4
+
+    @property
+    def part_rows(self) -> int:
+        """Tile rows of a step."""
+        return self.block_m * self.splits
+
+
+@T.device
+def join_parts(cfg, parts, part_lse, out, lse, batch, head, row, valid):
+    """Join the parts of the rows (head, row) of a batch."""
+    block_m, count = cfg.block_m, cfg.splits
+    heads, rows, exist = T.repeat_rows(head, count), T.repeat_rows(row, count), T.repeat_rows(valid, count)
+    m = T.full_rows(cfg, block_m, T.NEG_INF)
+    l = T.full_rows(cfg, block_m, 0.0)
+    acc = T.zeros(cfg, block_m, cfg.value_dim)
+    for first in range(0, parts.shape[0], count):
+        split = T.row_index(cfg, cfg.part_rows) // block_m + first
+        exists = exist & (split < parts.shape[0])
+        x = T.where(exists, T.load_rows(part_lse, (split, batch, heads, rows), exists), T.NEG_INF)
+        part = T.load_tile(cfg, parts, (split, batch, heads, rows), 0, cfg.value_dim, exists)
+        new = T.maximum(m, T.fold_max(x, block_m))
+        base = T.where(new == T.NEG_INF, 0.0, new)
+        weight = T.exp2((x - T.repeat_rows(base, count)) * LOG2_E)
+        shrink = T.exp2((m - base) * LOG2_E)
+        l = l * shrink + T.fold_sum(weight, block_m)
+        acc = acc * shrink + T.fold_sum(part * weight, block_m)
+        m = new
+    T.store_tile(out[batch], (head, row), 0, acc * T.reciprocal_or_zero(l), valid)
+    if lse.shape[1] > 0:
+        T.store_rows(lse[batch], (head, row), m + T.log2(l) * LN_2, valid)
 
 
 @T.kernel
@@ -40,29 +74,6 @@ def combine_splits(
     out: T.Out[4],
     lse: T.Out[3],
 ):
-    splits = parts.shape[4]
-    batch = T.block_id(cfg, 2)
-    head = T.block_id(cfg, 1)
-    blocks = (out.shape[3] + cfg.block_m - 1) // cfg.block_m
-    row = T.block_id(cfg, 0) // blocks
-    first = T.block_id(cfg, 0) % blocks * cfg.block_m
-    column = T.row_index(cfg, cfg.block_m) + first
-    valid = column < out.shape[3]
-
-    m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)
-    l = T.full_rows(cfg, cfg.block_m, 0.0)
-    acc = T.full_rows(cfg, cfg.block_m, 0.0)
-    for s0 in range(0, splits, cfg.block_n):
-        part = T.load_tile(cfg, parts[batch, head, row], (column,), s0, cfg.block_n, valid)
-        x = T.load_tile(cfg, part_lse[batch, head], (row,), s0, cfg.block_n, valid)
-        x = T.pad_columns(x, s0, splits, T.NEG_INF)
-        new = T.maximum(m, T.rowmax(x))
-        base = T.where(new == T.NEG_INF, 0.0, new)
-        weight = T.exp2((x - base) * LOG2_E)
-        shrink = T.exp2((m - base) * LOG2_E)
-        l = l * shrink + T.rowsum(weight)
-        acc = acc * shrink + T.rowdot(weight, part)
-        m = new
-    T.store_rows(out[batch, head, row], (column,), acc * T.reciprocal_or_zero(l), valid)
-    if lse.shape[0] > 0:
-        T.store_rows(lse[batch, head], (row,), m + T.log2(l) * LN_2, column == 0)
+    row = T.row_index(cfg, cfg.block_m) + T.block_id(cfg, 0) * cfg.block_m
+    head = row * 0 + T.block_id(cfg, 1)
+    join_parts(cfg, parts, part_lse, out, lse, T.block_id(cfg, 2), head, row, row < out.shape[2])

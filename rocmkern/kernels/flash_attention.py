@@ -10,6 +10,7 @@ For one query row i with the visible keys j (FlashAttention: Dao et al., 2022; o
 Shapes (any strides)::
 
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   out [splits, B, Hq, Sq, Dv]   lse [splits, B, Hq, Sq]
+    with cfg.joins: arrivals [N, Hq / pack, row blocks] int32   joined [B, Hq, Sq, Dv]   joined_lse [B, Hq, Sq]
 
 With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis. Paged keys and
 values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n, j // L], and there are context_lens[n]
@@ -20,7 +21,8 @@ Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index 
 sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
 that a single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the
 last to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its
-share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
+share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp; with ``cfg.joins`` the
+last of these blocks to arrive does so.
 
 Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
@@ -29,11 +31,13 @@ tiles outside the range of every row are not visited, and only the tiles at its 
 Local memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rocmkern import tile as T
+from rocmkern.kernels import combine_splits
+from rocmkern.kernels.combine_splits import join_parts
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -53,6 +57,10 @@ class Config(T.Config):
         Whether softcap, ALiBi, bias and mask are looked at. Each of them is then switched on at run time.
     paged : bool
         Whether keys and values are found through a page table.
+    joins : bool
+        Whether the last block that has a part of a row block's keys joins the parts.
+    join : combine_splits.Config
+        How it does. Of as many waves; without ``joins`` of no consequence.
     """
 
     block_m: int = 16
@@ -61,6 +69,8 @@ class Config(T.Config):
     value_dim: int = 64
     score_mods: bool = False
     paged: bool = False
+    joins: bool = False
+    join: combine_splits.Config = field(default_factory=combine_splits.Config)
 
 
 @T.device
@@ -95,6 +105,15 @@ def check_pages(cfg, table, n_keys, page_rows, pages, part, parts, error):
         T.store_rows(error, (0,), T.full_rows(cfg, cfg.block_m, 1.0), used & missing)
 
 
+@T.device
+def join_rows(cfg, parts, part_lse, out, lse, batch, first_row, end_row, pack, first_head, q_start):
+    """Join the parts of tile rows, which are all there."""
+    for first in range(first_row, end_row, cfg.join.block_m):
+        row = T.row_index(cfg.join, cfg.join.block_m) + first
+        head, query = row % pack + first_head, row // pack + q_start
+        join_parts(cfg.join, parts, part_lse, out, lse, batch, head, query, row < end_row)
+
+
 @T.kernel
 def flash_attention(
     cfg,
@@ -114,6 +133,9 @@ def flash_attention(
     key_scale: T.Tensor[1],
     value_scale: T.Tensor[1],
     error: T.Out[1],
+    arrivals: T.InOut[3],
+    joined: T.Out[4],
+    joined_lse: T.Out[3],
     scale: T.Float,
     softcap: T.Float,
     left: T.Int,
@@ -136,11 +158,12 @@ def flash_attention(
         k_batch, k_start = 0, int(cu_k[sequence])
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
+        T.prefetch(table[sequence])
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
-        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+        number, count = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], number, count, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
@@ -176,8 +199,8 @@ def flash_attention(
     for ahead in range(0, cfg.depth * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
     if cfg.paged and cfg.shared and row_block == 0:
-        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+        number, count = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], number, count, error)
 
     # Which rows, and which keys each of them sees.
     row = T.row_index(cfg, block_m) + row0
@@ -233,3 +256,7 @@ def flash_attention(
         # m times the product of both factors: m * exponent_scale alone may overflow.
         total = m * (exponent_scale * LN_2) + T.log2(l) * LN_2
         T.store_rows(lse[split, batch], (head, query + q_start), total, valid)
+
+    if cfg.joins and T.last_to_arrive(cfg, arrivals[sequence, T.block_id(cfg, 1)], row_block, splits):
+        end_row = min(row0 + block_m, n_rows)
+        join_rows(cfg, out, lse, joined, joined_lse, batch, row0, end_row, pack, first_head, q_start)

@@ -85,8 +85,10 @@ class Blocks:
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
     enough : float
         Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
-    combine : tuple of (int, int, int)
-        Columns of the output, splits per step at most and waves of a block that joins the parts of a split attention.
+    combine : tuple of (int, int)
+        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step.
+    combine_waves : int
+        Waves of such a block if joining is all that it does.
     sampling : tuple of (int, int, int)
         Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
@@ -112,7 +114,8 @@ class Blocks:
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     enough: float = 1.0
-    combine: tuple[int, int, int] = (64, 32, 4)
+    combine: tuple[int, int] = (0, 8)
+    combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
 
     def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
@@ -148,7 +151,8 @@ _CPU = Blocks(
     | {n: (1, 1, 0) for n in (3072, 4096)},
     stepping_norms=16,
     rotary=(8, 64, 1),
-    combine=(64, 16, 1),
+    combine=(4, 8),
+    combine_waves=1,
     sampling=(4, 256, 1),
 )
 # A wave has 16 rows; local memory and registers bound the keys.
@@ -206,7 +210,6 @@ _HOPPER = replace(
     paged_alone={64: (256, 8, 1), 128: (128, 4, 1)},
     resident={64: (3, 128), 128: (3, 64)},
     enough=0.5,
-    combine=(32, 64, 2),
 )
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
@@ -216,7 +219,8 @@ _TABLE = {
         line=(16, 64, 1),
         turned=(16, 16, 1),
         rotary=(16, 64, 1),
-        combine=(16, 4, 1),
+        combine=(2, 4),
+        combine_waves=1,
         sampling=(8, 16, 1),
         stepping_norms=2,
     ),
@@ -265,16 +269,20 @@ def attention(
         value_dim=dim,
         score_mods=score_mods,
         paged=paged,
+        join=combine(arch, block["waves"], dim),
     )
 
 
-def with_blocks(target: Any, cfg: flash_attention.Config, count: int) -> flash_attention.Config:
-    """Variant for a launch of so many blocks."""
-    alone = blocks(cfg.arch).paged_alone
-    if not (cfg.paged and cfg.shared and cfg.head_dim in alone and count <= target.parallelism // 2):
+def with_splits(target: Any, cfg: flash_attention.Config, blocks_of_rows: int, splits: int) -> flash_attention.Config:
+    """Variant for a launch of so many blocks of rows, each with so many parts of the keys."""
+    sizes = blocks(cfg.arch)
+    alone = sizes.paged_alone
+    if cfg.paged and cfg.shared and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
+        keys, waves, depth = alone[cfg.head_dim]
+        cfg = replace(cfg, block_n=keys, waves=waves, depth=depth)
+    if splits == 1 or cfg.paged or cfg.block_m > _JOINED_ROWS:
         return cfg
-    keys, waves, depth = alone[cfg.head_dim]
-    return replace(cfg, block_n=keys, waves=waves, depth=depth)
+    return replace(cfg, joins=True, join=combine(cfg.arch, cfg.waves, cfg.value_dim))
 
 
 def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Config:
@@ -568,6 +576,9 @@ def fill_device(target: Any, count: int) -> bool:
     return count >= 0.9 * multiprocessors * -(-count // multiprocessors) > 0
 
 
+#: Tile rows up to which a block of a split attention joins the parts: more of them are shared out by another launch.
+#: So are those of paged attention: one launch took an H200 22.7 us and two 20.1, but without pages 17.9 and 18.3.
+_JOINED_ROWS = 16
 #: Steps of keys that a block of split attention should have at least.
 _STEPS_PER_SPLIT = 4
 #: What joining the parts costs in steps: the second launch, and so much for each part.
@@ -591,11 +602,18 @@ def splits(target: Any, count: int, steps: int) -> int:
     return min(range(1, max(most, 1) + 1), key=time)
 
 
-def combine(arch: str, splits: int) -> combine_splits.Config:
-    """Variant of ``combine_splits`` for so many splits."""
-    block_m, block_n, waves = blocks(arch).combine
-    block_n = min(block_n, 16) if splits <= 16 else block_n
-    return combine_splits.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, overlaps=True)
+def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
+    """Variant of ``combine_splits`` for a block of so many waves: as many rows as their lanes hold side by side."""
+    dim = blocks(arch).bucket(value_dim)
+    rows, splits = blocks(arch).combine
+    lanes = 0 if rows else dim // LINE_COLUMNS
+    block_m = rows or waves * wave_lanes(arch) // lanes
+    return combine_splits.Config(arch=arch, waves=waves, line=lanes, block_m=block_m, value_dim=dim, splits=splits)
+
+
+def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
+    """Variant of ``combine_splits`` that is launched on its own."""
+    return replace(combine(arch, blocks(arch).combine_waves, value_dim), overlaps=True)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

@@ -6,6 +6,7 @@ family of operations has its own ``_launch_<family>.py`` with one function per k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -93,6 +94,19 @@ def constant(target: Any, array: np.ndarray) -> Any:
         tensor = default_manager(target.device).constant(array)
     _recording.keep(tensor)
     return device_view(tensor)
+
+
+def counters(shape: tuple[int, ...], target: Any, stream: Any) -> Any:
+    """int32 zeros with which the blocks of a launch on `stream` count, and which they leave as zeros."""
+    if target.device is None:
+        return np.zeros(shape, np.int32)
+    manager = default_manager(target.device)
+    handle = _streams.choose(manager, (), stream)
+    tensor = manager.counters(math.prod(shape), handle)
+    _recording.count_with(tensor)
+    if manager.device.is_capturing(handle):
+        _recording.refuse("counters of a graph")
+    return device_view(tensor)[: math.prod(shape)].reshape(shape)
 
 
 def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Any:

@@ -10,7 +10,17 @@ import numpy as np
 from rocmkern.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops import _configs
 from rocmkern.ops._arrays import FLOAT32
-from rocmkern.ops._launch import absent, by_lines, ceil_div, error_word, inner_result, launch, stream_of, target_for
+from rocmkern.ops._launch import (
+    absent,
+    by_lines,
+    ceil_div,
+    counters,
+    error_word,
+    inner_result,
+    launch,
+    stream_of,
+    target_for,
+)
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -68,7 +78,7 @@ def launch_attention(
     stream: Any,
     pages: Pages | None = None,
 ) -> None:
-    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys are split over blocks.
+    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys of many rows are split over blocks.
 
     With `pages`, k and v are ``[pages, Hkv, page rows, D]``.
     """
@@ -105,11 +115,11 @@ def launch_attention(
         seen = min(k_len, left + right + longest)  # keys within the window of some row
         whole = packed or _configs.fill_device(target, blocks)
         num_splits = 1 if whole else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
-    cfg = _configs.with_blocks(target, cfg, blocks * num_splits)
+    cfg = _configs.with_splits(target, cfg, blocks, num_splits)
 
     none = np.zeros(0, np.int32)
+    no_join = [absent(0, 3, np.int32), absent(0, 4), absent(0, 3)]
     args = [
-        q, k, v, out[None], absent(0, 4) if lse is None else lse[None],
         cu_seqlens_q if packed else none,
         none if cu_seqlens_k is None else cu_seqlens_k,
         absent(0, 1) if sinks is None else sinks,
@@ -117,26 +127,29 @@ def launch_attention(
         absent(batch, 4) if bias is None else bias,
         absent(batch, 4, np.bool_) if mask is None else mask,
         *(_NO_PAGES if pages is None else pages.arguments(target)),
-        scale, softcap, left, right, int(bottom_right), pack, num_splits,
     ]  # fmt: skip
+    numbers = [scale, softcap, left, right, int(bottom_right), pack, num_splits]
     grid = (row_blocks * num_splits, heads // pack, sequences)
+    kernel = flash_attention.flash_attention
     if num_splits == 1:
-        launch(target, flash_attention.flash_attention, cfg, grid, args, stream)
+        results = [out[None], absent(0, 4) if lse is None else lse[None]]
+        launch(target, kernel, cfg, grid, [q, k, v, *results, *args, *no_join, *numbers], stream)
         return
     stream = stream_of(q, stream)
+    results = [out, absent(batch, 3) if lse is None else lse]
     part_shape = (num_splits, batch, heads, q_len, value_dim)
     with (
         inner_result(part_shape, FLOAT32, q, target, stream) as part,
         inner_result(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
     ):
-        parts = [part, part_lse]
-        launch(target, flash_attention.flash_attention, cfg, grid, [*args[:3], *parts, *args[5:]], stream)
-        joining = _configs.combine(target.arch, num_splits)
-        # The splits are the last axis there.
-        parts = [part.transpose(1, 2, 3, 4, 0), part_lse.transpose(1, 2, 3, 0)]
-        args = [*parts, out, absent(0, 3) if lse is None else lse]
-        grid = (q_len * ceil_div(value_dim, joining.block_m), heads, batch)
-        launch(target, combine_splits.combine_splits, joining, grid, args, stream)
+        if cfg.joins:
+            join = [counters((sequences, heads // pack, row_blocks), target, stream), *results]
+            launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *join, *numbers], stream)
+            return
+        launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *no_join, *numbers], stream)
+        joining = _configs.combine_alone(target.arch, value_dim)
+        grid = (ceil_div(q_len, joining.block_m), heads, batch)
+        launch(target, combine_splits.combine_splits, joining, grid, [part, part_lse, *results], stream)
 
 
 def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:

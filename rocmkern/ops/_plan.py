@@ -115,6 +115,8 @@ class Plan:
         self._makes_results = any(fresh.result for fresh in self._fresh)
         self._no_addresses = [0] * len(self._fresh)
         self._constants = recorder.constants  # the launches have their addresses
+        # Streams that may record a graph, which has counters of its own.
+        self._may_capture = recorder.counts and self._stream not in (0, self._manager.stream)
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
         scratch_bytes = 0
@@ -139,6 +141,8 @@ class Plan:
                 if at + a_first < other + b_end and other + b_first < at + a_end:
                     return False
             self._allowed = addresses.copy()
+        if self._may_capture and self._manager.device.is_capturing(self._stream):
+            return False
         return not self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:

@@ -78,6 +78,8 @@ class Recorder:
         Pairs of arguments that were found not to overlap.
     constants : list of DeviceTensor
         Memory that stays where it is as long as the plan has it.
+    counts : bool
+        Whether some of it are the counters of the stream: a graph that it records has its own.
     copies : int
         Copies between host and device before the call, and those that a later call will not need.
     refused : str or None
@@ -92,6 +94,7 @@ class Recorder:
     fresh: list[Fresh] = field(default_factory=list)
     apart: set[tuple[int, int]] = field(default_factory=set)
     constants: list[Any] = field(default_factory=list)
+    counts: bool = False
     refused: str | None = None
 
     def __post_init__(self) -> None:
@@ -192,6 +195,13 @@ def keep(tensor: Any) -> None:
     """Note memory that this thread's call reads and that stays where it is as long as somebody has the tensor."""
     if thread.recorder is not None:
         thread.recorder.constants.append(tensor)
+
+
+def count_with(tensor: Any) -> None:
+    """Note the counters of the stream that this thread's call uses."""
+    keep(tensor)
+    if thread.recorder is not None:
+        thread.recorder.counts = True
 
 
 @contextmanager

@@ -38,6 +38,7 @@ _LISTED_LEAKS = 10
 # Kernels that share an event; if one of them is stuck, an error names them all.
 _NOTED = 16
 _CONSTANTS = 64
+_COUNTERS = 256
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class ResourceManager:
         self._guards = GuardBands()
         self._constants: dict[tuple, DeviceTensor] = {}
         self._constants_lock = threading.Lock()
+        self._counters: dict[tuple, list[DeviceTensor]] = {}
+        self._counters_lock = threading.Lock()
         self._in_flight: deque[_Operation] = deque()
         self._in_flight_lock = threading.Lock()
         self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
@@ -248,6 +251,35 @@ class ResourceManager:
             while len(self._constants) > _CONSTANTS:
                 del self._constants[next(iter(self._constants))]
         return tensor
+
+    def counters(self, count: int, stream: Stream) -> DeviceTensor:
+        """Return int32 zeros with which kernels on a stream count, and which each of them leaves as zeros.
+
+        The manager keeps them until it is closed, those of each stream and of each graph that a stream records, which
+        may be started on any stream. They count as held, but not as leaks.
+
+        Parameters
+        ----------
+        count : int
+            How many, at least.
+        stream : int
+            The stream of all that uses them.
+        """
+        self._check_open()
+        recording = self._memory.recording(stream)
+        with self._counters_lock:
+            kept = self._counters.setdefault((stream, recording), [])
+            if not kept or kept[-1].size < count:
+                # Those before may be in use still, and stay: all of them are no more than the last one.
+                size = max(_COUNTERS, 1 << (count - 1).bit_length())
+                fill = 0 if recording is None else None  # a fill would become a part of the graph
+                tensor = self._allocate((size,), np.dtype(np.int32), fill=fill, stream=stream, kept=True)
+                if recording is not None:
+                    with self.device.beside_capture():
+                        self.device.fill(tensor.data_ptr, tensor.nbytes, 0, self.stream)
+                        self._wait("the zeros of a graph's counters", self.stream)
+                kept.append(tensor)
+            return kept[-1]
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceTensor:
         """Return a tensor of zeros (also under test, where `empty` gives NaN)."""
@@ -532,6 +564,7 @@ class ResourceManager:
             if storage is not None:
                 storage.close()
         self._constants.clear()
+        self._counters.clear()
         self._memory.managers.discard(self)
         if not self._memory.managers:
             self._memory.trim(self._poll)

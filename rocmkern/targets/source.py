@@ -7,6 +7,7 @@ of its text, and the text holds a fingerprint of everything that it depends on.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import sys
@@ -108,6 +109,19 @@ def _named_by(fn: Callable) -> list[tuple[str, Any]]:
     return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]
 
 
+def config_expression(cfg: api.Config) -> tuple[str, set[str]]:
+    """Python text that makes a configuration, and the modules that it names."""
+    cls, modules, values = type(cfg), {type(cfg).__module__}, []
+    for field in dataclasses.fields(cfg):
+        value = getattr(cfg, field.name)
+        text = repr(value)
+        if isinstance(value, api.Config):
+            text, more = config_expression(value)
+            modules |= more
+        values.append(f"{field.name}={text}")
+    return f"{cls.__module__}.{cls.__qualname__}({', '.join(values)})", modules
+
+
 def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
     """Fill a target's template.
 
@@ -122,10 +136,9 @@ def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes
     versions : str
         Versions of the compiler in use; part of the text, hence of the file's name.
     """
-    config_class = type(cfg)
-    imports = (
-        f"from {kernel.__module__} import {kernel.__name__} as kernel\n"
-        f"from {config_class.__module__} import {config_class.__qualname__}"
+    expression, modules = config_expression(cfg)
+    imports = f"from {kernel.__module__} import {kernel.__name__} as kernel\n" + "\n".join(
+        f"import {module}" for module in sorted(modules)
     )
     head = (
         f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
@@ -133,6 +146,6 @@ def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes
         '"""\n\n'
     )
     body = template.format(
-        imports=imports, config=repr(cfg), arguments=",\n            ".join(argument_expressions(kernel, dtypes))
+        imports=imports, config=expression, arguments=",\n            ".join(argument_expressions(kernel, dtypes))
     )
     return head + body

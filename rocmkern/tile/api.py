@@ -102,8 +102,8 @@ class Config:
 class Parameter:
     """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32.
 
-    ``output`` says that the kernel writes the tensor: all of it, and does not read it, unless ``partial`` says that it
-    reads it or writes parts of it only.
+    ``output`` says that the kernel writes the tensor: all of it, and does not read what was there, unless ``partial``
+    says that it does or writes parts of it only.
     """
 
     kind: str
@@ -437,6 +437,13 @@ def sqrt(x: np.ndarray) -> np.ndarray:
         return np.sqrt(x)
 
 
+def prefetch(x: np.ndarray) -> None:
+    """Say that the beginning of a tensor with one axis is read soon: no values change, and a target may ignore it."""
+    _want_tensor("prefetch", x)
+    if x.ndim != 1:
+        raise TileError(f"prefetch: needs a tensor with 1 axis, got {_show(x)}")
+
+
 def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
     _check_index("load_rows", x, index, x.ndim, valid)
@@ -468,6 +475,54 @@ def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarra
             raise TileError(f"store_rows: {_show(values)} cannot be stored as {x.dtype.name}")
         _check_storable("store_rows", x)
     x[_pick(index, valid)] = values[valid].astype(x.dtype)
+
+
+def last_to_arrive(cfg: Config, counters: np.ndarray, index: int, count: int) -> bool:
+    """Whether this block is the last of ``count`` that call this with the same element of ``counters`` (int32).
+
+    What the other blocks wrote to global memory before is there for the last one to read. The counter has to be 0
+    before the first one arrives, and is 0 again when the last one has.
+    """
+    _want_tensor("last_to_arrive", counters)
+    if counters.dtype != np.int32 or counters.ndim != 1:
+        raise TileError(f"last_to_arrive: counters must be int32 with 1 axis, got {counters.ndim} of {counters.dtype}")
+    with _arriving:
+        counters[index] = (counters[index] + 1) % count
+        return bool(counters[index] == 0)
+
+
+_arriving = threading.Lock()
+
+
+def repeat_rows(x: np.ndarray, count: int) -> np.ndarray:
+    """Rows one after the other ``count`` times: row ``k * m + r`` of the result is row ``r`` of the ``m`` rows.
+
+    With more than one row in a lane, on a GPU, rows must lie along lanes; so must they for `fold_sum` and `fold_max`.
+    """
+    if not isinstance(x, np.ndarray) or x.ndim != 1:
+        raise TileError(f"repeat_rows: needs rows, got {_show(x)}")
+    return np.tile(x, count)
+
+
+def fold_sum(x: Any, m: int) -> Any:
+    """Add up every ``m``-th row of a tile or of float32 rows: row ``r`` is the sum of rows ``r``, ``r + m``, ...
+
+    ``m`` is a multiple of the rows that the lanes of the block hold side by side.
+    """
+    if isinstance(x, Tile):
+        return Tile(_folded("fold_sum", x.data, m).sum(axis=0, dtype=np.float32))
+    return _folded("fold_sum", _float_rows("fold_sum", x), m).sum(axis=0, dtype=np.float32)
+
+
+def fold_max(x: np.ndarray, m: int) -> np.ndarray:
+    """The largest of every ``m``-th of float32 rows, as in `fold_sum`; NaN is ignored."""
+    return np.fmax.reduce(_folded("fold_max", _float_rows("fold_max", x), m), axis=0)
+
+
+def _folded(by: str, x: np.ndarray, m: int) -> np.ndarray:
+    if m < 1 or len(x) % m:
+        raise TileError(f"{by}: {len(x)} rows are no multiple of {m}")
+    return x.reshape(-1, m, *x.shape[1:])
 
 
 def total(x: np.ndarray) -> float:
@@ -1115,6 +1170,7 @@ OPERATIONS: dict[str, Callable] = {
         pad_columns, distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows,
         quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn,
         dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
+        prefetch, last_to_arrive, repeat_rows, fold_sum, fold_max,
     )
 }  # fmt: skip
 

@@ -48,7 +48,8 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
             if not hasattr(cfg.cfg, attr):
                 fields = ", ".join(cfg.cfg.__dataclass_fields__)
                 raise numba.TypingError(f"cfg has no attribute {attr!r}; it has: {fields}")
-            return types.literal(getattr(cfg.cfg, attr))
+            value = getattr(cfg.cfg, attr)
+            return tile.Config(value) if isinstance(value, api.Config) else types.literal(value)
 
     typing.register_attr(ConfigAttributes)
     for with_shape in (tile.Tensor, tile.Quantized):
@@ -64,6 +65,8 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
 
     def config_attribute(context: Any, builder: Any, ty: Any, value: Any, attr: str) -> Any:
         literal = getattr(ty.cfg, attr)
+        if isinstance(literal, api.Config):
+            return value  # of the same block
         if isinstance(literal, str):
             return context.get_dummy_value()
         return context.get_constant(types.boolean if isinstance(literal, bool) else types.intp, literal)

@@ -622,6 +622,16 @@ class CpuLowering(TensorLowering):
             b.store(value, address, align=1)
         return context.get_dummy_value()
 
+    def last_to_arrive(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, counters: Any, index: Any, count: Any
+    ) -> ir.Value:
+        address, last = self.counter(context, b, sig, counters, index, count)
+        place = b.inttoptr(address, ir.PointerType(I32))
+        is_last = b.icmp_unsigned("==", b.atomic_rmw("add", place, const(I32, 1), "acq_rel"), last)
+        with b.if_then(is_last):
+            b.store_atomic(const(I32, 0), place, "monotonic", 4)
+        return is_last
+
     def total(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
         return b.fpext(_reduce(b, x, b.fadd), F64)
 
@@ -808,6 +818,36 @@ class CpuLowering(TensorLowering):
 
     def row_maximum(self, b: ir.IRBuilder, ty: Any, data: ir.Value) -> ir.Value:
         return self.reduce_rows(b, ty, data, float("-inf"), lambda m, x: _fmax(b, x, m), lambda i, x, part: x)
+
+    def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, count: Any) -> ir.Value:
+        m, total = sig.args[0].m, sig.return_type.m
+        return _shuffle(b, x, x, [i % m for i in range(total)])
+
+    def folded(self, b: ir.IRBuilder, sig: Any, x: ir.Value, combine: Any) -> ir.Value:
+        m, total = sig.return_type.m, sig.args[0].m
+        parts = [_shuffle(b, x, x, list(range(first, first + m))) for first in range(0, total, m)]
+        return functools.reduce(combine, parts)
+
+    def fold_max(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
+        ty = _vec(F32, sig.return_type.m)
+        return self.folded(b, sig, x, lambda u, v: call(b, f"llvm.maxnum.v{ty.count}f32", ty, [u, v]))
+
+    def fold_sum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
+        ty, out = sig.args[0], sig.return_type
+        if isinstance(ty, TILE.Rows):
+            return self.folded(b, sig, x, b.fadd)
+        value = self.new(context, b, out)
+        source, result = self.data(context, b, ty, x), self.data(context, b, out, value)
+
+        def place(t: Any, row: ir.Value, column: ir.Value) -> ir.Value:
+            wide, narrow = (column, row) if self.by_column(t) else (row, column)
+            return b.add(b.mul(wide, const(I64, t.m if self.by_column(t) else t.n)), narrow)
+
+        with _loop(b, out.m) as (r, _), _loop(b, out.n) as (c, _):
+            rows = [b.add(r, const(I64, first)) for first in range(0, ty.m, out.m)]
+            sums = functools.reduce(b.fadd, [_load(b, source, place(ty, row, c)) for row in rows])
+            _store(b, sums, result, place(out, r, c))
+        return impl_ret_new_ref(context, b, out, value)
 
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         ty = sig.args[0]

@@ -158,6 +158,19 @@ class TensorLowering:
         proxy.strides = self.numba.cgutils.pack_array(builder, strides, I64)
         return proxy._getvalue()
 
+    def prefetch(self, context: Any, builder: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+        return context.get_dummy_value()
+
+    def counter(
+        self, context: Any, builder: ir.IRBuilder, sig: Any, counters: Any, index: Any, count: Any
+    ) -> tuple[ir.Value, ir.Value]:
+        """Address of a counter of `last_to_arrive` (an integer), and its last number (i32)."""
+        _, ty, index_ty, count_ty = sig.args
+        data, _, (stride,) = self.unpack_tensor(context, builder, ty, counters)
+        offset = builder.mul(self.scalar(context, builder, index_ty, index, "i64"), stride)
+        last = builder.sub(self.scalar(context, builder, count_ty, count, "i64"), const(I64, 1))
+        return builder.add(builder.ptrtoint(data, I64), offset), builder.trunc(last, I32)
+
     def index_entries(self, context: Any, builder: ir.IRBuilder, ty: Any, value: ir.Value) -> list:
         """(type, value) of each entry of an index: a tuple of rows and integers, or one integer."""
         if isinstance(ty, self.numba.types.BaseTuple):

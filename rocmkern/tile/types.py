@@ -343,6 +343,39 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             float_rows(name, x)
             return types.float64
 
+    @rule(api.repeat_rows)
+    def _(x, count):
+        rows = want(Rows, x, "repeat_rows: the argument")
+        return Rows(rows.m * literal(count, "repeat_rows: count"), rows.kind, rows.hw)
+
+    for op in (api.fold_sum, api.fold_max):
+
+        @rule(op)
+        def _(x, m, op=op):
+            name, m = op.__name__, literal(m, f"{op.__name__}: m")
+            if not (op is api.fold_sum and isinstance(x, Tile)):
+                float_rows(name, x)
+            if m < 1 or x.m % m:
+                fail(f"{name}: {x.m} rows are no multiple of {m}")
+            return Tile(m, x.n, x.hw) if isinstance(x, Tile) else Rows(m, "f32", x.hw)
+
+    @rule(api.prefetch)
+    def _(x):
+        if want(Tensor, x, "prefetch: the tensor").ndim != 1:
+            fail(f"prefetch: needs a tensor with 1 axis, got {show(x)}")
+        return types.none
+
+    @rule(api.last_to_arrive)
+    def _(cfg, counters, index, count):
+        want(Config, cfg, "last_to_arrive: cfg")
+        want(Tensor, counters, "last_to_arrive: the tensor")
+        if counters.dtype != "int32" or counters.ndim != 1:
+            fail(f"last_to_arrive: counters must be int32 with 1 axis, got {show(counters)} of {counters.dtype}")
+        for name, t in (("index", index), ("count", count)):
+            if not is_int(t):
+                fail(f"last_to_arrive: {name} must be an integer, got {show(t)}")
+        return types.boolean
+
     @rule(api.ordered_float)
     def _(order):
         if not is_int(order):

@@ -11,7 +11,8 @@ import streaming
 
 from rocmkern import tile as T
 from rocmkern.kernels import matmul, row_product
-from rocmkern.kernels.flash_attention import Config, flash_attention
+from rocmkern.kernels.flash_attention import Config as AttentionConfig
+from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
@@ -66,6 +67,14 @@ def root(array: np.ndarray) -> np.ndarray:
 
 #: The arguments of attention that only pages need.
 NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+NO_JOIN = [np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)]
+
+
+def attention_config(arch, waves, value_dim=64, **settings):
+    """A configuration of attention, with that of the join, which is compiled along."""
+    return AttentionConfig(
+        arch=arch, waves=waves, value_dim=value_dim, join=_configs.combine(arch, waves, value_dim), **settings
+    )
 
 
 def run(kernel, cfg, grid, arguments) -> None:
@@ -271,7 +280,7 @@ def attention(case: Case, dtype: str, seed: int = 0):
     out = fenced((case.splits, batch, heads, case.sq, value_dim), np.float32 if case.splits > 1 else ty)
     lse = fenced((case.splits, batch, heads, case.sq), np.float32)
     width = bucket(max(case.head_dim, value_dim))
-    cfg = Config(
+    cfg = attention_config(
         arch=device_arch(),
         waves=case.waves,
         shared=case.shared,
@@ -288,7 +297,7 @@ def attention(case: Case, dtype: str, seed: int = 0):
         q, k, v, out, lse, cu_q, cu_k, sinks,
         slopes if case.alibi else np.zeros((sequences, 0), np.float32),
         bias if case.bias else np.zeros((batch, 0, 0, 0), ty),
-        mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_), *NO_PAGES,
+        mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_), *NO_PAGES, *NO_JOIN,
         case.head_dim**-0.5, case.softcap,
         FOREVER if left is None else left, 0 if case.causal else FOREVER if right is None else right,
         int(case.causal != "top_left"), case.pack, case.splits,
@@ -568,20 +577,20 @@ def test_several_windows_on_their_way_are_refused_where_there_is_no_ring(changes
 
 
 def test_windows_beyond_local_memory_are_refused():
-    cfg = Config(arch="sm_86", waves=4, block_m=64, block_n=64, head_dim=256, value_dim=256)
+    cfg = attention_config(arch="sm_86", waves=4, block_m=64, block_n=64, head_dim=256, value_dim=256)
     with pytest.raises(TileError, match=r"take \d+ bytes of local memory .* sm_86 has 101376"):
         compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
 
 
 def test_rows_that_do_not_fit_the_waves_are_refused():
-    cfg = Config(arch="sm_90", waves=4, block_m=16, block_n=64)
+    cfg = attention_config(arch="sm_90", waves=4, block_m=16, block_n=64)
     with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
         compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
 
 
 def test_architectures_without_mma_are_refused():
     with pytest.raises(TargetError, match=r"'gfx1100' cannot be compiled by the CUDA target; allowed: sm_80 and later"):
-        compile_kernel(flash_attention, Config(arch="gfx1100", waves=4, block_m=64), ATTENTION_DTYPES)
+        compile_kernel(flash_attention, attention_config(arch="gfx1100", waves=4, block_m=64), ATTENTION_DTYPES)
 
 
 @T.device
@@ -705,7 +714,7 @@ def test_rows_of_aligned_weights_go_through_local_memory():
 
 ATTENTION_DTYPES = (
     *("float16",) * 4, "float32", "int32", "int32", "float32", "float32", "float16", "bool",
-    "int32", "int32", "float32", "float32", "float32",
+    *[x.dtype.name for x in (*NO_PAGES, *NO_JOIN)],
 )  # fmt: skip
 
 

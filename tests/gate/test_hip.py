@@ -9,7 +9,8 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
-from rocmkern.kernels.flash_attention import Config, flash_attention
+from rocmkern.kernels.flash_attention import Config as AttentionConfig
+from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
 from rocmkern.reference import attention as reference
 from rocmkern.runtime.errors import TargetError, TileError
@@ -33,6 +34,14 @@ TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 #: The arguments of attention that only pages need.
 NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+NO_JOIN = [np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)]
+
+
+def attention_config(arch, waves, value_dim=64, **settings):
+    """A configuration of attention, with that of the join, which is compiled along."""
+    return AttentionConfig(
+        arch=arch, waves=waves, value_dim=value_dim, join=_configs.combine(arch, waves, value_dim), **settings
+    )
 
 
 @pytest.fixture(params=list(DTYPES))
@@ -174,15 +183,16 @@ def attention(case: Case, dtype: str):
     lse = fenced((case.splits, batch, heads, case.sq), np.float32)
     width = next(width for width in (64, 128, 256) if case.head_dim <= width)
     block_m, block_n = 16 if case.waves == 1 else 64, 16 if width == 256 or case.waves == 1 else 32
-    cfg = Config(
+    cfg = attention_config(
         arch=device_arch(case.wave_rows), waves=case.waves, wave_rows=case.wave_rows, block_m=block_m, block_n=block_n,
         head_dim=width, value_dim=width, score_mods=case.mods,
     )  # fmt: skip
     rows = max(case.lengths[0]) if case.lengths else case.sq
     left, right = (FOREVER if n is None else n for n in case.window or (None, None))
     run(flash_attention, cfg, (-(-rows * case.pack // block_m) * case.splits, heads // case.pack, sequences), [
-        q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, *NO_PAGES, case.head_dim**-0.5, softcap,
-        left, 0 if case.causal else right, int(case.causal != "top_left"), case.pack, case.splits,
+        q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, *NO_PAGES, *NO_JOIN,
+        case.head_dim**-0.5, softcap, left, 0 if case.causal else right, int(case.causal != "top_left"),
+        case.pack, case.splits,
     ])  # fmt: skip
     assert_fence(out)
     assert_fence(lse)
@@ -261,8 +271,8 @@ def test_products_equal_numpy(dtype, waves, wave_rows):
 
 
 def attention_dtypes(dtype: str) -> tuple:
-    no_pages = [x.dtype.name for x in NO_PAGES]
-    return (*[dtype] * 4, "float32", "int32", "int32", "float32", "float32", dtype, "bool", *no_pages)
+    absent = [x.dtype.name for x in (*NO_PAGES, *NO_JOIN)]
+    return (*[dtype] * 4, "float32", "int32", "int32", "float32", "float32", dtype, "bool", *absent)
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"])
@@ -277,27 +287,29 @@ def test_attention_needs_no_scratch(arch, dtype, width):
 
 
 def test_windows_beyond_local_memory_are_refused():
-    cfg = Config(arch="gfx1100", waves=4, block_m=64, block_n=128, head_dim=256, value_dim=256)
+    cfg = attention_config(arch="gfx1100", waves=4, block_m=64, block_n=128, head_dim=256, value_dim=256)
     with pytest.raises(TileError, match=r"(takes?|take) \d+ bytes.*gfx1100 has 65536"):
         compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
 
 
 def test_rows_that_do_not_fit_the_waves_are_refused():
-    cfg = Config(arch="gfx1100", waves=4, block_m=16, block_n=32)
+    cfg = attention_config(arch="gfx1100", waves=4, block_m=16, block_n=32)
     with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
         compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
 
 
 def test_rows_of_a_wave_that_its_lanes_cannot_hold_are_refused():
     for arch, wave_rows, allowed in (("gfx942", 8, "16 rows"), ("gfx1100", 4, "16 or 8 rows")):
-        cfg = Config(arch=arch, waves=4, wave_rows=wave_rows, block_m=64, block_n=32)
+        cfg = attention_config(arch=arch, waves=4, wave_rows=wave_rows, block_m=64, block_n=32)
         with pytest.raises(TileError, match=f"{allowed} of a tile side by side, not {wave_rows}"):
             compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
 
 
 def test_other_makers_architectures_are_refused():
     with pytest.raises(TargetError, match="'sm_80' cannot be compiled by the HIP target; allowed: AMD's"):
-        compile_kernel(flash_attention, Config(arch="sm_80", waves=4, block_m=64), attention_dtypes("float16"))
+        compile_kernel(
+            flash_attention, attention_config(arch="sm_80", waves=4, block_m=64), attention_dtypes("float16")
+        )
 
 
 @pytest.mark.parametrize("waves", [0.25, 1, 2])

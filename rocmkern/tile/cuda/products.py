@@ -33,7 +33,6 @@ from rocmkern.tile.cuda.layouts import (
     elements_of,
     first_row,
     is_packed,
-    keys_of_warp,
     m_tiles,
     row_of_lane,
     rows_of_stage,
@@ -51,7 +50,7 @@ from rocmkern.tile.cuda.rings import (
     note_started,
     swap_mapped,
 )
-from rocmkern.tile.cuda.windows import Chunks, is_swizzled, ldmatrix, load_shared, pitch
+from rocmkern.tile.cuda.windows import Chunks, is_for_groups, ldmatrix, load_shared, own_part, pitch
 from rocmkern.tile.tensors import F32, I32, const, if_else
 from rocmkern.tile.types import DTYPES
 
@@ -80,11 +79,6 @@ class CudaLowering(MatvecLowering):
         self.unsettle(b)
         return cgutils.create_struct_proxy(ty)(context, b, stage).window
 
-    @staticmethod
-    def own_rows(b: ir.IRBuilder, ty: Any, window: ir.Value) -> ir.Value:
-        """The part of a window whose rows are this warp's keys: all of it, unless every warp has all rows."""
-        return b.add(window, b.mul(keys_of_warp(b, ty, ty.n // ty.hw[1]), const(I32, pitch(ty))))
-
     def accumulator(self, b: ir.IRBuilder, sig: Any, acc: tuple) -> list[ir.Value]:
         if acc:
             pending = isinstance(sig.args[-1], PendingTile) and not isinstance(sig.return_type, PendingTile)
@@ -96,8 +90,8 @@ class CudaLowering(MatvecLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if is_packed(a_ty):
-            window = self.own_rows(b, b_ty, window)
-            return pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=True))
+            part = own_part(b, b_ty, window)
+            return pack(b, self.product(b, sig.return_type, a_ty, left, *part, into, by_rows=True))
         address = b.add(window, b.mul(column_of_lane(b), const(I32, pitch(b_ty))))
         for k in range(0, a_ty.k, 4):
             words = [
@@ -114,8 +108,8 @@ class CudaLowering(MatvecLowering):
         into = self.accumulator(b, sig, acc)
         window = self.window(context, b, b_ty, right)
         if is_packed(a_ty):
-            window = self.own_rows(b, b_ty, window)
-            return pack(b, self.product(b, sig.return_type, a_ty, left, b_ty, window, into, by_rows=False))
+            part = own_part(b, b_ty, window)
+            return pack(b, self.product(b, sig.return_type, a_ty, left, *part, into, by_rows=False))
         for k in range(0, a_ty.k, 4):
             for i, numbers in enumerate(self.four_columns(b, a_ty, left, k)):
                 into = self.fma_step(b, sig.return_type, numbers, self.row_words(b, b_ty, window, k + i), into)
@@ -198,14 +192,14 @@ class CudaLowering(MatvecLowering):
         self, b: ir.IRBuilder, ty: Any, a_ty: Any, left: ir.Value, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
     ) -> list[ir.Value]:
         """acc + left @ window.T (``by_rows``) or left @ window."""
-        if isinstance(a_ty, TILE.Stage) and is_swizzled(a_ty) and is_swizzled(b_ty) and m_tiles(ty) == 1:
+        if isinstance(a_ty, TILE.Stage) and is_for_groups(a_ty) and is_for_groups(b_ty) and m_tiles(ty) == 1:
             into = None if all(isinstance(x, ir.Constant) for x in acc) else acc
             both, started = (a_ty, self.left_window(b, a_ty, left)), isinstance(ty, PendingTile)
             if started:
                 note_started(b)
             return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows, wait=not started)
         fragment = self.left(b, a_ty, left)
-        if is_swizzled(b_ty):
+        if is_for_groups(b_ty):
             return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
         fragments = self.fragments_of_rows if by_rows else self.fragments_of_columns
         return self.multiply(b, ty, a_ty, fragment, fragments(b, b_ty, window), acc)
@@ -261,9 +255,9 @@ class CudaLowering(MatvecLowering):
             return pack(b, into)
 
         def whole() -> list[ir.Value]:
-            return self.product(b, ty, a_ty, left, b_ty, own, into, by_rows=False)
+            return self.product(b, ty, a_ty, left, *part, into, by_rows=False)
 
-        own = self.own_rows(b, b_ty, window)
+        part = part_ty, own = own_part(b, b_ty, window)
 
         def visible() -> list[ir.Value]:
             arrays = self.registers(b, a_ty, left), into
@@ -271,12 +265,12 @@ class CudaLowering(MatvecLowering):
             for values, place in zip(arrays, places, strict=True):
                 b.store(pack(b, values), place)
             name = f"multiply_visible_{a_ty.m}_{a_ty.k}_{b_ty.k}_{a_ty.dtype}"
-            call_outlined(b, name, [own, *places], functools.partial(self.multiply_visible, ty, a_ty, b_ty))
+            call_outlined(b, name, [own, *places], functools.partial(self.multiply_visible, ty, a_ty, part_ty))
             return unpack(b, b.load(places[1]))
 
         # The same in all threads, which the compiler sees of a vote only.
         if isinstance(b_ty, OwnStage):
-            special = any_in_warp(b, self.window_has_not_finite(b, b_ty.of_warp, own))
+            special = any_in_warp(b, self.window_has_not_finite(b, part_ty, own))
         else:
             special = any_in_warp(b, any_in_block(b, self.window_has_not_finite(b, b_ty, window)))
         return pack(b, if_else(b, special, visible, whole))

@@ -26,7 +26,7 @@ from rocmkern.tile import api, entry
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier, pack, thread, unpack
 from rocmkern.tile.cuda.layouts import ArrayModel, OwnStage, is_shared
-from rocmkern.tile.cuda.windows import SLAB_ROW, is_swizzled, states, window_bytes
+from rocmkern.tile.cuda.windows import SLAB_ROW, is_for_groups, states, window_bytes
 from rocmkern.tile.tensors import F32, I1, I32, I64, const
 from rocmkern.tile.types import DTYPES
 
@@ -191,7 +191,7 @@ def rule_of_stage(rule: Callable) -> Callable:
             return OwnStage(st, depth)
         if depth == 1:
             return st
-        if isinstance(source, MappedTensor) and st.dtype == source.dtype and is_swizzled(st):
+        if isinstance(source, MappedTensor) and st.dtype == source.dtype and is_for_groups(st):
             ring = RingStage(st, source, depth)
             rows, columns = ring.stored
             if rows % ring.box_rows == 0 and columns * DTYPES[ring.dtype] % SLAB_ROW == 0:

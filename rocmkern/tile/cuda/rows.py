@@ -12,6 +12,7 @@ from rocmkern.tile.cuda.backend import TILE, can_overlap
 from rocmkern.tile.cuda.emit import (
     LANES,
     VOID,
+    any_in_block,
     asm,
     barrier,
     floor_divide,
@@ -55,6 +56,27 @@ class RowLowering(TensorLowering):
 
     def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: Any) -> ir.Value:
         return b.zext(register(b, "ctaid." + "xyz"[sig.args[1].literal_value]), I64)
+
+    def prefetch(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[0], x)
+        # A line of the L2 cache for each thread.
+        offset = b.zext(b.shl(thread(b), const(I32, 7)), I64)
+        there = b.zext(b.icmp_signed("<", offset, b.mul(extent, stride)), I32)
+        code = "{.reg .pred p; setp.ne.b32 p, $1, 0; @p prefetch.global.L2 [$0];}"
+        asm(b, code, VOID, "l,r", [b.add(b.ptrtoint(data, I64), offset), there], effect=True)
+        return context.get_dummy_value()
+
+    def last_to_arrive(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, counters: Any, index: Any, count: Any
+    ) -> ir.Value:
+        address, last = self.counter(context, b, sig, counters, index, count)
+        # The first thread's release covers what the others wrote before the barrier, and its acquire what they read
+        # behind the next one (PTX ISA, memory consistency model: causality order).
+        barrier(b)
+        first = b.icmp_signed("==", thread(b), const(I32, 0))
+        code = "{.reg .pred p; setp.ne.b32 p, $3, 0; mov.b32 $0, -1; @p atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;}"
+        before = asm(b, code, I32, "=&r,l,r,r,~{memory}", [address, last, b.zext(first, I32)], effect=True)
+        return any_in_block(b, b.and_(first, b.icmp_signed("==", before, last)))
 
     def per_slot(self, context: Any, b: ir.IRBuilder, ty: Any, value: ir.Value, like: Any) -> list[ir.Value]:
         """The values of rows, or a scalar once for each row of ``like``."""

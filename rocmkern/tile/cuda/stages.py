@@ -60,7 +60,7 @@ from rocmkern.tile.cuda.windows import (
     LOCAL_MEMORY_SYMBOL,
     Chunks,
     FunctionState,
-    pitch,
+    own_part,
     states,
     wait_for_fetches,
     wait_for_own_fetches,
@@ -225,10 +225,8 @@ class StageLowering(SoftmaxLowering):
 
     def fetch_own(self, b: ir.IRBuilder, ty: OwnStage, st: Any) -> None:
         """Start to copy this warp's rows of a window, as a block of one warp does."""
-        part, row0 = ty.of_warp, st.row0
-        first = b.mul(warp_index(b), const(I32, part.n))
-        st.row0 = b.add(row0, b.zext(first, I64))
-        into = b.add(st.filled, b.mul(first, const(I32, pitch(ty))))
+        row0, (part, into) = st.row0, own_part(b, ty, st.filled)
+        st.row0 = b.add(row0, b.zext(b.mul(warp_index(b), const(I32, part.n)), I64))
         irregular = const(I1, 1)
         if rows_per_pass(part) and part.source == part.dtype:
             irregular = b.not_(self.is_regular(b, part, st))

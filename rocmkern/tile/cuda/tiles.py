@@ -338,6 +338,24 @@ class TileLowering(RowLowering):
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         return self.reduce_rows(b, sig.args[0], tile, functools.partial(fmax, b))
 
+    def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, count: Any) -> ir.Value:
+        return pack(b, complete_rows(b, sig.args[0], x) * (sig.return_type.m // sig.args[0].m))
+
+    def folded(self, b: ir.IRBuilder, sig: Any, x: ir.Value, combine: Callable) -> ir.Value:
+        """Rows, or a tile, of which a lane holds those that are combined one after the other."""
+        ty, count = sig.args[0], sig.args[0].m // sig.return_type.m
+        if not is_line(ty):
+            raise TypingError(f"{ty.hw[0]}: only rows along lanes can be folded, got {ty}")
+        values = complete_rows(b, ty, x) if isinstance(ty, TILE.Rows) else unpack(b, x)
+        size = len(values) // count
+        return pack(b, [functools.reduce(combine, values[i::size]) for i in range(size)])
+
+    def fold_sum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
+        return self.folded(b, sig, x, b.fadd)
+
+    def fold_max(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
+        return self.folded(b, sig, x, functools.partial(fmax, b))
+
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)
 

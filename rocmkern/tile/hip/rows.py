@@ -16,13 +16,24 @@ from rocmkern.tile.hip.emit import (
     flag_rows,
     flags_of,
     items_of,
+    local_barrier,
     math,
     over_lanes,
     splat,
+    thread_index,
     uniform,
 )
 from rocmkern.tile.hip.layouts import Layout, LineLayout
-from rocmkern.tile.hip.memory import in_space, load_from, memory_int, narrowed, over_waves, store_to, widen
+from rocmkern.tile.hip.memory import (
+    in_space,
+    load_from,
+    local_room,
+    memory_int,
+    narrowed,
+    over_waves,
+    store_to,
+    widen,
+)
 from rocmkern.tile.tensors import F32, F64, I8, I32, I64, TensorLowering, as_int32, call, const, if_else
 from rocmkern.tile.types import DTYPES
 
@@ -105,6 +116,27 @@ class RowLowering(TensorLowering):
 
     def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
         return self.on_rows(context, b, sig, (x,), lambda _, v: math(b, "sqrt", v))
+
+    def last_to_arrive(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, counters: Any, index: Any, count: Any
+    ) -> ir.Value:
+        address, last = self.counter(context, b, sig, counters, index, count)
+        room, zero = local_room(b, "arrived", 4), const(I32, 0)
+        # Every wave makes what it wrote visible to the device, then one lane counts for the block.
+        b.fence("release", "agent")
+        local_barrier(b)
+        with b.if_then(b.icmp_unsigned("==", thread_index(b), zero)):
+            place = b.inttoptr(address, ir.PointerType(I32, GLOBAL))
+            before = b.atomic_rmw("add", place, const(I32, 1), "monotonic")
+            is_last = b.icmp_unsigned("==", before, last)
+            with b.if_then(is_last):
+                b.store_atomic(zero, place, "monotonic", 4)
+            store_to(b, b.zext(is_last, I32), room, zero, 4)
+        local_barrier(b)
+        arrived = load_from(b, room, zero, I32, 4)
+        local_barrier(b)  # before the next answer is written there
+        b.fence("acquire", "agent")
+        return b.icmp_unsigned("!=", math(b, "amdgcn.readfirstlane", arrived), zero)
 
     def row_offsets(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any, strides: list, blocks: int) -> list:
         """Byte offset of every row (per row block) that an index of rows and scalars selects."""

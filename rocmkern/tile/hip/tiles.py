@@ -38,7 +38,7 @@ from rocmkern.tile.hip.emit import (
     uniform,
     vector_of,
 )
-from rocmkern.tile.hip.layouts import Layout, LineLayout
+from rocmkern.tile.hip.layouts import Layout, LineLayout, is_line
 from rocmkern.tile.hip.memory import (
     CHUNK_BYTES,
     in_space,
@@ -312,6 +312,24 @@ class TileLowering(RowLowering):
 
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return array_of(b, self.reduce_rows(b, sig.args[0], tile, lambda x, y: math(b, "maxnum", x, y)))
+
+    def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, count: Any) -> ir.Value:
+        return array_of(b, items_of(b, x) * (sig.return_type.m // sig.args[0].m))
+
+    def folded(self, b: ir.IRBuilder, sig: Any, x: Any, join: Callable) -> ir.Value:
+        """Rows, or a tile, of which a lane holds those that are joined one after the other."""
+        ty, count = sig.args[0], sig.args[0].m // sig.return_type.m
+        if not is_line(ty):
+            raise TypingError(f"{ty.hw[0]}: only rows along lanes can be folded, got {ty}")
+        values = items_of(b, x)
+        size = len(values) // count
+        return array_of(b, [functools.reduce(join, values[i::size]) for i in range(size)])
+
+    def fold_sum(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, m: Any) -> ir.Value:
+        return self.folded(b, sig, x, b.fadd)
+
+    def fold_max(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, m: Any) -> ir.Value:
+        return self.folded(b, sig, x, lambda u, v: math(b, "maxnum", u, v))
 
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return array_of(b, self.reduce_rows(b, sig.args[0], tile, b.fadd))
