@@ -85,6 +85,10 @@ class Blocks:
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
     enough : float
         Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
+    joined_rows : int
+        Tile rows up to which a block of a split attention joins the parts itself, except where keys lie in pages: more
+        of them are shared out by a launch of their own. An H200 took 17.9 us and 18.3 for 8192 keys without pages; with
+        pages 22.7 and 20.1.
     combine : tuple of (int, int)
         Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step.
     combine_waves : int
@@ -114,6 +118,7 @@ class Blocks:
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
     enough: float = 1.0
+    joined_rows: int = 16
     combine: tuple[int, int] = (0, 8)
     combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
@@ -214,7 +219,8 @@ _HOPPER = replace(
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Blocks(
-        rows={16: 1},
+        rows={8: 1, 16: 1},
+        joined_rows=8,
         keys={64: 16, 256: 16},
         line=(16, 64, 1),
         turned=(16, 16, 1),
@@ -280,7 +286,7 @@ def with_splits(target: Any, cfg: flash_attention.Config, blocks_of_rows: int, s
     if cfg.paged and cfg.shared and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
         keys, waves, depth = alone[cfg.head_dim]
         cfg = replace(cfg, block_n=keys, waves=waves, depth=depth)
-    if splits == 1 or cfg.paged or cfg.block_m > _JOINED_ROWS:
+    if splits == 1 or cfg.paged or cfg.block_m > sizes.joined_rows:
         return cfg
     return replace(cfg, joins=True, join=combine(cfg.arch, cfg.waves, cfg.value_dim))
 
@@ -576,9 +582,6 @@ def fill_device(target: Any, count: int) -> bool:
     return count >= 0.9 * multiprocessors * -(-count // multiprocessors) > 0
 
 
-#: Tile rows up to which a block of a split attention joins the parts: more of them are shared out by another launch.
-#: So are those of paged attention: one launch took an H200 22.7 us and two 20.1, but without pages 17.9 and 18.3.
-_JOINED_ROWS = 16
 #: Steps of keys that a block of split attention should have at least.
 _STEPS_PER_SPLIT = 4
 #: What joining the parts costs in steps: the second launch, and so much for each part.

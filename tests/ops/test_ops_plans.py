@@ -303,7 +303,7 @@ def test_errors_are_those_of_the_ordinary_way(manager, gpu):
 
 
 def test_after_a_launch_that_failed_the_next_call_has_its_own_addresses(gpu, manager):
-    q, other = (manager.from_numpy(normal(1, 2, 1, 8, seed=i)) for i in range(2))
+    q, other = (manager.from_numpy(normal(1, 2, 20, 8, seed=i)) for i in range(2))
     k, out, other_out = manager.from_numpy(normal(1, 2, 40, 8, seed=2)), manager.zeros(q.shape), manager.zeros(q.shape)
     for _ in range(2):
         rocmkern.decode_attention(q, k, k, num_splits=3, out=out)

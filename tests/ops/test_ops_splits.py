@@ -54,6 +54,14 @@ def test_pages_are_read_in_longer_steps_while_no_two_blocks_share_a_multiprocess
     paged, dense = (
         _configs.attention(card.arch, 4, head_dim, head_dim, 2, False, paged=paged) for paged in (True, False)
     )
-    assert _configs.with_blocks(card, paged, card.parallelism // 2).block_n > paged.block_n
-    assert _configs.with_blocks(card, paged, card.parallelism // 2 + 1) == paged
-    assert _configs.with_blocks(card, dense, 1) == dense
+    assert _configs.with_splits(card, paged, card.parallelism // 4, 2).block_n > paged.block_n
+    assert _configs.with_splits(card, paged, card.parallelism // 4 + 1, 2) == paged
+    assert _configs.with_splits(card, dense, 1, 1) == dense
+
+
+def test_few_rows_without_pages_are_joined_by_their_last_block():
+    card = CARDS[0]
+    for rows, paged, joins in ((4, False, True), (16, False, True), (64, False, False), (4, True, False)):
+        cfg = _configs.attention(card.arch, rows, 64, 64, 2, False, paged=paged)
+        assert _configs.with_splits(card, cfg, 1, 2).joins is joins
+        assert not _configs.with_splits(card, cfg, 1, 1).joins

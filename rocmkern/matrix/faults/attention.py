@@ -217,7 +217,7 @@ FAULTS = (
         "split_left_out",
         "the last split of the keys is not merged",
         ("decode_attention",),
-        edits=(Edit("combine_splits", "split < parts.shape[0]", "split < parts.shape[0] - 1"),),
+        edits=(Edit("flash_attention", "(cfg.join, parts,", "(cfg.join, T.rows(parts, 0, parts.shape[0] - 1),"),),
     ),
     Fault(
         "merge_without_weights",
