@@ -158,7 +158,6 @@ def flash_attention(
         k_batch, k_start = 0, int(cu_k[sequence])
         k_len = int(cu_k[sequence + 1]) - k_start
     if cfg.paged:
-        T.prefetch(table[sequence])
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):

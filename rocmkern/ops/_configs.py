@@ -90,9 +90,10 @@ class Blocks:
         of them are shared out by a launch of their own. An H200 took 17.9 us and 18.3 for 8192 keys without pages; with
         pages 22.7 and 20.1.
     combine : tuple of (int, int)
-        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step.
+        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step:
+        twice as many if joining is all that it does.
     combine_waves : int
-        Waves of such a block if joining is all that it does.
+        Waves of a block that only joins.
     sampling : tuple of (int, int, int)
         Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
@@ -616,7 +617,8 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
 
 def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
     """Variant of ``combine_splits`` that is launched on its own."""
-    return replace(combine(arch, blocks(arch).combine_waves, value_dim), overlaps=True)
+    cfg = combine(arch, blocks(arch).combine_waves, value_dim)
+    return replace(cfg, splits=2 * cfg.splits, overlaps=True)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

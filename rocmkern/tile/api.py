@@ -437,13 +437,6 @@ def sqrt(x: np.ndarray) -> np.ndarray:
         return np.sqrt(x)
 
 
-def prefetch(x: np.ndarray) -> None:
-    """Say that the beginning of a tensor with one axis is read soon: no values change, and a target may ignore it."""
-    _want_tensor("prefetch", x)
-    if x.ndim != 1:
-        raise TileError(f"prefetch: needs a tensor with 1 axis, got {_show(x)}")
-
-
 def load_rows(x: np.ndarray, index: tuple, valid: np.ndarray) -> np.ndarray:
     """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
     _check_index("load_rows", x, index, x.ndim, valid)
@@ -1170,7 +1163,7 @@ OPERATIONS: dict[str, Callable] = {
         pad_columns, distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows,
         quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn,
         dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
-        prefetch, last_to_arrive, repeat_rows, fold_sum, fold_max,
+        last_to_arrive, repeat_rows, fold_sum, fold_max,
     )
 }  # fmt: skip
 

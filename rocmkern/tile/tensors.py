@@ -158,9 +158,6 @@ class TensorLowering:
         proxy.strides = self.numba.cgutils.pack_array(builder, strides, I64)
         return proxy._getvalue()
 
-    def prefetch(self, context: Any, builder: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
-        return context.get_dummy_value()
-
     def counter(
         self, context: Any, builder: ir.IRBuilder, sig: Any, counters: Any, index: Any, count: Any
     ) -> tuple[ir.Value, ir.Value]:

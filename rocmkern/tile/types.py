@@ -359,12 +359,6 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
                 fail(f"{name}: {x.m} rows are no multiple of {m}")
             return Tile(m, x.n, x.hw) if isinstance(x, Tile) else Rows(m, "f32", x.hw)
 
-    @rule(api.prefetch)
-    def _(x):
-        if want(Tensor, x, "prefetch: the tensor").ndim != 1:
-            fail(f"prefetch: needs a tensor with 1 axis, got {show(x)}")
-        return types.none
-
     @rule(api.last_to_arrive)
     def _(cfg, counters, index, count):
         want(Config, cfg, "last_to_arrive: cfg")

@@ -57,15 +57,6 @@ class RowLowering(TensorLowering):
     def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: Any) -> ir.Value:
         return b.zext(register(b, "ctaid." + "xyz"[sig.args[1].literal_value]), I64)
 
-    def prefetch(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[0], x)
-        # A line of the L2 cache for each thread.
-        offset = b.zext(b.shl(thread(b), const(I32, 7)), I64)
-        there = b.zext(b.icmp_signed("<", offset, b.mul(extent, stride)), I32)
-        code = "{.reg .pred p; setp.ne.b32 p, $1, 0; @p prefetch.global.L2 [$0];}"
-        asm(b, code, VOID, "l,r", [b.add(b.ptrtoint(data, I64), offset), there], effect=True)
-        return context.get_dummy_value()
-
     def last_to_arrive(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, counters: Any, index: Any, count: Any
     ) -> ir.Value:
