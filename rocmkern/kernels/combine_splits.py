@@ -29,10 +29,10 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows of ``value_dim`` columns at most, ``splits`` parts per step."""
+    """Compile-time configuration: ``block_m`` rows of ``columns`` columns at most, ``splits`` parts per step."""
 
     block_m: int = 2
-    value_dim: int = 64
+    columns: int = 64
     splits: int = 4
 
     @property
@@ -48,12 +48,12 @@ def join_parts(cfg, parts, part_lse, out, lse, batch, head, row, valid):
     heads, rows, exist = T.repeat_rows(head, count), T.repeat_rows(row, count), T.repeat_rows(valid, count)
     m = T.full_rows(cfg, block_m, T.NEG_INF)
     l = T.full_rows(cfg, block_m, 0.0)
-    acc = T.zeros(cfg, block_m, cfg.value_dim)
+    acc = T.zeros(cfg, block_m, cfg.columns)
     for first in range(0, parts.shape[0], count):
         split = T.row_index(cfg, cfg.part_rows) // block_m + first
         exists = exist & (split < parts.shape[0])
         x = T.where(exists, T.load_rows(part_lse, (split, batch, heads, rows), exists), T.NEG_INF)
-        part = T.load_tile(cfg, parts, (split, batch, heads, rows), 0, cfg.value_dim, exists)
+        part = T.load_tile(cfg, parts, (split, batch, heads, rows), 0, cfg.columns, exists)
         new = T.maximum(m, T.fold_max(x, block_m))
         base = T.where(new == T.NEG_INF, 0.0, new)
         weight = T.exp2((x - T.repeat_rows(base, count)) * LOG2_E)

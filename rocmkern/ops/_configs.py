@@ -612,7 +612,7 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
     rows, splits = blocks(arch).combine
     lanes = 0 if rows else dim // LINE_COLUMNS
     block_m = rows or waves * wave_lanes(arch) // lanes
-    return combine_splits.Config(arch=arch, waves=waves, line=lanes, block_m=block_m, value_dim=dim, splits=splits)
+    return combine_splits.Config(arch=arch, waves=waves, line=lanes, block_m=block_m, columns=dim, splits=splits)
 
 
 def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
