@@ -482,6 +482,8 @@ class RowBlocks:
         Rows of the weights of a wave.
     pieces : int
         Parts of a row in a step: each is the columns of all lanes.
+    gated_resident : int
+        Blocks that a multiprocessor should hold at once where there are two weights; 0: the compiler chooses.
     quantised_columns : int
         Columns side by side in a lane where weights are quantised: a block of most formats.
     longest : int
@@ -497,6 +499,7 @@ class RowBlocks:
     quantised_waves: int = 4
     rows: int = 1
     pieces: int = 4
+    gated_resident: int = 0
     quantised_rows: int = 1
     quantised_columns: int = 32
     longest: int = 512
@@ -509,6 +512,8 @@ _ROW_TABLE = {
     "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
     "sm_": RowBlocks(
         waves=4,
+        pieces=8,
+        gated_resident=6,
         quantised_waves=2,
         quantised_rows=4,
         # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.78, q4_k
@@ -529,7 +534,7 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
 
 def row_product_of(arch: str, sizes: RowBlocks) -> row_product.Config:
     """Variant of ``row_product``."""
-    return _rows_along_lanes(arch, sizes.waves, sizes.rows, sizes.pieces, LINE_COLUMNS)
+    return _rows_along_lanes(arch, sizes.waves, sizes.rows, sizes.pieces, LINE_COLUMNS, overlaps=True)
 
 
 def quantised_row(
@@ -566,8 +571,11 @@ def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
     """Variant of ``gated_row``."""
     # There are two weights: half of each is on its way at once.
     lanes = wave_lanes(arch)
-    block_k = lanes * LINE_COLUMNS * sizes.pieces // 2
-    return gated_row.Config(arch=arch, waves=sizes.waves, line=lanes, block_n=sizes.rows * sizes.waves, block_k=block_k)
+    block: dict[str, Any] = {
+        "block_n": sizes.rows * sizes.waves,
+        "block_k": lanes * LINE_COLUMNS * sizes.pieces // 2,
+    }
+    return gated_row.Config(arch=arch, waves=sizes.waves, line=lanes, resident=sizes.gated_resident, **block)
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
