@@ -9,8 +9,9 @@ Shapes (x, bias, out: any strides)::
 With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
 
 Mapping. The tile rows of a block are ``block_n`` rows of w; it walks along K, ``block_k`` at a time. Grid: (row block
-of w, B, A). A wave has rows of its own, along lanes, and there is no local memory and no barrier; with ``cfg.shared``
-all waves have all rows and a part of K, and a target may bring packed bytes to local memory.
+of w, B, A). Rows lie along the lanes of a wave, and there is no local memory and no barrier; or along those of all
+waves of a block, whose sums meet at the end. With ``cfg.shared`` all waves have all rows and a part of K, and a target
+may bring packed bytes to local memory.
 """
 
 from dataclasses import dataclass

@@ -478,10 +478,12 @@ class RowBlocks:
     Attributes
     ----------
     waves, quantised_waves : int
+    row_waves : int
+        Waves that a row of weights is spread over, where they are not quantised and there is one of them: 1 or all.
     rows, quantised_rows : int
         Rows of the weights of a wave.
     pieces : int
-        Parts of a row in a step: each is the columns of all lanes.
+        Parts of a row in a step: each is the columns of all lanes of a wave.
     gated_resident : int
         Blocks that a multiprocessor should hold at once where there are two weights; 0: the compiler chooses.
     quantised_columns : int
@@ -497,6 +499,7 @@ class RowBlocks:
 
     waves: int
     quantised_waves: int = 4
+    row_waves: int = 1
     rows: int = 1
     pieces: int = 4
     gated_resident: int = 0
@@ -511,9 +514,13 @@ _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
     "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
     "sm_": RowBlocks(
-        waves=4,
+        # Small blocks, for an even end: of 1024 blocks with 4 rows each an H200 took 924 at once, then the rest. A row
+        # by float16 weights [N, K] with those, and with two waves to a row: [4096, 14336] 37 us and 31, [8192, 28672]
+        # 118 and 108, [1024, 4096] 7.7 and 6.9, [128256, 4096] 240 and 233; by two weights [14336, 4096] 67 and 61.
+        waves=2,
+        row_waves=2,
         pieces=8,
-        gated_resident=6,
+        gated_resident=12,
         quantised_waves=2,
         quantised_rows=4,
         # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.78, q4_k
@@ -534,7 +541,9 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
 
 def row_product_of(arch: str, sizes: RowBlocks) -> row_product.Config:
     """Variant of ``row_product``."""
-    return _rows_along_lanes(arch, sizes.waves, sizes.rows, sizes.pieces, LINE_COLUMNS, overlaps=True)
+    waves, rows = sizes.waves // sizes.row_waves, sizes.rows
+    cfg = _rows_along_lanes(arch, waves, rows, sizes.pieces, LINE_COLUMNS, overlaps=True)
+    return replace(cfg, waves=sizes.waves, line=sizes.row_waves * cfg.line)
 
 
 def quantised_row(

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.architectures import architecture, local_memory_bytes
 from rocmkern.tile.codes import OF_8_BITS, small_float
 from rocmkern.tile.formats import RUN, format_named
 
@@ -96,6 +96,11 @@ class Config:
     resident: int = 0
     depth: int = 1
     overlaps: bool = False
+
+
+def rows_at_once(cfg: Config) -> int:
+    """Rows that lie side by side in a block where they lie along lanes; elsewhere one for each wave."""
+    return max(1, cfg.waves * architecture(cfg.arch).wave // cfg.line) if cfg.line else cfg.waves
 
 
 @dataclass(frozen=True)
@@ -680,16 +685,16 @@ def matvec(
     """Products of rows of x with a vector: the sum of ``x[row, c] * vector[c]`` over ``n`` columns c from ``col0`` on.
 
     ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`; the vector is as long as a row of x, and
-    there are as many rows as waves, or a multiple of that. Of a quantised source, scales may be applied to sums of
-    products, and both sides may be rounded to its dtype.
+    there are as many rows as `rows_at_once` says, or a multiple of that. Of a quantised source, scales may be applied
+    to sums of products, and both sides may be rounded to its dtype.
     """
     _want_tensor("matvec: vector", vector)
-    if vector.ndim != 1 or len(valid) % cfg.waves:
+    if vector.ndim != 1 or len(valid) % rows_at_once(cfg):
         raise TileError(f"matvec: rows for {cfg.waves} waves and a vector; got {_show(valid)} and {vector.ndim} axes")
     _check_index("matvec", x, index, x.ndim - 1, valid)
     if len(vector) != x.shape[-1]:
         raise TileError(f"matvec: a vector of {len(vector)} elements for rows of {x.shape[-1]}")
-    numbers = load_tile(cfg, vector, (), col0, n, np.ones(cfg.waves, bool))
+    numbers = load_tile(cfg, vector, (), col0, n, np.ones(rows_at_once(cfg), bool))
     return load_rowdot(x, index, col0, numbers, valid)
 
 

@@ -278,12 +278,12 @@ class TensorLowering:
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, vector: Any,
         valid: Any,
     ) -> Any:  # fmt: skip
-        """`load_rowdot` with a row for each wave that holds the vector."""
+        """`load_rowdot` with as few rows that hold the vector as there can be."""
         cfg_ty, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
-        make, types, waves = self.numba.signature, self.numba.types, valid_ty.hw[1]
+        make, types, rows = self.numba.signature, self.numba.types, api.rows_at_once(cfg_ty.cfg)
         # The rules refuse what does not fit the layout.
-        row_ty = self.tile.rules[api.row_index](cfg_ty, types.literal(waves))
-        every_ty = self.tile.Rows(waves, "i1", valid_ty.hw)
+        row_ty = self.tile.rules[api.row_index](cfg_ty, types.literal(rows))
+        every_ty = self.tile.Rows(rows, "i1", valid_ty.hw)
         row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
         compare = self.operator_ge  # type: ignore[attr-defined]
         every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))

@@ -504,7 +504,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         whole_runs("matvec", x, literal(n, "matvec: n"))
         if want(Tensor, vector, "matvec: vector").ndim != 1:
             fail(f"matvec: the vector must have one axis, got {show(vector)}")
-        if valid.m % want(Config, cfg, "matvec: cfg").cfg.waves:
+        if valid.m % api.rows_at_once(want(Config, cfg, "matvec: cfg").cfg):
             fail(f"matvec: {show(valid)} for {cfg.cfg.waves} waves")
         return Rows(valid.m, "f32", valid.hw)
 

@@ -10,7 +10,7 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
-from rocmkern.kernels import matmul, row_product
+from rocmkern.kernels import activations, matmul, row_product
 from rocmkern.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
@@ -698,6 +698,42 @@ def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
         found, seen = product(x)[weights[:, 1000] != 0], weights[:, 1000][weights[:, 1000] != 0]
         if name != "q4_k" or np.isnan(special):  # minima are subtracted from sums: infinity less infinity
             np.testing.assert_array_equal(found, special * np.sign(seen))
+
+
+@needs_device
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("waves", "row_waves"), [(2, 2), (4, 4), (8, 8), (4, 1)])
+@pytest.mark.parametrize(("rows", "pieces"), [(1, 8), (2, 16)])
+def test_products_of_one_row_with_rows_of_several_waves(dtype, waves, row_waves, rows, pieces):
+    rng = np.random.default_rng(6)
+    sizes = replace(
+        _configs.one_row(device_arch(), 1, 4096, 4096), waves=waves, row_waves=row_waves, rows=rows, pieces=pieces
+    )
+    cfg = _configs.row_product_of(device_arch(), sizes)
+    for columns, step in ((1, 1), (700, 1), (4096, 1), (5000, -1)):
+        x, w, bias = (rng.standard_normal(n).astype(DTYPES[dtype]) for n in ((columns,), (19, columns), (19,)))
+        out = fenced((1, 1, 1, 19), DTYPES[dtype])
+        run(
+            row_product.row_product,
+            cfg,
+            (-(-19 // cfg.block_n), 1, 1),
+            [x[None, None, None, ::step], w[None, None, :, ::step], bias[None], out, activations.RELU],
+        )
+        x, w, bias = (each.astype(np.float64) for each in (x, w, bias))
+        exact, size = np.maximum(w @ x + bias, 0), np.abs(w) @ np.abs(x) + np.abs(bias)
+        rounding = 2.0 ** {"float32": -23, "float16": -10, "bfloat16": -7}[dtype]
+        error = np.abs(out[0, 0, 0].astype(np.float64) - exact)
+        np.testing.assert_array_less(error, 2.0**-18 * size + rounding * exact)
+        assert_fence(out)
+
+
+def test_a_product_of_one_row_may_start_early():
+    sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ["float16"] * 4
+    early = _configs.row_product_of("sm_90", sizes)
+    late, before = (replace(early, overlaps=False), replace(early, arch="sm_80"))
+    kernels = [compile_kernel(row_product.row_product, cfg, dtypes) for cfg in (early, late, before)]
+    assert [kernel.overlaps for kernel in kernels] == [True, False, False]
+    assert ["griddepcontrol.wait" in kernel.ptx for kernel in kernels] == [True, False, False]
 
 
 def test_rows_of_aligned_weights_go_through_local_memory():

@@ -59,6 +59,15 @@ def test_quantised_rows_are_multiplied_with_a_vector(launch, arch, m, name):
     np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
+def test_rows_may_lie_along_all_waves(launch, arch, m):
+    """Then the block holds a row at a time, and any number of rows will do."""
+    x, source = arrays(4, 150, 3)
+    out = np.full(3, np.nan, np.float32)
+    launch(products, Config(arch=arch, m=3, waves=2, line=2), (1, 1, 1), x, source, out)
+    exact = source.astype(np.float64) @ x[1]
+    np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
+
+
 def test_a_product_with_something_else_than_a_vector_is_refused(launch, arch, m):
     x, source = arrays(m, 64, 3)
     with pytest.raises(TileError, match=r"matvec: .*vector"):

@@ -264,8 +264,6 @@ def rule_of_load_rowdot(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
         ty = rule(*args)
-        if line_lanes(ty.hw) > LANES:
-            raise TypingError("load_rowdot: a row lies along the lanes of one warp at most")
         return PartialRows(ty.m, ty.hw) if is_line(ty) else ty
 
     return typed
@@ -540,7 +538,7 @@ class Lines:
 def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
-    if isinstance(ty, BlockSums):
+    if isinstance(ty, BlockSums) or (isinstance(ty, PartialRows) and line_lanes(ty.hw) > LANES):
         values = over_warps_by_lane(b, values, ty.hw[1])
     if isinstance(ty, PartialRows):
         return [over_lanes(b, x, b.fadd, line_lanes(ty.hw) or 4) for x in values]
