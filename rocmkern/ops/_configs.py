@@ -580,11 +580,10 @@ def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
     """Variant of ``gated_row``."""
     # There are two weights: half of each is on its way at once.
     lanes = wave_lanes(arch)
-    block: dict[str, Any] = {
-        "block_n": sizes.rows * sizes.waves,
-        "block_k": lanes * LINE_COLUMNS * sizes.pieces // 2,
-    }
-    return gated_row.Config(arch=arch, waves=sizes.waves, line=lanes, resident=sizes.gated_resident, **block)
+    block: dict[str, Any] = {"block_n": sizes.rows * sizes.waves, "block_k": lanes * LINE_COLUMNS * sizes.pieces // 2}
+    return gated_row.Config(
+        arch=arch, waves=sizes.waves, line=lanes, resident=sizes.gated_resident, overlaps=True, **block
+    )
 
 
 def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
