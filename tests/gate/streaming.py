@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,9 @@ from rocmkern.ops import _configs
 from rocmkern.ops.rope_scaling import frequencies
 from rocmkern.tile.api import LINE_COLUMNS, set_block
 from rocmkern.tile.architectures import architecture
+
+sys.path.append(str(Path(__file__).parents[1] / "tile"))
+import fold_kernels
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,19 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
     (exact, exact_stats), (out, stats) = results
     np.testing.assert_allclose(out, exact, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(stats, exact_stats, rtol=1e-4, atol=1e-4)
+
+
+def check_joins(run, arch: str, waves: float) -> None:
+    """Repeated and folded rows, two in each lane, and the last block to arrive, with rows along so many waves of two."""
+    lanes = lanes_of_a_row(arch, waves)
+    m, n = 2 * lanes_of_a_row(arch, 2) // lanes, LINE_COLUMNS * lanes
+    cfg = fold_kernels.Config(arch=arch, waves=2, line=lanes, m=m, n=n, times=3)
+    fold_kernels.check_folds(run, cfg, 3)
+    fold_kernels.check_arrivals(run, cfg, 5, 3)
+
+
+#: Element types of the tensors of ``fold_kernels.folds``.
+FOLDED_DTYPES = ("float32", "float32", "float32", "int32", "float32", "float32")
 
 
 def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, waves: float = 1) -> None:

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import streaming
+from streaming import fold_kernels
 
 from rocmkern import tile as T
 from rocmkern.kernels import activations, matmul, row_product
@@ -582,6 +583,12 @@ def test_windows_beyond_local_memory_are_refused():
         compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
 
 
+def test_rows_that_products_need_are_not_folded():
+    cfg = fold_kernels.Config(arch="sm_90", m=16, n=32)
+    with pytest.raises(TileError, match="fold.*: only rows along lanes can be folded, got"):
+        compile_kernel(fold_kernels.folds, cfg, streaming.FOLDED_DTYPES)
+
+
 def test_rows_that_do_not_fit_the_waves_are_refused():
     cfg = attention_config(arch="sm_90", waves=4, block_m=16, block_n=64)
     with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
@@ -759,6 +766,12 @@ ATTENTION_DTYPES = (
 @pytest.mark.parametrize("col0", [0, 100, 600])
 def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0, waves):
     streaming.check_everything(run, device_arch(), DTYPES[dtype], col0, waves)
+
+
+@needs_device
+@pytest.mark.parametrize("waves", [0.25, 1, 2])
+def test_rows_and_blocks_are_joined_as_by_numpy(waves):
+    streaming.check_joins(run, device_arch(), waves)
 
 
 @needs_device

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import streaming
+from streaming import fold_kernels
 
 from rocmkern import tile as T
 from rocmkern.kernels.flash_attention import Config as AttentionConfig
@@ -292,6 +293,12 @@ def test_windows_beyond_local_memory_are_refused():
         compile_kernel(flash_attention, cfg, attention_dtypes("float16"))
 
 
+def test_rows_that_products_need_are_not_folded():
+    cfg = fold_kernels.Config(arch="gfx1100", m=16, n=32)
+    with pytest.raises(TileError, match="fold.*: only rows along lanes can be folded, got"):
+        compile_kernel(fold_kernels.folds, cfg, streaming.FOLDED_DTYPES)
+
+
 def test_rows_that_do_not_fit_the_waves_are_refused():
     cfg = attention_config(arch="gfx1100", waves=4, block_m=16, block_n=32)
     with pytest.raises(TileError, match="multiples of 16 a wave, 64 a block; got 16"):
@@ -316,6 +323,11 @@ def test_other_makers_architectures_are_refused():
 @pytest.mark.parametrize("col0", [0, 100, 600])
 def test_operations_with_rows_along_lanes_equal_numpy(dtype, col0, waves):
     streaming.check_everything(run, device_arch(), DTYPES[dtype], col0, waves)
+
+
+@pytest.mark.parametrize("waves", [0.25, 1, 2])
+def test_rows_and_blocks_are_joined_as_by_numpy(waves):
+    streaming.check_joins(run, device_arch(), waves)
 
 
 @pytest.mark.parametrize(("columns", "waves"), [(512, 1), (520, 1), (1003, 1), (77, 1), (1003, 2), (77, 2), (77, 0.25)])

@@ -193,3 +193,45 @@ def test_a_change_in_what_a_kernel_reaches_makes_a_new_variant(script_with, tmp_
     assert value(by_module)[0] == 15
     (tmp_path / "mydevice.py").write_text(DEVICE.format(factor=5.0, by="4.0"))
     assert value(by_module)[0] == 20
+
+
+PART = """
+from dataclasses import dataclass
+from rocmkern import tile as T
+
+@dataclass(frozen=True)
+class Part(T.Config):
+    name: str = ""
+"""
+WHOLE = """
+from dataclasses import dataclass, field
+from rocmkern import tile as T
+from mypart import Part
+
+@dataclass(frozen=True)
+class Whole(T.Config):
+    m: int = 4
+    part: Part = field(default_factory=Part)
+
+@T.kernel
+def square(cfg, x: T.Tensor[2], out: T.Tensor[2]):
+    row = T.row_index(cfg.part, cfg.m)
+    t = T.load_tile(cfg.part, x, (row,), 0, 32, row < 3)
+    if cfg.part.name == "half":
+        t = t * 0.5
+    T.store_tile(out, (row,), 0, t, row < 3)
+"""
+LAUNCH_WHOLE = LAUNCH.replace("T.Config(arch=t.arch)", "mykernel.Whole(t.arch, part=mypart.Part(t.arch, name=NAME))")
+
+
+def test_a_configuration_within_another_one_is_found_by_a_second_process(script_with, tmp_path):
+    """The generated module names the modules of both."""
+    (tmp_path / "mypart.py").write_text(PART)
+    (tmp_path / "mykernel.py").write_text(WHOLE)
+    run = script_with(tmp_path / "cache")
+    program = LAUNCH_WHOLE.replace("import mykernel,", "import mykernel, mypart,")
+    counts = {"modules": 1, "misses": 1, "hits": 0, "cached": True}
+    for name, value in (("half", 0.5), ("whole", 1)):
+        assert run(program.replace("NAME", repr(name)), str(tmp_path)) == [value, counts]
+    for name, value in (("half", 0.5), ("whole", 1)):
+        assert run(program.replace("NAME", repr(name)), str(tmp_path)) == [value, counts | {"misses": 0, "hits": 1}]

@@ -301,6 +301,90 @@ def integers_from_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     T.load_integers(x[0], (row,), row < 4)
 
 
+@T.kernel
+def counters_that_are_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """last_to_arrive: counters must be int32 with 1 axis, got .* of float32"""
+    T.last_to_arrive(cfg, x[0], 0, 1)
+
+
+@T.kernel
+def counters_with_two_axes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """last_to_arrive: counters must be int32 with 1 axis, got .*2.* of int32"""
+    T.last_to_arrive(cfg, i, 0, 1)
+
+
+@T.kernel
+def tile_of_counters(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """last_to_arrive: the tensor must be .*, got a tile [4, 8]"""
+    T.last_to_arrive(cfg, T.zeros(cfg, 4, 8), 0, 1)
+
+
+@T.kernel
+def tile_that_is_repeated(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """repeat_rows: (needs rows|the argument must be .* per tile row), got a tile [4, 8]"""
+    T.repeat_rows(T.zeros(cfg, 4, 8), 2)
+
+
+@T.kernel
+def rows_folded_into_no_part(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_sum: 16 rows are no multiple of 3"""
+    T.fold_sum(T.full_rows(cfg, 16, 1.0), 3)
+
+
+@T.kernel
+def tile_folded_into_no_part(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_sum: 16 rows are no multiple of 32"""
+    T.fold_sum(T.zeros(cfg, 16, 8), 32)
+
+
+@T.kernel
+def largest_of_no_part(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_max: 16 rows are no multiple of 0"""
+    T.fold_max(T.full_rows(cfg, 16, 1.0), 0)
+
+
+@T.kernel
+def largest_of_a_folded_tile(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_max: needs rows of f32, got a tile [16, 8]"""
+    T.fold_max(T.zeros(cfg, 16, 8), 4)
+
+
+@T.kernel
+def integers_that_are_folded(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_sum: needs rows of f32, got 16 rows of i32"""
+    T.fold_sum(T.row_index(cfg, 16), 4)
+
+
+@T.kernel
+def prefetch_of_two_axes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """prefetch: needs a tensor with 1 axis, got a tensor"""
+    T.prefetch(x)
+
+
+@T.kernel
+def count_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """repeat_rows: count must be known when the kernel is compiled .*, got int64"""
+    T.repeat_rows(T.row_index(cfg, 4), x.shape[1])
+
+
+@T.kernel
+def part_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fold_sum: m must be known when the kernel is compiled .*, got int64"""
+    T.fold_sum(T.full_rows(cfg, 16, 1.0), x.shape[1])
+
+
+@T.kernel
+def counter_at_a_float(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """last_to_arrive: index must be an integer, got float64"""
+    T.last_to_arrive(cfg, i[0], 0.0, 1)
+
+
+@T.kernel
+def arrivals_that_are_no_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """last_to_arrive: count must be an integer, got 4 rows of i32"""
+    T.last_to_arrive(cfg, i[0], 0, T.row_index(cfg, 4))
+
+
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
@@ -309,7 +393,8 @@ PROTOCOL = [
 #: What types say and plain Python does not know.
 TYPED = [
     stages_larger_than_local_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
-    operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor,
+    operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor, count_known_at_run_time_only,
+    part_known_at_run_time_only, counter_at_a_float, arrivals_that_are_no_number,
 ]  # fmt: skip
 BOTH = [
     f for f in list(globals().values()) if hasattr(f, "parameters") and f not in PROTOCOL and f not in TYPED
