@@ -8,12 +8,14 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from rocmkern import reference
 from rocmkern import tile as T
 from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softmax
 from rocmkern.ops import _configs
 from rocmkern.ops.rope_scaling import frequencies
+from rocmkern.runtime.errors import TileError
 from rocmkern.tile.api import LINE_COLUMNS, set_block
 from rocmkern.tile.architectures import architecture
 
@@ -94,7 +96,7 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
 
 
 def check_joins(run, arch: str, waves: float) -> None:
-    """Repeated and folded rows, two in each lane, and the last block to arrive, with rows along so many waves of two."""
+    """Repeated and folded rows, several of them in each lane, and the last block to arrive."""
     lanes = lanes_of_a_row(arch, waves)
     m, n = 2 * lanes_of_a_row(arch, 2) // lanes, LINE_COLUMNS * lanes
     cfg = fold_kernels.Config(arch=arch, waves=2, line=lanes, m=m, n=n, times=3)
@@ -102,8 +104,11 @@ def check_joins(run, arch: str, waves: float) -> None:
     fold_kernels.check_arrivals(run, cfg, 5, 3)
 
 
-#: Element types of the tensors of ``fold_kernels.folds``.
-FOLDED_DTYPES = ("float32", "float32", "float32", "int32", "float32", "float32")
+def check_that_only_lines_are_folded(compile_kernel, arch: str) -> None:
+    """Rows that lie as products need them are refused."""
+    cfg, dtypes = fold_kernels.Config(arch=arch, m=16, n=32), ["float32"] * 3 + ["int32"] + ["float32"] * 2
+    with pytest.raises(TileError, match=rf"{arch}: only rows along lanes can be folded, got .*\(line"):
+        compile_kernel(fold_kernels.folds, cfg, tuple(dtypes))
 
 
 def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, waves: float = 1) -> None:

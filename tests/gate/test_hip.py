@@ -7,7 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import streaming
-from streaming import fold_kernels
 
 from rocmkern import tile as T
 from rocmkern.kernels.flash_attention import Config as AttentionConfig
@@ -294,9 +293,7 @@ def test_windows_beyond_local_memory_are_refused():
 
 
 def test_rows_that_products_need_are_not_folded():
-    cfg = fold_kernels.Config(arch="gfx1100", m=16, n=32)
-    with pytest.raises(TileError, match="fold.*: only rows along lanes can be folded, got"):
-        compile_kernel(fold_kernels.folds, cfg, streaming.FOLDED_DTYPES)
+    streaming.check_that_only_lines_are_folded(compile_kernel, "gfx1100")
 
 
 def test_rows_that_do_not_fit_the_waves_are_refused():

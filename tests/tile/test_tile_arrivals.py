@@ -1,4 +1,4 @@
-"""The last block to arrive: there is one, it sees what the others wrote, and the counter is ready for a launch again."""
+"""The last block to arrive: there is one, it sees what the others wrote, and the counter can be used again."""
 
 from __future__ import annotations
 

@@ -76,5 +76,5 @@ def without_the_attribute(cfg, out: T.InOut[2]):
 def test_an_attribute_that_the_inner_one_lacks_is_named(launch, arch):
     if arch == "python":
         pytest.skip("what types say")
-    with pytest.raises(TileError, match="cfg has no attribute 'middle'; it has: arch, .*, block_m, scale, counts"):
+    with pytest.raises(TileError, match=r"cfg has no attribute 'middle'; it has: arch, .*, block_m, scale, counts"):
         launch(without_the_attribute, Outer(arch=arch), (1, 1, 1), np.zeros((3, 12), np.int32))
