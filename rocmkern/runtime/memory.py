@@ -323,7 +323,7 @@ class DeviceMemory:
         recording = self.recording(stream)
         while True:
             with contextlib.nullcontext() if recording is None else self.device.beside_capture(), self._locked():
-                block = self._reserve(needed, stream, cap, pooled, failure, recording) if needed else None
+                block = self._reserve(needed, stream, cap, pooled, failure, recording, entry.kept) if needed else None
                 if not isinstance(block, MemoryError):
                     ticket = Ticket(self.ledger.add(entry), block, pooled, poison, set(), recording)
                     address = block.address + guard_bytes if block is not None else 0
@@ -342,9 +342,11 @@ class DeviceMemory:
         pooled: bool,
         failure: MemoryError | None,
         recording: Recording | None,
+        kept: bool,
     ) -> Block | MemoryError:
         """Return a block, or the reason to wait for idle memory and try once more."""
-        block = None if recording is None else self.graphs.take(nbytes, recording)
+        # What lasts beyond a call is not where earlier calls of the graph write whenever it is started.
+        block = None if recording is None or kept else self.graphs.take(nbytes, recording)
         if block is not None:
             return block
         if pooled:
