@@ -376,6 +376,54 @@ def test_streams_are_ordered_as_on_the_ordinary_way(device, gpu, manager, planne
     assert [stream for _, stream in gpu.ran] == [manager.stream] * 2 + [side] * 2 + [manager.stream]
 
 
+@pytest.fixture
+def decode(device, gpu, manager, planned):
+    """Decode with split keys in one launch, and say whether that went by a plan: ``decode(stream)``."""
+
+    def call(stream):
+        q, k = (manager.from_numpy(normal(1, 2, n, 8, seed=n)) for n in (1, 40))
+        out = manager.zeros(q.shape)
+        out.copy_(np.full(q.shape, np.nan, np.float32))
+        launches = len(gpu.ran)
+        hit = planned(rocmkern.decode_attention, q, k, k, num_splits=3, out=out, stream=stream)
+        assert gpu.ran[launches:] == [("flash_attention", stream)]
+        exact = reference.decode_attention(*(x.to_numpy().astype(np.float64) for x in (q, k, k)))
+        np.testing.assert_allclose(out.to_numpy(), exact, rtol=1e-4, atol=1e-6)
+        return hit
+
+    return call
+
+
+def test_what_counts_goes_the_ordinary_way_while_its_stream_records_a_graph(device, manager, decode, monkeypatch):
+    graphs, side, other = {}, device.create_stream(), device.create_stream()
+    monkeypatch.setattr(device, "capture", graphs.get)
+    plans = rocmkern.decode_attention.plans
+    assert [decode(side), decode(side)] == [False, True]
+    made = dict(plans._young)
+    graphs[side] = 1
+    assert [decode(side), decode(side)] == [False, False]
+    assert plans._young == made
+    graphs[side], graphs[other] = 2, 3
+    assert [decode(side), decode(other), decode(other)] == [False, False, False]
+    assert [plan for plan in plans._young.values() if plan] == list(made.values())
+    graphs.clear()
+    assert decode(side)
+    # What never records a graph need not be asked.
+    assert [decode(manager.stream), decode(manager.stream)] == [False, True]
+    monkeypatch.setattr(device, "capture", lambda stream: pytest.fail("asked"))
+    assert decode(manager.stream)
+
+
+def test_a_plan_keeps_what_it_counts_with(device, manager, decode):
+    side = device.create_stream()
+    assert [decode(side), decode(side)] == [False, True]
+    default_manager(device)._counters.clear()
+    for _ in range(2):
+        with manager.empty(256, np.int32, stream=side) as tensor:
+            device.fill(tensor.data_ptr, tensor.nbytes, 1, side)
+            assert decode(side)
+
+
 def test_what_is_stuck_is_named(device, gpu):
     now = [0.0]
     manager = ResourceManager(
