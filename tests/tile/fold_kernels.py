@@ -43,8 +43,9 @@ def folds(
 
 @T.kernel
 def arrivals(cfg, counters: T.InOut[2], parts: T.InOut[4], lasts: T.InOut[3], result: T.Out[3]):
-    """In each turn block (x, y) writes its part of y, and the last one of y adds up all parts."""
-    block, group = T.block_id(cfg, 0), T.block_id(cfg, 1)
+    """In each turn the blocks of a group write a part each, and the last one of a group adds up all parts."""
+    group = T.quotient(T.block_id(cfg, 0), parts.shape[2])
+    block = T.block_id(cfg, 0) - group * parts.shape[2]
     row = T.row_index(cfg, cfg.m)
     valid = row < parts.shape[3]
     for turn in range(parts.shape[0]):
@@ -68,7 +69,7 @@ def check_arrivals(run, cfg: Config, blocks: int, groups: int, launches: int = 2
     for _ in range(launches):
         parts = np.full((turns, groups, blocks, rows), -(2**20), np.int32)
         lasts, result = np.zeros((turns, groups, blocks), np.int32), np.full((turns, groups, rows), -1, np.int32)
-        run(arrivals, cfg, (blocks, groups, 1), [whole[:, ::2], parts, lasts, result])
+        run(arrivals, cfg, (blocks * groups, 1, 1), [whole[:, ::2], parts, lasts, result])
         np.testing.assert_array_equal(lasts.sum(2), np.ones((turns, groups)))
         np.testing.assert_array_equal(result, expected)
         np.testing.assert_array_equal(whole, np.tile(np.int32([0, 77]), (turns, groups)))
@@ -82,7 +83,7 @@ def check_folds(run, cfg: Config, blocks: int) -> None:
     r = rng.integers(-9, 10, shape).astype(np.float32)
     r[0, :, 0], r[-1, :, -1], x[0, 0, 0, :2] = -np.inf, np.nan, (np.nan, np.inf)
     if cfg.m > 2:
-        r[0, 0, 1], r[0, -1, 1], r[0, 0, 2] = np.nan, -np.inf, np.nan
+        r[0, 0, 1], r[0, -1, 1], r[0, -1, 2] = np.nan, -np.inf, np.nan
     few, many = blocks * cfg.m, blocks * cfg.many
     repeated, integers = np.full((2, many), 99, np.float32), np.full(many, 99, np.int32)
     sums, stats = np.full((few, cfg.n), 99, np.float32), np.full((2, few), 99, np.float32)
