@@ -59,9 +59,15 @@ def test_pages_are_read_in_longer_steps_while_no_two_blocks_share_a_multiprocess
     assert _configs.with_splits(card, dense, 1, 1) == dense
 
 
-def test_few_rows_without_pages_are_joined_by_their_last_block():
+def test_few_rows_without_pages_or_score_modifications_are_joined_by_their_last_block():
     card = CARDS[0]
-    for rows, paged, joins in ((4, False, True), (16, False, True), (64, False, False), (4, True, False)):
-        cfg = _configs.attention(card.arch, rows, 64, 64, 2, False, paged=paged)
+    for rows, mods, paged, joins in (
+        (4, False, False, True),
+        (16, False, False, True),
+        (64, False, False, False),
+        (4, True, False, False),
+        (4, False, True, False),
+    ):
+        cfg = _configs.attention(card.arch, rows, 64, 64, 2, mods, paged=paged)
         assert _configs.with_splits(card, cfg, 1, 2).joins is joins
         assert not _configs.with_splits(card, cfg, 1, 1).joins
