@@ -148,8 +148,7 @@ def flash_attention(
     block_n = cfg.block_n
 
     # Which sequence, which heads.
-    sequence, row_block = T.block_id(cfg, 2), T.quotient(T.block_id(cfg, 0), splits)
-    split = T.block_id(cfg, 0) - row_block * splits
+    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
@@ -167,7 +166,7 @@ def flash_attention(
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
-        kv_head = T.quotient(first_head * k.shape[1], q.shape[1])
+        kv_head = first_head * k.shape[1] // q.shape[1]
     if key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
 
@@ -178,8 +177,7 @@ def flash_attention(
         return
     query_min, query_max = 0, q_len - 1
     if n_rows > block_m:
-        query_min = T.quotient(row0, pack)
-        query_max = T.quotient(min(row0 + block_m, n_rows) - 1, pack)
+        query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
 
     # Which keys any and all rows of the block see.
     shift = (k_len - q_len) * bottom_right
@@ -187,7 +185,7 @@ def flash_attention(
     all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    share = T.quotient(tiles + splits - 1, splits) * block_n
+    share = (tiles + splits - 1) // splits * block_n
     begin += split * share
     end = max(0, min(any_end, begin + share))
 

@@ -475,13 +475,6 @@ def store_rows(x: np.ndarray, index: tuple, values: np.ndarray, valid: np.ndarra
     x[_pick(index, valid)] = values[valid].astype(x.dtype)
 
 
-def quotient(x: int, y: int) -> int:
-    """``x // y`` of scalars that are both from 0 to 2**31 - 1, y not 0: a short division on GPUs."""
-    if not (0 <= x < 2**31 and 0 < y < 2**31):
-        raise TileError(f"quotient: {x} // {y} is not of numbers from 0 to 2**31 - 1, or by 0")
-    return x // y
-
-
 def last_to_arrive(cfg: Config, counters: np.ndarray, index: int, count: int) -> bool:
     """Whether this block is the last of ``count`` that call this with the same element of ``counters`` (int32).
 
@@ -1175,7 +1168,7 @@ OPERATIONS: dict[str, Callable] = {
         pad_columns, distance, mask_outside, mask_where, softmax_step, softmax_end, square_step, multiply_rows, rows,
         quantized, transposed, load_operand, operand, stage, fetch, acquire, release, finish, dot_nt, dot_nn, dot_tn,
         dot, dot_nn_where, rotations, rotate, paged, total, largest, ordered_float, at_least,
-        quotient, last_to_arrive, repeat_rows, fold_sum, fold_max,
+        last_to_arrive, repeat_rows, fold_sum, fold_max,
     )
 }  # fmt: skip
 

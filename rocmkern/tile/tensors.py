@@ -158,13 +158,6 @@ class TensorLowering:
         proxy.strides = self.numba.cgutils.pack_array(builder, strides, I64)
         return proxy._getvalue()
 
-    def quotient(self, context: Any, builder: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
-        short = [
-            builder.trunc(self.scalar(context, builder, t, v, "i64"), I32)
-            for t, v in zip(sig.args, (x, y), strict=True)
-        ]
-        return builder.zext(builder.udiv(*short), I64)
-
     def counter(
         self, context: Any, builder: ir.IRBuilder, sig: Any, counters: Any, index: Any, count: Any
     ) -> tuple[ir.Value, ir.Value]:

@@ -359,13 +359,6 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
                 fail(f"{name}: {x.m} rows are no multiple of {m}")
             return Tile(m, x.n, x.hw) if isinstance(x, Tile) else Rows(m, "f32", x.hw)
 
-    @rule(api.quotient)
-    def _(x, y):
-        for t in (x, y):
-            if not is_int(t):
-                fail(f"quotient: needs integers, got {show(t)}")
-        return types.int64
-
     @rule(api.last_to_arrive)
     def _(cfg, counters, index, count):
         want(Config, cfg, "last_to_arrive: cfg")
