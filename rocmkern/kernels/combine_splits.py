@@ -16,7 +16,7 @@ tile rows are the rows of the first part, then those of the second one, and so o
 it adds up and reads them at once. There is a running maximum as in `flash_attention`, but of natural logarithms: a
 binary one may be beyond float32 where they are not. Grid: (row block, head, batch). No local memory.
 
-Where rows are few, `flash_attention` does the same itself, in the last of the blocks that have parts of them.
+With ``cfg.joins`` `flash_attention` does the same itself, in the last of the blocks that have parts of the rows.
 """
 
 from dataclasses import dataclass

@@ -17,6 +17,7 @@ from rocmkern.ops import _arrays, _configs, _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
+from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.targets import current_target, target_of
@@ -94,6 +95,11 @@ def constant(target: Any, array: np.ndarray) -> Any:
         tensor = default_manager(target.device).constant(array)
     _recording.keep(tensor)
     return device_view(tensor)
+
+
+def can_count(stream: Any) -> bool:
+    """Whether launches on `stream` come one after the other, so that they may share counters."""
+    return stream is None or _streams.handle_of(stream) != PER_THREAD_STREAM
 
 
 def counters(shape: tuple[int, ...], target: Any, stream: Any) -> Any:

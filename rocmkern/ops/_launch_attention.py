@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from rocmkern.ops._arrays import FLOAT32
 from rocmkern.ops._launch import (
     absent,
     by_lines,
+    can_count,
     ceil_div,
     counters,
     error_word,
@@ -78,7 +79,7 @@ def launch_attention(
     stream: Any,
     pages: Pages | None = None,
 ) -> None:
-    """``kernels.flash_attention``, and ``kernels.combine_splits`` where the keys of many rows are split over blocks.
+    """``kernels.flash_attention``, and ``kernels.combine_splits`` where keys are split over blocks that do not join.
 
     With `pages`, k and v are ``[pages, Hkv, page rows, D]``.
     """
@@ -142,10 +143,11 @@ def launch_attention(
         inner_result(part_shape, FLOAT32, q, target, stream) as part,
         inner_result(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
     ):
-        if cfg.joins:
+        if cfg.joins and can_count(stream):
             join = [counters((sequences, heads // pack, row_blocks), target, stream), *results]
             launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *join, *numbers], stream)
             return
+        cfg = replace(cfg, joins=False)
         launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *no_join, *numbers], stream)
         joining = _configs.combine_alone(target.arch, value_dim)
         grid = (ceil_div(q_len, joining.block_m), heads, batch)

@@ -16,6 +16,9 @@ from rocmkern.runtime.geometry import check_shape, contiguous_strides
 LEGACY_STREAM = 1
 """Stream value of the interface that stands for the default stream of a device."""
 
+PER_THREAD_STREAM = 2
+"""Stream value of the interface that stands for the default stream of the calling thread."""
+
 
 def read_typestr(typestr: Any, argument: str) -> np.dtype:
     """Return the dtype of a type string.

@@ -495,7 +495,7 @@ _arriving = threading.Lock()
 def repeat_rows(x: np.ndarray, count: int) -> np.ndarray:
     """Rows one after the other ``count`` times: row ``k * m + r`` of the result is row ``r`` of the ``m`` rows.
 
-    With more than one row in a lane, on a GPU, rows must lie along lanes; so must they for `fold_sum` and `fold_max`.
+    On a GPU the rows must lie along lanes; so must they for `fold_sum` and `fold_max`.
     """
     if not isinstance(x, np.ndarray) or x.ndim != 1:
         raise TileError(f"repeat_rows: needs rows, got {_show(x)}")

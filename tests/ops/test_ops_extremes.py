@@ -52,6 +52,16 @@ def test_a_value_without_weight_may_be_nan():
     assert out[0, 0, 0, 0] == 2.0 and np.isnan(out[0, 0, 1, 0])
 
 
+@pytest.mark.parametrize("target", ["cpu"], indirect=True)
+def test_heads_whose_product_with_those_of_keys_is_beyond_32_bits():
+    rng = np.random.default_rng(0)
+    # Seventeen queries: fewer would lie beside each other with all heads of a group.
+    q = rng.standard_normal((1, 140000, 17, 1), np.float32)
+    k, v = rng.standard_normal((2, 1, 70000, 1, 1), np.float32)
+    expected = np.broadcast_to(np.repeat(v, 2, axis=1), q.shape)
+    np.testing.assert_allclose(rocmkern.flash_attention(q, k, v), expected, rtol=1e-6)
+
+
 def test_slopes_are_an_input_like_others():
     buffer = np.ones(8, np.float32)
     with pytest.raises(ArgumentError) as error:

@@ -204,3 +204,11 @@ def test_all_launches_of_a_call_go_on_the_current_stream(torch, gpu, planned):
         assert planned(rocmkern.decode_attention, q, k, v, num_splits=2) is expected
     names = ["matmul", "sum_splits", "flash_attention", "combine_splits"]
     assert gpu.ran == [(name, 0x77) for name in names] * 2
+
+
+def test_threads_do_not_share_counters_on_their_default_streams(torch, gpu, planned):
+    q, k, v = (normal(1, 2, n, 16, seed=n) for n in (1, 300, 301))
+    v.numbers = v.numbers[:, :, :300]
+    for torch.current in (0x77, 2):
+        planned(rocmkern.decode_attention, q, k, v, num_splits=2)
+    assert gpu.ran == [("flash_attention", 0x77), ("flash_attention", 2), ("combine_splits", 2)]

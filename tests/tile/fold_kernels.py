@@ -44,8 +44,7 @@ def folds(
 @T.kernel
 def arrivals(cfg, counters: T.InOut[2], parts: T.InOut[4], lasts: T.InOut[3], result: T.Out[3]):
     """In each turn the blocks of a group write a part each, and the last one of a group adds up all parts."""
-    group = T.quotient(T.block_id(cfg, 0), parts.shape[2])
-    block = T.block_id(cfg, 0) - group * parts.shape[2]
+    group, block = T.block_id(cfg, 0) // parts.shape[2], T.block_id(cfg, 0) % parts.shape[2]
     row = T.row_index(cfg, cfg.m)
     valid = row < parts.shape[3]
     for turn in range(parts.shape[0]):

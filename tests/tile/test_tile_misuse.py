@@ -374,12 +374,6 @@ def counter_at_a_float(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
-def quotient_of_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """quotient: needs integers, got 4 rows of i32"""
-    T.quotient(T.row_index(cfg, 4), 2)
-
-
-@T.kernel
 def arrivals_that_are_no_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """last_to_arrive: count must be an integer, got 4 rows of i32"""
     T.last_to_arrive(cfg, i[0], 0, T.row_index(cfg, 4))
@@ -395,7 +389,6 @@ TYPED = [
     stages_larger_than_local_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
     operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor, count_known_at_run_time_only,
     part_known_at_run_time_only, counter_at_a_float, arrivals_that_are_no_number,
-    quotient_of_rows,
 ]  # fmt: skip
 BOTH = [
     f for f in list(globals().values()) if hasattr(f, "parameters") and f not in PROTOCOL and f not in TYPED
@@ -505,12 +498,6 @@ def test_more_windows_on_their_way_than_the_depth_are_refused():
     st = T.fetch(T.fetch(st, 0), 8)
     with pytest.raises(TileError, match="fetch: 2 windows are already on their way; acquire the first of them"):
         T.fetch(st, 16)
-
-
-@pytest.mark.parametrize(("x", "y"), [(-1, 3), (2**31, 3), (5, 0), (5, -1), (5, 2**31)])
-def test_a_quotient_of_numbers_beyond_31_bits_is_refused(x, y):
-    with pytest.raises(TileError, match=f"quotient: {x} // {y} is not of numbers from 0 to"):
-        api.quotient(x, y)
 
 
 def test_a_vector_is_as_long_as_a_row():

@@ -63,7 +63,6 @@ def test_rows_follow_numpy_and_integers_follow_python(launch, arch, m):
         "x[i]": [a[1]] * n_rows,
         "int(c[i])": [41] * n_rows,
         "load_integers": [41] * n_rows,
-        "quotient": [(2**31 - 1 - r // m) // 3 % 1000 for r in row],
         "sqrt": [np.sqrt(v) if v >= 0 else np.nan for v in a],
         "where integers": [p if u < v else 3 for p, u, v in zip(i, a, b, strict=True)],
     }

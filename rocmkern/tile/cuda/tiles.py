@@ -339,6 +339,8 @@ class TileLowering(RowLowering):
         return self.reduce_rows(b, sig.args[0], tile, functools.partial(fmax, b))
 
     def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, count: Any) -> ir.Value:
+        if not is_line(sig.args[0]):
+            raise TypingError(f"{sig.args[0].hw[0]}: only rows along lanes can be repeated, got {sig.args[0]}")
         return pack(b, complete_rows(b, sig.args[0], x) * (sig.return_type.m // sig.args[0].m))
 
     def folded(self, b: ir.IRBuilder, sig: Any, x: ir.Value, combine: Callable) -> ir.Value:

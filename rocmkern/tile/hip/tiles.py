@@ -314,6 +314,8 @@ class TileLowering(RowLowering):
         return array_of(b, self.reduce_rows(b, sig.args[0], tile, lambda x, y: math(b, "maxnum", x, y)))
 
     def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, count: Any) -> ir.Value:
+        if not is_line(sig.args[0]):
+            raise TypingError(f"{sig.args[0].hw[0]}: only rows along lanes can be repeated, got {sig.args[0]}")
         return array_of(b, items_of(b, x) * (sig.return_type.m // sig.args[0].m))
 
     def folded(self, b: ir.IRBuilder, sig: Any, x: Any, join: Callable) -> ir.Value:
