@@ -107,8 +107,10 @@ def check_joins(run, arch: str, waves: float) -> None:
 def check_that_only_lines_are_folded(compile_kernel, arch: str) -> None:
     """Rows that lie as products need them are refused."""
     cfg, dtypes = fold_kernels.Config(arch=arch, m=16, n=32), ["float32"] * 3 + ["int32"] + ["float32"] * 2
-    with pytest.raises(TileError, match=rf"{arch}: only rows along lanes can be folded, got .*\(line"):
+    with pytest.raises(TileError, match=rf"{arch}: only rows along lanes can be repeated, got .*\(line"):
         compile_kernel(fold_kernels.folds, cfg, tuple(dtypes))
+    with pytest.raises(TileError, match=rf"{arch}: only rows along lanes can be folded, got .*\(line"):
+        compile_kernel(fold_kernels.sums_of_rows, cfg, ("float32",) * 2)
 
 
 def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, waves: float = 1) -> None:

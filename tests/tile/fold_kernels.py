@@ -24,6 +24,12 @@ class Config(T.Config):
 
 
 @T.kernel
+def sums_of_rows(cfg, r: T.Tensor[1], sums: T.Out[1]):
+    few, many = T.row_index(cfg, cfg.m), T.row_index(cfg, cfg.many)
+    T.store_rows(sums, (few,), T.fold_sum(T.load_rows(r, (many,), many < r.shape[0]), cfg.m), few < sums.shape[0])
+
+
+@T.kernel
 def folds(
     cfg, x: T.Tensor[2], r: T.Tensor[1], repeated: T.Out[2], integers: T.Out[1], sums: T.Out[2], stats: T.Out[2],
 ):  # fmt: skip
