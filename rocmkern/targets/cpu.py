@@ -158,7 +158,7 @@ class CpuTarget:
         check_consumed(kernel, cfg)
         versions = f"numba {numba.__version__}, numpy {np.__version__}, python {platform.python_version()}"
         try:
-            if source.importable(kernel) and source.importable(type(cfg)):
+            if all(map(source.importable, (kernel, *source.config_expression(cfg)[1]))):
                 text = source.render(self.name, kernel, cfg, TEMPLATE, dtypes, versions)
                 return cache.load_module(kernel.__name__, text).launch
             return self._compile_in_memory(kernel, cfg, dtypes)

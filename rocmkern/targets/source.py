@@ -109,17 +109,21 @@ def _named_by(fn: Callable) -> list[tuple[str, Any]]:
     return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]
 
 
-def config_expression(cfg: api.Config) -> tuple[str, set[str]]:
-    """Python text that makes a configuration, and the modules that it names."""
-    cls, modules, values = type(cfg), {type(cfg).__module__}, []
-    for field in dataclasses.fields(cfg):
-        value = getattr(cfg, field.name)
-        text = repr(value)
-        if isinstance(value, api.Config):
-            text, more = config_expression(value)
-            modules |= more
-        values.append(f"{field.name}={text}")
-    return f"{cls.__module__}.{cls.__qualname__}({', '.join(values)})", modules
+def config_expression(cfg: api.Config) -> tuple[str, dict[type, str]]:
+    """Python text that makes a configuration, and the names of the classes in it.
+
+    A class is imported under a name of its own: a package may have something else by the name of the module.
+    """
+    names: dict[type, str] = {}
+
+    def expression(value: Any) -> str:
+        if not isinstance(value, api.Config):
+            return repr(value)
+        name = names.setdefault(type(value), f"Config{len(names)}")
+        fields = [f"{field.name}={expression(getattr(value, field.name))}" for field in dataclasses.fields(value)]
+        return f"{name}({', '.join(fields)})"
+
+    return expression(cfg), names
 
 
 def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
@@ -136,9 +140,10 @@ def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes
     versions : str
         Versions of the compiler in use; part of the text, hence of the file's name.
     """
-    expression, modules = config_expression(cfg)
-    imports = f"from {kernel.__module__} import {kernel.__name__} as kernel\n" + "\n".join(
-        f"import {module}" for module in sorted(modules)
+    expression, names = config_expression(cfg)
+    imports = "\n".join(
+        f"from {thing.__module__} import {thing.__name__} as {name}"
+        for thing, name in {kernel: "kernel", **names}.items()
     )
     head = (
         f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
