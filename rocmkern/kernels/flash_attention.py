@@ -161,8 +161,8 @@ def flash_attention(
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
-        number, count = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], number, count, error)
+        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
@@ -198,8 +198,8 @@ def flash_attention(
     for ahead in range(0, cfg.depth * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
     if cfg.paged and cfg.shared and row_block == 0:
-        number, count = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], number, count, error)
+        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
+        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
 
     # Which rows, and which keys each of them sees.
     row = T.row_index(cfg, block_m) + row0

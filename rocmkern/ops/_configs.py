@@ -22,7 +22,7 @@ from rocmkern.kernels import (
     sample,
     weighted_values,
 )
-from rocmkern.tile.api import LINE_COLUMNS
+from rocmkern.tile.api import LINE_COLUMNS, rows_at_once
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED
@@ -627,8 +627,8 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
     dim = blocks(arch).bucket(value_dim)
     rows, splits = blocks(arch).combine
     lanes = 0 if rows else dim // LINE_COLUMNS
-    block_m = rows or waves * wave_lanes(arch) // lanes
-    return combine_splits.Config(arch=arch, waves=waves, line=lanes, block_m=block_m, columns=dim, splits=splits)
+    cfg = combine_splits.Config(arch=arch, waves=waves, line=lanes, columns=dim, splits=splits)
+    return replace(cfg, block_m=rows or rows_at_once(cfg))
 
 
 def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
