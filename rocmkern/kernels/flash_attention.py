@@ -10,7 +10,7 @@ For one query row i with the visible keys j (FlashAttention: Dao et al., 2022; o
 Shapes (any strides)::
 
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   out [splits, B, Hq, Sq, Dv]   lse [splits, B, Hq, Sq]
-    with cfg.joins: arrivals [N, Hq / pack, row blocks] int32   joined [B, Hq, Sq, Dv]   joined_lse [B, Hq, Sq]
+    with cfg.joins, where out and lse have one part: arrivals [N, Hq / pack] int32   parts, as below, float32
 
 With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis. Paged keys and
 values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n, j // L], and there are context_lens[n]
@@ -21,8 +21,11 @@ Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index 
 sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
 that a single query of a group still fills a tile (decoding); pack = 1 gives plain query blocks. Row blocks run from the
 last to the first, because in a causal problem the last ones are the longest. With ``splits`` > 1 each block takes its
-share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp; with ``cfg.joins`` the
-last of these blocks to arrive does so.
+share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
+
+With ``cfg.joins`` there is one row block, and the last of its blocks to arrive joins the parts. Numerators, maximum and
+denominator of a tile row lie in one row of ``parts``, as `combine_splits.Config` has it; the tile rows of a block one
+after the other, behind those of the split before. Nothing is divided and no logarithm taken before all are added up.
 
 Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
@@ -58,9 +61,9 @@ class Config(T.Config):
     paged : bool
         Whether keys and values are found through a page table.
     joins : bool
-        Whether the last block that has a part of a row block's keys joins the parts.
+        Whether the last block that has a part of the keys joins the parts. There is one row block then.
     join : combine_splits.Config
-        How it does. Of as many waves; without ``joins`` of no consequence.
+        How it does, with ``sums``. Of as many waves; without ``joins`` of no consequence.
     """
 
     block_m: int = 16
@@ -90,13 +93,14 @@ def modify_scores(cfg, s, scale, softcap, slopes, bias, mask, head, query, diago
 
 
 @T.device
-def check_pages(cfg, table, n_keys, page_rows, pages, part, parts, error):
+def check_pages(cfg, table, n_keys, k, groups, split, splits, error):
     """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache.
 
-    This block does part number ``part`` of ``parts``.
+    The blocks of all groups of heads and all splits share it out.
     """
+    pages, page_rows = k.shape[0], k.shape[2]
     needed = (n_keys + page_rows - 1) // page_rows
-    for first in range(part * cfg.block_m, needed, parts * cfg.block_m):
+    for first in range((T.block_id(cfg, 1) * splits + split) * cfg.block_m, needed, groups * splits * cfg.block_m):
         entry = T.row_index(cfg, cfg.block_m) + first
         used = entry < needed
         listed = entry < table.shape[0]
@@ -106,12 +110,31 @@ def check_pages(cfg, table, n_keys, page_rows, pages, part, parts, error):
 
 
 @T.device
-def join_rows(cfg, parts, part_lse, out, lse, batch, first_row, end_row, pack, first_head, q_start):
-    """Join the parts of tile rows, which are all there."""
-    for first in range(first_row, end_row, cfg.join.block_m):
-        row = T.row_index(cfg.join, cfg.join.block_m) + first
-        head, query = row % pack + first_head, row // pack + q_start
-        join_parts(cfg.join, parts, part_lse, out, lse, batch, head, query, row < end_row)
+def store_result(cfg, m, l, acc, exponent_scale, out, lse, head, query, valid):
+    """Write rows of out and, if it is there, lse: from their maximum, denominator and numerators (consumed)."""
+    T.store_tile(out, (head, query), 0, acc * T.reciprocal_or_zero(l), valid)
+    if lse.shape[1] > 0:
+        # m times the product of both factors: m * exponent_scale alone may overflow.
+        T.store_rows(lse, (head, query), m * (exponent_scale * LN_2) + T.log2(l) * LN_2, valid)
+
+
+@T.device
+def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len):
+    """Join the parts of tile rows, the first of which is row ``place`` of parts, and write the result.
+
+    Heads are joined side by side, query by query; where there is one head, queries are: that takes no division.
+    """
+    side_by_side, others, is_head = pack, q_len, 1
+    if pack == 1:
+        side_by_side, others, is_head = q_len, 1, 0
+    for other in range(others):
+        for first in range(0, side_by_side, cfg.join.block_m):
+            row = T.row_index(cfg.join, cfg.join.block_m) + first
+            valid = row < side_by_side
+            at = row + (place + other * side_by_side)
+            m, l, acc = join_parts(cfg.join, parts, at, cfg.block_m, splits, exponent_scale, valid)
+            head, query = row * is_head + first_head, row * (1 - is_head) + (q_start + other)
+            store_result(cfg.join, m, l, acc, exponent_scale, out, lse, head, query, valid)
 
 
 @T.kernel
@@ -133,9 +156,8 @@ def flash_attention(
     key_scale: T.Tensor[1],
     value_scale: T.Tensor[1],
     error: T.Out[1],
-    arrivals: T.InOut[3],
-    joined: T.Out[4],
-    joined_lse: T.Out[3],
+    arrivals: T.InOut[2],
+    parts: T.InOut[1],
     scale: T.Float,
     softcap: T.Float,
     left: T.Int,
@@ -148,7 +170,9 @@ def flash_attention(
     block_n = cfg.block_n
 
     # Which sequence, which heads.
-    sequence, row_block, split = T.block_id(cfg, 2), T.block_id(cfg, 0) // splits, T.block_id(cfg, 0) % splits
+    sequence, row_block, split = T.block_id(cfg, 2), 0, T.block_id(cfg, 0)
+    if not cfg.joins:
+        row_block, split = split // splits, split % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
     if cu_q.shape[0] > 0:
@@ -161,13 +185,12 @@ def flash_attention(
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
-        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+        check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
         kv_head = first_head * k.shape[1] // q.shape[1]
-    if key_scale.shape[0] > 0:
+    if cfg.paged and key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
 
     # Which rows: a tile row is (query, head).
@@ -176,7 +199,7 @@ def flash_attention(
     if row0 < 0:
         return
     query_min, query_max = 0, q_len - 1
-    if n_rows > block_m:
+    if n_rows > block_m and not cfg.joins:
         query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
 
     # Which keys any and all rows of the block see.
@@ -198,8 +221,7 @@ def flash_attention(
     for ahead in range(0, cfg.depth * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
     if cfg.paged and cfg.shared and row_block == 0:
-        part, parts = T.block_id(cfg, 1) * splits + split, q.shape[1] // pack * splits
-        check_pages(cfg, table[sequence], k_len, k.shape[2], k.shape[0], part, parts, error)
+        check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
 
     # Which rows, and which keys each of them sees.
     row = T.row_index(cfg, block_m) + row0
@@ -247,15 +269,18 @@ def flash_attention(
         values = T.release(values)
 
     m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
-    acc = acc * T.reciprocal_or_zero(l)
-    if value_scale.shape[0] > 0:
+    if cfg.paged and value_scale.shape[0] > 0:
         acc = acc * value_scale[kv_head]
-    T.store_tile(out[split, batch], (head, query + q_start), 0, acc, valid)
-    if lse.shape[0] > 0:
-        # m times the product of both factors: m * exponent_scale alone may overflow.
-        total = m * (exponent_scale * LN_2) + T.log2(l) * LN_2
-        T.store_rows(lse[split, batch], (head, query + q_start), total, valid)
 
-    if cfg.joins and T.last_to_arrive(cfg, arrivals[sequence, T.block_id(cfg, 1)], row_block, splits):
-        end_row = min(row0 + block_m, n_rows)
-        join_rows(cfg, out, lse, joined, joined_lse, batch, row0, end_row, pack, first_head, q_start)
+    if not cfg.joins:
+        store_result(cfg, m, l, acc, exponent_scale, out[split, batch], lse[split, batch], head, query + q_start, valid)
+        return
+    place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * block_m
+    part_rows = T.scratch_rows(parts, cfg.join.pitch)
+    at = row + (place + split * block_m)
+    T.store_tile(part_rows, (at,), 0, acc, valid)
+    T.store_rows(part_rows, (at, cfg.value_dim), m, valid)
+    T.store_rows(part_rows, (at, cfg.value_dim + 1), l, valid)
+    if T.last_to_arrive(cfg, arrivals[sequence], T.block_id(cfg, 1), splits):
+        out, lse = out[0, batch], lse[0, batch]
+        join_rows(cfg, part_rows, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len)

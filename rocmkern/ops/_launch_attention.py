@@ -119,7 +119,7 @@ def launch_attention(
     cfg = _configs.with_splits(target, cfg, blocks, num_splits)
 
     none = np.zeros(0, np.int32)
-    no_join = [absent(0, 3, np.int32), absent(0, 4), absent(0, 3)]
+    no_join = [absent(0, 2, np.int32), absent(0, 1)]
     args = [
         cu_seqlens_q if packed else none,
         none if cu_seqlens_k is None else cu_seqlens_k,
@@ -132,26 +132,24 @@ def launch_attention(
     numbers = [scale, softcap, left, right, int(bottom_right), pack, num_splits]
     grid = (row_blocks * num_splits, heads // pack, sequences)
     kernel = flash_attention.flash_attention
+    lse = absent(batch, 3) if lse is None else lse
     if num_splits == 1:
-        results = [out[None], absent(0, 4) if lse is None else lse[None]]
-        launch(target, kernel, cfg, grid, [q, k, v, *results, *args, *no_join, *numbers], stream)
+        launch(target, kernel, cfg, grid, [q, k, v, out[None], lse[None], *args, *no_join, *numbers], stream)
         return
     stream = stream_of(q, stream)
-    results = [out, absent(batch, 3) if lse is None else lse]
-    part_shape = (num_splits, batch, heads, q_len, value_dim)
-    with (
-        inner_result(part_shape, FLOAT32, q, target, stream) as part,
-        inner_result(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
-    ):
-        if cfg.joins and can_count(stream):
-            join = [counters((sequences, heads // pack, row_blocks), target, stream), *results]
-            launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *join, *numbers], stream)
+    cfg = cfg if can_count(stream) else replace(cfg, joins=False)
+    joining = cfg.join if cfg.joins else _configs.combine_alone(target.arch, value_dim)
+    part_rows = num_splits * (groups * cfg.block_m if cfg.joins else batch * heads * q_len)
+    with inner_result((part_rows * joining.pitch,), FLOAT32, q, target, stream) as parts:
+        if cfg.joins:
+            join = [counters((sequences, heads // pack), target, stream), parts]
+            launch(target, kernel, cfg, grid, [q, k, v, out[None], lse[None], *args, *join, *numbers], stream)
             return
-        cfg = replace(cfg, joins=False)
+        by_row = parts.reshape(num_splits, batch, heads, q_len, joining.pitch)
+        part, part_lse = by_row[..., : joining.columns], by_row[..., joining.columns]
         launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *no_join, *numbers], stream)
-        joining = _configs.combine_alone(target.arch, value_dim)
         grid = (ceil_div(q_len, joining.block_m), heads, batch)
-        launch(target, combine_splits.combine_splits, joining, grid, [part, part_lse, *results], stream)
+        launch(target, combine_splits.combine_splits, joining, grid, [parts, out, lse, num_splits], stream)
 
 
 def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:

@@ -11,6 +11,7 @@ from llvmlite import ir
 from rocmkern.tile import api
 from rocmkern.tile.codes import OF_8_BITS, emit_encode
 from rocmkern.tile.formats import FORMATS
+from rocmkern.tile.types import DTYPES
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -266,6 +267,21 @@ class TensorLowering:
         count = builder.sub(last, first)
         count = builder.select(builder.icmp_signed(">", count, const(I64, 0)), count, const(I64, 0))
         return self.pack_tensor(context, builder, sig.return_type, data, [count, *shape[1:]], strides)
+
+    def scratch_rows(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, n: Any) -> ir.Value:
+        count, size = sig.args[1].literal_value, DTYPES[sig.return_type.dtype]
+        data, (extent,), _ = self.unpack_tensor(context, builder, sig.args[0], x)
+        # What is known of the address is known of all rows.
+        data = builder.inttoptr(builder.and_(builder.ptrtoint(data, I64), const(I64, -16)), data.type)
+        rows = builder.udiv(extent, const(I64, count))
+        return self.pack_tensor(
+            context,
+            builder,
+            sig.return_type,
+            data,
+            [rows, const(I64, count)],
+            [const(I64, count * size), const(I64, size)],
+        )
 
     def transposed(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, swap: Any) -> ir.Value:
         if not sig.args[1].literal_value:

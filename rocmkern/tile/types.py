@@ -246,6 +246,14 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             fail(f"quantized: the alignment must be 1, 2, 4, 8 or 16, got {bytes_of_start}")
         return Quantized(name, like.dtype, bytes_of_start)
 
+    @rule(api.scratch_rows)
+    def _(x, n):
+        count = literal(n, "scratch_rows: n")
+        if not isinstance(x, Tensor) or x.ndim != 1 or count * DTYPES[x.dtype] % 16:
+            needs = "a contiguous tensor with 1 axis, in rows of whole 16 bytes"
+            fail(f"scratch_rows: needs {needs}, got {show(x)} and n={count}")
+        return Tensor(x.dtype, 2)
+
     @rule(api.transposed)
     def _(x, swap):
         if not isinstance(x, Tensor) or x.ndim != 2:

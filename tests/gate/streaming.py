@@ -96,12 +96,13 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
 
 
 def check_joins(run, arch: str, waves: float) -> None:
-    """Repeated and folded rows, several of them in each lane, and the last block to arrive."""
+    """Repeated and folded rows, several of them in each lane, the last block to arrive, rows of flat memory."""
     lanes = lanes_of_a_row(arch, waves)
     m, n = 2 * lanes_of_a_row(arch, 2) // lanes, LINE_COLUMNS * lanes
     cfg = fold_kernels.Config(arch=arch, waves=2, line=lanes, m=m, n=n, times=3)
     fold_kernels.check_folds(run, cfg, 3)
     fold_kernels.check_arrivals(run, cfg, 5, 3)
+    fold_kernels.check_scratch(run, cfg, 3)
 
 
 def check_that_only_lines_are_folded(compile_kernel, arch: str) -> None:

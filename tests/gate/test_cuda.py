@@ -67,7 +67,7 @@ def root(array: np.ndarray) -> np.ndarray:
 
 #: The arguments of attention that only pages need.
 NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
-NO_JOIN = [np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)]
+NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
 
 
 def attention_config(arch, waves, value_dim=64, **settings):

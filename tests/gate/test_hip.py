@@ -34,7 +34,7 @@ TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 #: The arguments of attention that only pages need.
 NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
-NO_JOIN = [np.zeros((0, 0, 0), np.int32), np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0, 0), np.float32)]
+NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
 
 
 def attention_config(arch, waves, value_dim=64, **settings):

@@ -22,6 +22,11 @@ class Config(T.Config):
         """Rows one after the other."""
         return self.m * self.times
 
+    @property
+    def pitch(self) -> int:
+        """Elements of a row of flat memory."""
+        return self.n + 4
+
 
 @T.kernel
 def sums_of_rows(cfg, r: T.Tensor[1], sums: T.Out[1]):
@@ -45,6 +50,18 @@ def folds(
     rows = T.load_rows(r, (many,), valid)
     T.store_rows(stats[0], (few,), T.fold_sum(rows, cfg.m), there)
     T.store_rows(stats[1], (few,), T.fold_max(rows, cfg.m), there)
+
+
+@T.kernel
+def scratch(cfg, x: T.Tensor[2], memory: T.InOut[1], sums: T.Out[2], stats: T.Out[1]):
+    """Rows of x to flat memory, with a number behind each, and sums of what was there."""
+    many = T.row_index(cfg, cfg.many) + T.block_id(cfg, 0) * cfg.many
+    valid, flat = many < x.shape[0], T.scratch_rows(memory, cfg.pitch)
+    total = T.load_tile(cfg, flat, (many,), 0, cfg.n, valid) + T.load_tile(cfg, x, (many,), 0, cfg.n, valid)
+    T.store_tile(sums, (many,), 0, total, valid)
+    T.store_rows(stats, (many,), T.load_rows(flat, (many, cfg.n + 3), valid), valid)
+    T.store_tile(flat, (many,), 0, T.load_tile(cfg, x, (many,), 0, cfg.n, valid), valid)
+    T.store_rows(flat, (many, cfg.n + 1), T.rowmax(T.load_tile(cfg, x, (many,), 0, cfg.n, valid)), valid)
 
 
 @T.kernel
@@ -102,3 +119,17 @@ def check_folds(run, cfg: Config, blocks: int) -> None:
     np.testing.assert_array_equal(integers, again(np.arange(few) * 3 - 7))
     np.testing.assert_array_equal(sums, x.sum(1).reshape(few, -1))
     np.testing.assert_array_equal(stats, [r.sum(1).ravel(), np.fmax.reduce(r, 1).ravel()])
+
+
+def check_scratch(run, cfg: Config, blocks: int) -> None:
+    """Rows of flat memory, of which the last ones are not touched, against NumPy."""
+    rng = np.random.default_rng(8)
+    rows = blocks * cfg.many - 1
+    x, before = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((rows, cfg.n), (rows + 2, cfg.pitch)))
+    memory = before.flatten()
+    sums, stats = np.full((rows, cfg.n), 99, np.float32), np.full(rows, 99, np.float32)
+    run(scratch, cfg, (blocks, 1, 1), [x, memory, sums, stats])
+    np.testing.assert_array_equal(sums, before[:rows, : cfg.n] + x)
+    np.testing.assert_array_equal(stats, before[:rows, cfg.n + 3])
+    before[:rows, : cfg.n], before[:rows, cfg.n + 1] = x, x.max(1)
+    np.testing.assert_array_equal(memory.reshape(before.shape), before)

@@ -379,6 +379,18 @@ def arrivals_that_are_no_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     T.last_to_arrive(cfg, i[0], 0, T.row_index(cfg, 4))
 
 
+@T.kernel
+def scratch_rows_of_two_axes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """scratch_rows: needs a contiguous tensor with 1 axis, .* rows of whole 16 bytes, got .* 2 axes and n=4"""
+    T.scratch_rows(x, 4)
+
+
+@T.kernel
+def scratch_rows_of_half_a_piece(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """scratch_rows: needs a contiguous tensor with 1 axis, .* rows of whole 16 bytes, got .* and n=6"""
+    T.scratch_rows(x[0], 6)
+
+
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,

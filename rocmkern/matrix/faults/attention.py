@@ -217,7 +217,7 @@ FAULTS = (
         "split_left_out",
         "the last split of the keys is not merged",
         ("decode_attention",),
-        edits=(Edit("flash_attention", "(cfg.join, parts,", "(cfg.join, T.rows(parts, 0, parts.shape[0] - 1),"),),
+        edits=(Edit("flash_attention", "cfg.block_m, splits, exp", "cfg.block_m, splits - 1, exp"),),
     ),
     Fault(
         "merge_without_weights",

@@ -513,15 +513,17 @@ class Lines:
                     yield slot, first + e
 
     @classmethod
+    def piece_bytes(cls, dtype: str, shape: Any, tensors: int = 1) -> int:
+        """Bytes that a lane moves at once: of whole columns, with one element of each of ``tensors`` side by side."""
+        return min(16, cls.wide(shape) * tensors * DTYPES[dtype])
+
+    @classmethod
     def pieces(
         cls, b: ir.IRBuilder, place: SimpleNamespace, dtype: str, shape: Any, tensors: int = 1
     ) -> Iterator[tuple]:
-        """(address, whether it exists) of each 16-byte piece of a lane, in the order of storage.
-
-        A column has one element of each of ``tensors``, side by side.
-        """
+        """(address, whether it exists) of each piece of a lane, see `piece_bytes`, in the order of storage."""
         size = tensors * DTYPES[dtype]
-        count = 16 // size
+        count = cls.piece_bytes(dtype, shape, tensors) // size
         column = b.zext(column_of_lane(b, shape), I64)
         rest, offset, most = b.sub(place.rest, column), b.mul(column, const(I64, size)), const(I64, columns_of(shape))
         # Compared in 32 bits.

@@ -106,7 +106,7 @@ class TileLowering(RowLowering):
         """Bytes that a lane moves at once, and whether this tensor allows it."""
         size = DTYPES[dtype]
         if is_line(shape):
-            nbytes = 16
+            nbytes = Lines.piece_bytes(dtype, shape)
         else:
             nbytes = 16 if size == 2 and columns_of(shape) % 32 == 0 else 2 * size
         aligned = b.icmp_signed("==", b.and_(place.alignment, const(I64, nbytes - 1)), const(I64, 0))
@@ -161,7 +161,7 @@ class TileLowering(RowLowering):
         def in_pieces() -> list[ir.Value]:
             if is_line(ty):
                 places = Lines.pieces(b, place, dtype, ty) if DTYPES[dtype] in (2, 4) else ()
-                words = [word for address, there in places for word in load_piece(b, address, 16, there)]
+                words = [word for address, there in places for word in load_piece(b, address, nbytes, there)]
                 return words or [const(I32, 0)] * total
             words: list[Any] = [None] * total
             per_pair = total // (m_tiles(ty) * columns_of(ty) // 4)
@@ -218,10 +218,11 @@ class TileLowering(RowLowering):
         pair = self.pair_place(context, b, (x_ty, x), (y_ty, y), (index_ty, index), (col0_ty, col0), valid, ty)
 
         def together() -> list[ir.Value]:
+            nbytes = Lines.piece_bytes(x_ty.dtype, ty, 2)
             words = [
                 word
                 for address, there in Lines.pieces(b, pair, x_ty.dtype, ty, 2)
-                for word in load_piece(b, address, 16, there)
+                for word in load_piece(b, address, nbytes, there)
             ]
             values = pairs_to_float32(b, words, x_ty.dtype)
             return values[::2] + values[1::2]
@@ -249,9 +250,10 @@ class TileLowering(RowLowering):
         with b.if_else(pair.by_turns) as (yes, no):
             with yes:
                 values = [v for both in zip(unpack(b, left), unpack(b, right), strict=True) for v in both]
-                words = float32_to_pairs(b, values, x_ty.dtype)
-                for i, (address, there) in enumerate(Lines.pieces(b, pair, x_ty.dtype, ty, 2)):
-                    store_piece(b, address, words[4 * i : 4 * i + 4], there)
+                words = iter(float32_to_pairs(b, values, x_ty.dtype))
+                count = Lines.piece_bytes(x_ty.dtype, ty, 2) // 4
+                for address, there in Lines.pieces(b, pair, x_ty.dtype, ty, 2):
+                    store_piece(b, address, list(itertools.islice(words, count)), there)
             with no:
                 super().store_pair(context, b, sig, x, y, index, col0, left, right, valid)
         return context.get_dummy_value()
@@ -310,8 +312,9 @@ class TileLowering(RowLowering):
         with b.if_else(regular) as (yes, no):
             with yes:
                 if is_line(ty) and size in (2, 4):
-                    for i, (address, there) in enumerate(Lines.pieces(b, place, dtype, ty)):
-                        store_piece(b, address, words[4 * i : 4 * i + 4], there)
+                    left = iter(words)
+                    for address, there in Lines.pieces(b, place, dtype, ty):
+                        store_piece(b, address, list(itertools.islice(left, nbytes // 4)), there)
                 for i, half, j, address, there in () if is_line(ty) else self.pieces(b, place, dtype, ty, nbytes):
                     pairs = [(i * (columns_of(ty) // 8) + j + k) * 2 + half for k in range(4 if nbytes == 16 else 1)]
                     piece = [words[at * per_pair + k] for at in pairs for k in range(per_pair)]
