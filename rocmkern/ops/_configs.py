@@ -87,8 +87,7 @@ class Blocks:
         Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
     joined_rows : int
         Tile rows up to which a block of a split attention joins the parts itself: more of them are shared out by a
-        launch of their own. So they are where keys lie in pages (one launch took an H200 22.7 us and two 20.1, but
-        without pages 17.9 and 18.3) and where there are score modifications (AMD GPUs ran out of scalar registers).
+        launch of their own. So they are where there are score modifications (AMD GPUs ran out of scalar registers).
     combine : tuple of (int, int, int)
         Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, parts per step, and
         columns of a lane side by side.
@@ -288,7 +287,7 @@ def with_splits(target: Any, cfg: flash_attention.Config, blocks_of_rows: int, s
     if cfg.paged and cfg.shared and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
         keys, waves, depth = alone[cfg.head_dim]
         cfg = replace(cfg, block_n=keys, waves=waves, depth=depth)
-    if splits == 1 or cfg.paged or cfg.score_mods or cfg.block_m > sizes.joined_rows:
+    if splits == 1 or cfg.score_mods or cfg.block_m > sizes.joined_rows:
         return cfg
     return replace(cfg, joins=True, join=replace(combine(cfg.arch, cfg.waves, cfg.value_dim), sums=True))
 
