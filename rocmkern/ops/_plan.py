@@ -115,8 +115,7 @@ class Plan:
         self._makes_results = any(fresh.result for fresh in self._fresh)
         self._no_addresses = [0] * len(self._fresh)
         self._constants = recorder.constants  # the launches have their addresses
-        # Streams that may record a graph, which has counters of its own.
-        self._may_capture = recorder.counts and self._stream not in (0, self._manager.stream)
+        self._graph_stream = recorder.graph_stream
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
         scratch_bytes = 0
@@ -141,7 +140,7 @@ class Plan:
                 if at + a_first < other + b_end and other + b_first < at + a_end:
                     return False
             self._allowed = addresses.copy()
-        if self._may_capture and self._manager.device.is_capturing(self._stream):
+        if self._graph_stream is not None and self._device.is_capturing(self._graph_stream):
             return False
         return not self._manager.closed
 
@@ -270,6 +269,9 @@ def _record(plans: Plans, operation: Callable, call: Call, args: tuple, kwargs: 
     recorder = _recording.Recorder(call.arrays, call.addresses)
     with _recording.recording(recorder):
         result = operation(*args, **kwargs)
+    stream = recorder.graph_stream
+    if stream is not None and recorder.target.device.is_capturing(stream):
+        return result  # what was noted holds in that graph only: the first call outside is where the plan is made
     plans.keep(call.key, _plan_of(call, recorder, result))
     return result
 

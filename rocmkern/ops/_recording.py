@@ -165,6 +165,15 @@ class Recorder:
         if transfer.copies() != self.copies:
             self.refuse("copies between host and device")
 
+    @property
+    def graph_stream(self) -> int | None:
+        """The stream whose graphs have the call done in another way, with counters of their own; None without one."""
+        from rocmkern.runtime.manager import default_manager
+
+        if not self.counts or not self.launches or self.stream in (0, default_manager(self.target.device).stream):
+            return None  # on those two no graph is ever recorded
+        return self.stream
+
     def _number_of(self, view: DeviceView) -> int | None:
         owner = view.owner
         number = self._numbers.get(id(owner))

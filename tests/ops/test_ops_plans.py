@@ -415,6 +415,20 @@ def test_what_counts_goes_the_ordinary_way_while_its_stream_records_a_graph(devi
     assert decode(manager.stream)
 
 
+def test_the_first_call_outside_a_graph_makes_the_plan(device, decode, monkeypatch):
+    graphs, side = {}, device.create_stream()
+    monkeypatch.setattr(device, "capture", graphs.get)
+    graphs[side] = 1
+    assert [decode(side), decode(side)] == [False, False]
+    assert len(rocmkern.decode_attention.plans) == 0
+    graphs.clear()
+    assert [decode(side), decode(side)] == [False, True]
+    graphs[side] = 2
+    assert not decode(side)
+    graphs.clear()
+    assert decode(side)
+
+
 def test_a_plan_keeps_what_it_counts_with(device, manager, decode):
     side = device.create_stream()
     assert [decode(side), decode(side)] == [False, True]
