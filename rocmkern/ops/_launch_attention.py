@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from rocmkern.ops._arrays import FLOAT32
 from rocmkern.ops._launch import (
     absent,
     by_lines,
-    can_count,
     ceil_div,
     counters,
     error_word,
@@ -143,11 +142,10 @@ def launch_attention(
         inner_result(part_shape, FLOAT32, q, target, stream) as part,
         inner_result(part_shape[:-1], FLOAT32, q, target, stream) as part_lse,
     ):
-        if cfg.joins and can_count(stream):
+        if cfg.joins:
             join = [counters((sequences, heads // pack, row_blocks), target, stream), *results]
             launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *join, *numbers], stream)
             return
-        cfg = replace(cfg, joins=False)
         launch(target, kernel, cfg, grid, [q, k, v, part, part_lse, *args, *no_join, *numbers], stream)
         joining = _configs.combine_alone(target.arch, value_dim)
         grid = (ceil_div(q_len, joining.block_m), heads, batch)

@@ -105,7 +105,8 @@ class Plan:
         assert recorder.stream is not None
         self._device, self._stream = recorder.target.device, recorder.stream
         self._manager = default_manager(self._device)
-        self._origins = () if call.stream is None else (_streams.Origin(call.stream),)
+        others = {stream for stream in (call.stream, recorder.instead_of) if stream is not None}
+        self._origins = tuple(map(_streams.Origin, others))
         # Whether PyTorch's arrays, if any, need no order with another stream.
         self._simple = all(origin.stream == self._stream for origin in self._origins)
         self._names = [launch.name for launch in recorder.launches]

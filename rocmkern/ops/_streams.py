@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.interface import LEGACY_STREAM, PER_THREAD_STREAM
 from rocmkern.runtime.memory import Buffer
 
 
@@ -77,8 +77,19 @@ def choose(manager: Any, views: Sequence[Any], stream: Any = None) -> int:
     return next((view.origin.stream for view in views if view.origin is not None), manager.stream)
 
 
+def launched_on(manager: Any, stream: int) -> int:
+    """Where work is submitted that was asked for on `stream`: there, or on our own stream instead.
+
+    The default stream of a thread is ours to use, but by its handle it is another stream in each thread: nobody else
+    could say what waits for work on it, or which memory is idle on it. So the work goes on our own stream, and the two
+    wait for each other (`ordered`). A graph is recorded by the stream itself: it has memory of its own.
+    """
+    elsewhere = stream == PER_THREAD_STREAM and not manager.device.is_capturing(stream)
+    return manager.stream if elsewhere else stream
+
+
 @contextmanager
-def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Iterator[None]:
+def ordered(manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None) -> Iterator[None]:
     """Order what the body submits to `stream` after all earlier uses of some device arrays, and later uses after it.
 
     Parameters
@@ -91,9 +102,13 @@ def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Itera
         Handle.
     name : str
         What is submitted, for the error of a wait that does not end.
+    asked : int, optional
+        Handle of the stream that `stream` stands for: all earlier work there comes before, and all later work after.
     """
     manager.check_process()
     origins = {view.origin for view in views if view.origin is not None}
+    if asked is not None and asked != stream:
+        origins.add(Origin(asked))
     with between_uses(manager, origins, _buffers(views), stream, name):
         yield
 

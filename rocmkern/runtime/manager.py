@@ -305,7 +305,8 @@ class ResourceManager:
             Leave the content undefined, for an output that is written everywhere. With the setting ``poison`` the
             content is NaN either way.
         stream : int, optional
-            Stream that writes it first; default: `stream`. It must outlive the tensor.
+            Stream that writes it first; default: `stream`. It must outlive the tensor, so it cannot be the default
+            stream of a thread, but while that records a graph.
 
         Raises
         ------

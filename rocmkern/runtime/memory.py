@@ -21,8 +21,9 @@ import numpy as np
 from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.error_word import ErrorWords
-from rocmkern.runtime.errors import DeviceMemoryError, DeviceUnavailableError
+from rocmkern.runtime.errors import ArgumentError, DeviceMemoryError, DeviceUnavailableError
 from rocmkern.runtime.graph_memory import GraphMemory, Recording
+from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
 from rocmkern.runtime.pinned import PinnedBuffers
 from rocmkern.runtime.pool import Block, Pool, size_class
@@ -68,6 +69,18 @@ class Ticket:
     poison: bool
     other_streams: set[Stream]
     recording: Recording | None
+    # Of the threads whose default streams use the buffer.
+    threads: frozenset[object] = frozenset()
+
+
+class _Thread(threading.local):
+    """``token`` is an object that no other thread has, not even a later one, unlike a thread's number."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
 
 
 class _IdleInUseError(MemoryError):
@@ -101,6 +114,8 @@ class Buffer:
         if stream != self.only_stream:
             self.only_stream = None
             self._ticket.other_streams.add(stream)
+            if stream == PER_THREAD_STREAM:
+                self._ticket.threads |= {_thread.token}
 
     def streams(self) -> set[Stream]:
         """Return the streams that use the buffer: the one it was made for, and those that were said to."""
@@ -199,8 +214,10 @@ class DeviceMemory:
             self.graphs.put(block, ticket.recording)
         elif not ticket.pooled:
             self._free(block)
-        elif any(self.recording(stream) for stream in (block.stream, *ticket.other_streams)):
+        elif any(self._records(stream) for stream in (block.stream, *ticket.other_streams)):
             self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
+        elif ticket.threads - {_thread.token}:
+            self._free(block)  # no event of this thread is behind the work of another; the driver waits for all work
         else:
             if ticket.poison and not ticket.other_streams:
                 self.device.fill(block.address, block.capacity, POISON_BYTE, block.stream)
@@ -220,9 +237,29 @@ class DeviceMemory:
         return Budget(info.free, info.total, self.reserved, idle, allowed, max(0, allowed - idle))
 
     def recording(self, stream: Stream) -> Recording | None:
-        """The graph that a stream records, if it does: our own stream and the default stream never do."""
-        number = None if stream in (0, self.stream) else self.device.capture(stream)
-        return None if number is None else (number, stream)
+        """The graph that a stream records, if it does, for memory that is handed out on that stream.
+
+        Our own stream and the default stream never record one.
+
+        Raises
+        ------
+        ArgumentError
+            For the default stream of a thread that records none: by its handle, idle memory would be handed out while
+            another thread works with it.
+        """
+        if stream in (0, self.stream):
+            return None
+        number = self.device.capture(stream)
+        if number is not None:
+            return number, stream
+        if stream == PER_THREAD_STREAM:
+            raise ArgumentError(
+                "stream", "2, the default stream of a thread", "a stream that is the same in all threads"
+            )
+        return None
+
+    def _records(self, stream: Stream) -> bool:
+        return stream not in (0, self.stream) and self.device.is_capturing(stream)
 
     def end_graphs(self) -> None:
         """Return the memory of graphs to the driver: no graph is started any more."""

@@ -206,9 +206,14 @@ def test_all_launches_of_a_call_go_on_the_current_stream(torch, gpu, planned):
     assert gpu.ran == [(name, 0x77) for name in names] * 2
 
 
-def test_threads_do_not_share_counters_on_their_default_streams(torch, gpu, planned):
+def test_work_for_the_default_stream_of_a_thread_goes_on_our_own(torch, device, gpu, planned):
+    own = default_manager(device).stream
     q, k, v = (normal(1, 2, n, 16, seed=n) for n in (1, 300, 301))
     v.numbers = v.numbers[:, :, :300]
-    for torch.current in (0x77, 2):
-        planned(rocmkern.decode_attention, q, k, v, num_splits=2)
-    assert gpu.ran == [("flash_attention", 0x77), ("flash_attention", 2), ("combine_splits", 2)]
+    torch.current = 2
+    for expected in (False, True):
+        device.calls.clear()
+        assert planned(rocmkern.decode_attention, q, k, v, num_splits=2) is expected
+        assert gpu.ran.pop() == ("flash_attention", own) and not gpu.ran
+        waits = [call for call in device.calls if "waits" in call]
+        assert waits[0] == f"stream {own:#x} waits for 0x2" and waits[-1] == f"stream 0x2 waits for {own:#x}"
