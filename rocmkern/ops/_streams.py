@@ -118,25 +118,31 @@ def between_uses(
     manager: Any, origins: Collection[Origin], buffers: Sequence[Any], stream: int, name: str
 ) -> Iterator[None]:
     """As `ordered`, for arrays of other libraries by their origins and for our own by what holds their memory."""
-    before = {origin.stream for origin in origins}
+    theirs = {origin.stream for origin in origins}
+    users: set[int] = set()
     for buffer in buffers:
-        before |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}
-    before.discard(stream)
-    # A graph that is being recorded is started from its stream, and its recorder has waited for everything before.
-    recording = bool(before) and manager.device.is_capturing(stream)
+        users |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}
+    theirs.discard(stream)
+    users -= {stream, *theirs}
+    # A graph that is being recorded is started from its stream, and its recorder has waited for everything before. An
+    # event of another stream that records would make this one record the same graph, for a user that only looks on.
+    recording = bool(theirs or users) and manager.is_recording(stream)
     if not recording:
-        for other in before:
+        for other in theirs:
             follow(manager.device, stream, other)
+        for other in users:
+            if not manager.is_recording(other):
+                follow(manager.device, stream, other)
     for buffer in buffers:
         if isinstance(buffer, Buffer):
             buffer.record_stream(stream)
-    yield
-    if recording:
-        return
-    for origin in origins:
-        if origin.stream != stream:
-            follow(manager.device, origin.stream, stream)
-    if not all(origin.certain for origin in origins):
+    try:
+        yield
+    finally:
+        # Also where a launch has failed: there may have been one before it.
+        for other in () if recording else theirs:
+            follow(manager.device, other, stream)
+    if not recording and not all(origin.certain for origin in origins):
         manager.wait(name, stream=stream)
 
 

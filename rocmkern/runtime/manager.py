@@ -170,6 +170,10 @@ class ResourceManager:
         """Raise `DeviceUnavailableError` in a forked child of the process that opened the GPU."""
         self._memory.check_process()
 
+    def is_recording(self, stream: Stream) -> bool:
+        """Return whether a stream records a graph; our own and the default stream never do."""
+        return self._memory.records(stream)
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self!r} is closed: make a new ResourceManager, or call default_manager() again")

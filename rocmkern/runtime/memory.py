@@ -214,7 +214,7 @@ class DeviceMemory:
             self.graphs.put(block, ticket.recording)
         elif not ticket.pooled:
             self._free(block)
-        elif any(self._records(stream) for stream in (block.stream, *ticket.other_streams)):
+        elif any(self.records(stream) for stream in (block.stream, *ticket.other_streams)):
             self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
         elif ticket.threads - {_thread.token}:
             self._free(block)  # no event of this thread is behind the work of another; the driver waits for all work
@@ -239,8 +239,6 @@ class DeviceMemory:
     def recording(self, stream: Stream) -> Recording | None:
         """The graph that a stream records, if it does, for memory that is handed out on that stream.
 
-        Our own stream and the default stream never record one.
-
         Raises
         ------
         ArgumentError
@@ -258,7 +256,8 @@ class DeviceMemory:
             )
         return None
 
-    def _records(self, stream: Stream) -> bool:
+    def records(self, stream: Stream) -> bool:
+        """Whether a stream records a graph: our own and the default stream never do."""
         return stream not in (0, self.stream) and self.device.is_capturing(stream)
 
     def end_graphs(self) -> None:

@@ -376,6 +376,26 @@ def test_streams_are_ordered_as_on_the_ordinary_way(device, gpu, manager, planne
     assert [stream for _, stream in gpu.ran] == [manager.stream] * 2 + [side] * 2 + [manager.stream]
 
 
+def test_a_stream_that_records_a_graph_is_not_waited_for(device, gpu, manager, planned, monkeypatch):
+    graphs, side, x, out = {}, device.create_stream(), manager.from_numpy(normal(2, 8)), manager.zeros((2, 8))
+    monkeypatch.setattr(device, "capture", graphs.get)
+    record = device.record
+
+    def recorded(stream):
+        assert stream not in graphs, "an event of a graph"
+        return record(stream)
+
+    monkeypatch.setattr(device, "record", recorded)
+    rocmkern.softmax(x, out=out, stream=side)
+    graphs[side] = 1
+    for expected in (False, True):  # another thread's work on what the graph uses
+        assert planned(rocmkern.softmax, x, out=out) is expected
+    graphs.clear()
+    device.calls.clear()
+    assert planned(rocmkern.softmax, x, out=out)
+    assert f"stream {manager.stream:#x} waits for {side:#x}" in device.calls
+
+
 @pytest.fixture
 def decode(device, gpu, manager, planned):
     """Decode with split keys in one launch, and say whether that went by a plan: ``decode(stream)``."""
