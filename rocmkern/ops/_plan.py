@@ -145,6 +145,11 @@ class Plan:
             return False
         return not self._manager.closed
 
+    @property
+    def ended(self) -> bool:
+        """Whether the manager was closed from which it takes memory, so that it never applies again."""
+        return self._manager.closed
+
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
         """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
         if self._fresh:
@@ -258,6 +263,8 @@ def planned(operation: Function) -> Function:
         except KeyError:
             return _record(plans, operation, Call(*found), args, kwargs)
         if plan is None or not plan.applies(addresses):
+            if plan is not None and plan.ended:
+                return _record(plans, operation, Call(*found), args, kwargs)
             return operation(*args, **kwargs)
         return plan.run(arrays, addresses, owners)
 
