@@ -21,7 +21,7 @@ import numpy as np
 from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.error_word import ErrorWords
-from rocmkern.runtime.errors import ArgumentError, DeviceMemoryError, DeviceUnavailableError
+from rocmkern.runtime.errors import ArgumentError, DeviceMemoryError, DeviceUnavailableError, DriverError
 from rocmkern.runtime.graph_memory import GraphMemory, Recording
 from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
@@ -212,20 +212,27 @@ class DeviceMemory:
             return
         if ticket.recording is not None:
             self.graphs.put(block, ticket.recording)
-        elif not ticket.pooled:
+        elif not ticket.pooled or not self._keep(block, ticket):
             self._free(block)
-        elif any(self.records(stream) for stream in (block.stream, *ticket.other_streams)):
-            self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
-        elif ticket.threads - {_thread.token}:
-            self._free(block)  # no event of this thread is behind the work of another; the driver waits for all work
-        else:
+
+    def _keep(self, block: Block, ticket: Ticket) -> bool:
+        """Put a block into the pool, now or later; False where no event says when its last work is done."""
+        try:
+            if any(self.records(stream) for stream in (block.stream, *ticket.other_streams)):
+                self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
+                return True
+            if ticket.threads - {_thread.token}:
+                return False  # an event of this thread is not behind the work of another
             if ticket.poison and not ticket.other_streams:
                 self.device.fill(block.address, block.capacity, POISON_BYTE, block.stream)
             self.pool.put(block, frozenset(ticket.other_streams))
+        except DriverError:  # of a stream that is no more, say
+            return False
+        return True
 
     def _free(self, block: Block) -> None:
-        self.reserved -= block.capacity
         self.device.free(block.address)
+        self.reserved -= block.capacity
 
     def _budget(self, cap: float) -> Budget:
         info, idle = self.device.memory_info(), self.pool.idle_bytes
