@@ -371,7 +371,8 @@ def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like
     assert isinstance(view, DeviceView)
     manager = view.owner.manager
     library = None if view.origin is None else _streams.library_of(like.source)
-    tensor, source = new_result(shape, dtype, manager, _streams.choose(manager, [view]), library)
+    home = _streams.launched_on(manager, _streams.choose(manager, [view]))
+    tensor, source = new_result(shape, dtype, manager, home, library)
     recorder = _recording.active()
     if recorder is not None:
         recorder.allocated(tensor, view, source)
@@ -395,7 +396,7 @@ def temporary(shape: tuple[int, ...], dtype: np.dtype, view: np.ndarray, stream:
     """
     assert isinstance(view, DeviceView)
     manager = view.owner.manager
-    home = _streams.choose(manager, [view], stream)
+    home = _streams.launched_on(manager, _streams.choose(manager, [view], stream))
     tensor = manager.empty(shape, dtype, uninitialized=True, stream=home)
     recorder = _recording.active()
     if recorder is not None:

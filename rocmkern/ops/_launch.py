@@ -17,7 +17,6 @@ from rocmkern.ops import _arrays, _configs, _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view
 from rocmkern.ops._staging import Staging
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
-from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.targets import current_target, target_of
@@ -51,8 +50,11 @@ def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args:
     with Staging(target.device) as staging:
         args = staging.on_device(kernel, args)
         views = [a for a in args if isinstance(a, DeviceView)]
-        handle = _streams.choose(manager, views, stream)
-        with _streams.ordered(manager, views, handle, kernel.__name__):
+        asked = _streams.choose(manager, views, stream)
+        handle = _streams.launched_on(manager, asked)
+        if handle != asked:
+            _recording.instead_of(asked)
+        with _streams.ordered(manager, views, handle, kernel.__name__, asked):
             target.launch(kernel, cfg, grid, args, handle)
         staging.collect()
 
@@ -97,17 +99,12 @@ def constant(target: Any, array: np.ndarray) -> Any:
     return device_view(tensor)
 
 
-def can_count(stream: Any) -> bool:
-    """Whether launches on `stream` come one after the other, so that they may share counters."""
-    return stream is None or _streams.handle_of(stream) != PER_THREAD_STREAM
-
-
 def counters(shape: tuple[int, ...], target: Any, stream: Any) -> Any:
     """int32 zeros with which the blocks of a launch on `stream` count, and which they leave as zeros."""
     if target.device is None:
         return np.zeros(shape, np.int32)
     manager = default_manager(target.device)
-    handle = _streams.choose(manager, (), stream)
+    handle = _streams.launched_on(manager, _streams.choose(manager, (), stream))
     tensor = manager.counters(math.prod(shape), handle)
     _recording.count_with(tensor)
     return device_view(tensor)[: math.prod(shape)].reshape(shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from rocmkern.ops._arrays import FLOAT32
 from rocmkern.ops._launch import (
     absent,
     by_lines,
-    can_count,
     ceil_div,
     counters,
     error_word,
@@ -137,7 +136,6 @@ def launch_attention(
         launch(target, kernel, cfg, grid, [q, k, v, out[None], lse[None], *args, *no_join, *numbers], stream)
         return
     stream = stream_of(q, stream)
-    cfg = cfg if can_count(stream) else replace(cfg, joins=False)
     joining = cfg.join if cfg.joins else _configs.combine_alone(target.arch, value_dim)
     part_rows = num_splits * (groups * cfg.block_m if cfg.joins else batch * heads * q_len)
     with inner_result((part_rows * joining.pitch,), FLOAT32, q, target, stream) as parts:

@@ -105,7 +105,8 @@ class Plan:
         assert recorder.stream is not None
         self._device, self._stream = recorder.target.device, recorder.stream
         self._manager = default_manager(self._device)
-        self._origins = () if call.stream is None else (_streams.Origin(call.stream),)
+        others = {stream for stream in (call.stream, recorder.instead_of) if stream is not None}
+        self._origins = tuple(map(_streams.Origin, others))
         # Whether PyTorch's arrays, if any, need no order with another stream.
         self._simple = all(origin.stream == self._stream for origin in self._origins)
         self._names = [launch.name for launch in recorder.launches]
@@ -115,8 +116,7 @@ class Plan:
         self._makes_results = any(fresh.result for fresh in self._fresh)
         self._no_addresses = [0] * len(self._fresh)
         self._constants = recorder.constants  # the launches have their addresses
-        # Streams that may record a graph, which has counters of its own.
-        self._may_capture = recorder.counts and self._stream not in (0, self._manager.stream)
+        self._graph_stream = recorder.graph_stream
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
         scratch_bytes = 0
@@ -141,9 +141,14 @@ class Plan:
                 if at + a_first < other + b_end and other + b_first < at + a_end:
                     return False
             self._allowed = addresses.copy()
-        if self._may_capture and self._manager.device.is_capturing(self._stream):
+        if self._graph_stream is not None and self._device.is_capturing(self._graph_stream):
             return False
         return not self._manager.closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether the manager was closed from which it takes memory, so that it never applies again."""
+        return self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
         """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
@@ -258,6 +263,8 @@ def planned(operation: Function) -> Function:
         except KeyError:
             return _record(plans, operation, Call(*found), args, kwargs)
         if plan is None or not plan.applies(addresses):
+            if plan is not None and plan.ended:
+                return _record(plans, operation, Call(*found), args, kwargs)
             return operation(*args, **kwargs)
         return plan.run(arrays, addresses, owners)
 
@@ -270,6 +277,9 @@ def _record(plans: Plans, operation: Callable, call: Call, args: tuple, kwargs: 
     recorder = _recording.Recorder(call.arrays, call.addresses)
     with _recording.recording(recorder):
         result = operation(*args, **kwargs)
+    stream = recorder.graph_stream
+    if stream is not None and recorder.target.device.is_capturing(stream):
+        return result  # what was noted holds in that graph only: the first call outside is where the plan is made
     plans.keep(call.key, _plan_of(call, recorder, result))
     return result
 

@@ -16,6 +16,7 @@ from typing import Any
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
+from rocmkern.runtime.interface import PER_THREAD_STREAM
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Recorder:
     ----------
     target, stream
         Where everything was launched.
+    instead_of : int or None
+        Handle of the stream that `stream` stood for, where it was another one.
     launches : list of Launch
     fresh : list of Fresh
     apart : set of (int, int)
@@ -90,6 +93,7 @@ class Recorder:
     addresses: Sequence[int]
     target: Any = None
     stream: int | None = None
+    instead_of: int | None = None
     launches: list[Launch] = field(default_factory=list)
     fresh: list[Fresh] = field(default_factory=list)
     apart: set[tuple[int, int]] = field(default_factory=set)
@@ -165,6 +169,20 @@ class Recorder:
         if transfer.copies() != self.copies:
             self.refuse("copies between host and device")
 
+    @property
+    def graph_stream(self) -> int | None:
+        """The stream whose graphs have the call done in another way; None if there is no such stream.
+
+        A graph has counters of its own, and the default stream of a thread records it itself (`_streams.launched_on`).
+        """
+        from rocmkern.runtime.manager import default_manager
+
+        if PER_THREAD_STREAM in (self.instead_of, self.stream):
+            return PER_THREAD_STREAM
+        if not self.counts or not self.launches or self.stream in (0, default_manager(self.target.device).stream):
+            return None  # on those two no graph is ever recorded
+        return self.stream
+
     def _number_of(self, view: DeviceView) -> int | None:
         owner = view.owner
         number = self._numbers.get(id(owner))
@@ -202,6 +220,12 @@ def count_with(tensor: Any) -> None:
     keep(tensor)
     if thread.recorder is not None:
         thread.recorder.counts = True
+
+
+def instead_of(stream: int) -> None:
+    """Note the stream that this thread's call was asked to use, where it launches on another one."""
+    if thread.recorder is not None:
+        thread.recorder.instead_of = stream
 
 
 @contextmanager

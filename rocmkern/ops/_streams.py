@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rocmkern.runtime.interface import LEGACY_STREAM
+from rocmkern.runtime.interface import LEGACY_STREAM, PER_THREAD_STREAM
 from rocmkern.runtime.memory import Buffer
 
 
@@ -77,8 +77,19 @@ def choose(manager: Any, views: Sequence[Any], stream: Any = None) -> int:
     return next((view.origin.stream for view in views if view.origin is not None), manager.stream)
 
 
+def launched_on(manager: Any, stream: int) -> int:
+    """Where work is submitted that was asked for on `stream`: there, or on our own stream instead.
+
+    The default stream of a thread is ours to use, but by its handle it is another stream in each thread: nobody else
+    could say what waits for work on it, or which memory is idle on it. So the work goes on our own stream, and the two
+    wait for each other (`ordered`). A graph is recorded by the stream itself: it has memory of its own.
+    """
+    elsewhere = stream == PER_THREAD_STREAM and not manager.device.is_capturing(stream)
+    return manager.stream if elsewhere else stream
+
+
 @contextmanager
-def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Iterator[None]:
+def ordered(manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None) -> Iterator[None]:
     """Order what the body submits to `stream` after all earlier uses of some device arrays, and later uses after it.
 
     Parameters
@@ -91,9 +102,13 @@ def ordered(manager: Any, views: Sequence[Any], stream: int, name: str) -> Itera
         Handle.
     name : str
         What is submitted, for the error of a wait that does not end.
+    asked : int, optional
+        Handle of the stream that `stream` stands for: all earlier work there comes before, and all later work after.
     """
     manager.check_process()
     origins = {view.origin for view in views if view.origin is not None}
+    if asked is not None and asked != stream:
+        origins.add(Origin(asked))
     with between_uses(manager, origins, _buffers(views), stream, name):
         yield
 
@@ -103,25 +118,31 @@ def between_uses(
     manager: Any, origins: Collection[Origin], buffers: Sequence[Any], stream: int, name: str
 ) -> Iterator[None]:
     """As `ordered`, for arrays of other libraries by their origins and for our own by what holds their memory."""
-    before = {origin.stream for origin in origins}
+    theirs = {origin.stream for origin in origins}
+    users: set[int] = set()
     for buffer in buffers:
-        before |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}
-    before.discard(stream)
-    # A graph that is being recorded is started from its stream, and its recorder has waited for everything before.
-    recording = bool(before) and manager.device.is_capturing(stream)
+        users |= buffer.streams() if isinstance(buffer, Buffer) else {manager.stream}
+    theirs.discard(stream)
+    users -= {stream, *theirs}
+    # A graph that is being recorded is started from its stream, and its recorder has waited for everything before. An
+    # event of another stream that records would make this one record the same graph, for a user that only looks on.
+    recording = bool(theirs or users) and manager.is_recording(stream)
     if not recording:
-        for other in before:
+        for other in theirs:
             follow(manager.device, stream, other)
+        for other in users:
+            if not manager.is_recording(other):
+                follow(manager.device, stream, other)
     for buffer in buffers:
         if isinstance(buffer, Buffer):
             buffer.record_stream(stream)
-    yield
-    if recording:
-        return
-    for origin in origins:
-        if origin.stream != stream:
-            follow(manager.device, origin.stream, stream)
-    if not all(origin.certain for origin in origins):
+    try:
+        yield
+    finally:
+        # Also where a launch has failed: there may have been one before it.
+        for other in () if recording else theirs:
+            follow(manager.device, other, stream)
+    if not recording and not all(origin.certain for origin in origins):
         manager.wait(name, stream=stream)
 
 

@@ -11,7 +11,9 @@ One query row i of one head, with keys j, in this order::
 
 A row whose scores are all minus infinity gives 0; its lse is minus infinity, or the sink where there is one. A key that
 is not visible, or whose score is minus infinity (by its bias, say), has no weight, and its value is not looked at.
-Other non-finite values follow the arithmetic: a visible NaN makes the row NaN.
+Other non-finite values follow the arithmetic: a visible NaN makes the row NaN. Kernels agree but for an infinite or NaN
+value of a visible key whose weight is 0 for them, because the product itself is minus infinity or because so small a
+weight is rounded to 0: there the result is NaN or as if the key was not there.
 
 The functions without an underscore compute in float64 and return float64. The same text in another precision is
 `rocmkern.reference.baseline`.

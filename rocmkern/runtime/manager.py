@@ -170,6 +170,10 @@ class ResourceManager:
         """Raise `DeviceUnavailableError` in a forked child of the process that opened the GPU."""
         self._memory.check_process()
 
+    def is_recording(self, stream: Stream) -> bool:
+        """Return whether a stream records a graph; our own and the default stream never do."""
+        return self._memory.records(stream)
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self!r} is closed: make a new ResourceManager, or call default_manager() again")
@@ -305,7 +309,8 @@ class ResourceManager:
             Leave the content undefined, for an output that is written everywhere. With the setting ``poison`` the
             content is NaN either way.
         stream : int, optional
-            Stream that writes it first; default: `stream`. It must outlive the tensor.
+            Stream that writes it first; default: `stream`. It must outlive the tensor, so it cannot be the default
+            stream of a thread, but while that records a graph.
 
         Raises
         ------

@@ -21,8 +21,9 @@ import numpy as np
 from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.error_word import ErrorWords
-from rocmkern.runtime.errors import DeviceMemoryError, DeviceUnavailableError
+from rocmkern.runtime.errors import ArgumentError, DeviceMemoryError, DeviceUnavailableError, DriverError
 from rocmkern.runtime.graph_memory import GraphMemory, Recording
+from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
 from rocmkern.runtime.pinned import PinnedBuffers
 from rocmkern.runtime.pool import Block, Pool, size_class
@@ -68,6 +69,18 @@ class Ticket:
     poison: bool
     other_streams: set[Stream]
     recording: Recording | None
+    # Of the threads whose default streams use the buffer.
+    threads: frozenset[object] = frozenset()
+
+
+class _Thread(threading.local):
+    """``token`` is an object that no other thread has, not even a later one, unlike a thread's number."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
 
 
 class _IdleInUseError(MemoryError):
@@ -101,6 +114,8 @@ class Buffer:
         if stream != self.only_stream:
             self.only_stream = None
             self._ticket.other_streams.add(stream)
+            if stream == PER_THREAD_STREAM:
+                self._ticket.threads |= {_thread.token}
 
     def streams(self) -> set[Stream]:
         """Return the streams that use the buffer: the one it was made for, and those that were said to."""
@@ -197,18 +212,27 @@ class DeviceMemory:
             return
         if ticket.recording is not None:
             self.graphs.put(block, ticket.recording)
-        elif not ticket.pooled:
+        elif not ticket.pooled or not self._keep(block, ticket):
             self._free(block)
-        elif any(self.recording(stream) for stream in (block.stream, *ticket.other_streams)):
-            self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
-        else:
+
+    def _keep(self, block: Block, ticket: Ticket) -> bool:
+        """Put a block into the pool, now or later; False where no event says when its last work is done."""
+        try:
+            if any(self.records(stream) for stream in (block.stream, *ticket.other_streams)):
+                self._postponed.append(ticket)  # an event that such a stream records now would be one of its graph
+                return True
+            if ticket.threads - {_thread.token}:
+                return False  # an event of this thread is not behind the work of another
             if ticket.poison and not ticket.other_streams:
                 self.device.fill(block.address, block.capacity, POISON_BYTE, block.stream)
             self.pool.put(block, frozenset(ticket.other_streams))
+        except DriverError:  # of a stream that is no more, say
+            return False
+        return True
 
     def _free(self, block: Block) -> None:
-        self.reserved -= block.capacity
         self.device.free(block.address)
+        self.reserved -= block.capacity
 
     def _budget(self, cap: float) -> Budget:
         info, idle = self.device.memory_info(), self.pool.idle_bytes
@@ -220,9 +244,28 @@ class DeviceMemory:
         return Budget(info.free, info.total, self.reserved, idle, allowed, max(0, allowed - idle))
 
     def recording(self, stream: Stream) -> Recording | None:
-        """The graph that a stream records, if it does: our own stream and the default stream never do."""
-        number = None if stream in (0, self.stream) else self.device.capture(stream)
-        return None if number is None else (number, stream)
+        """The graph that a stream records, if it does, for memory that is handed out on that stream.
+
+        Raises
+        ------
+        ArgumentError
+            For the default stream of a thread that records none: by its handle, idle memory would be handed out while
+            another thread works with it.
+        """
+        if stream in (0, self.stream):
+            return None
+        number = self.device.capture(stream)
+        if number is not None:
+            return number, stream
+        if stream == PER_THREAD_STREAM:
+            raise ArgumentError(
+                "stream", "2, the default stream of a thread", "a stream that is the same in all threads"
+            )
+        return None
+
+    def records(self, stream: Stream) -> bool:
+        """Whether a stream records a graph: our own and the default stream never do."""
+        return stream not in (0, self.stream) and self.device.is_capturing(stream)
 
     def end_graphs(self) -> None:
         """Return the memory of graphs to the driver: no graph is started any more."""

@@ -45,6 +45,7 @@ class PinnedBuffers:
         self._lock = threading.Lock()
         self._idle: dict[int, list[_Block]] = {size: [] for size in _MOST}
         self._made = dict.fromkeys(_MOST, 0)
+        self._lost: list[_Block] = []
 
     @contextlib.contextmanager
     def lend(self, nbytes: int, stream: Stream, wait: Callable[[], None]) -> Iterator[int]:
@@ -69,9 +70,12 @@ class PinnedBuffers:
         finally:
             try:
                 block.event = self._device.record(stream)
-            finally:
-                with self._lock:
-                    self._idle[size].append(block)
+            except BaseException:
+                # Nobody can tell when the copies are done: it is not lent again, and its memory stays.
+                self._lost.append(block)
+                raise
+            with self._lock:
+                self._idle[size].append(block)
 
     def _take(self, size: int) -> _Block | None:
         with self._lock:

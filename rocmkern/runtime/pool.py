@@ -76,9 +76,16 @@ class Pool:
         self.idle_bytes = 0
 
     def put(self, block: Block, other_streams: frozenset[Stream]) -> None:
-        """Take a block back whose buffer has died; `other_streams` used it besides its own."""
-        for stream in other_streams | {block.stream}:
-            self.used(block, stream)
+        """Take a block back whose buffer has died; `other_streams` used it besides its own.
+
+        Where an event of one of them cannot be recorded, the block is not taken.
+        """
+        try:
+            for stream in other_streams | {block.stream}:
+                self.used(block, stream)
+        except BaseException:
+            self._release_events(block)
+            raise
         self._insert(block, next(self._order))
         self.idle_bytes += block.capacity
         block.idle = True
@@ -168,7 +175,11 @@ class Pool:
         )
 
     def _hand_out(self, block: Block) -> None:
+        self._release_events(block)
+        block.idle = False
+        self.idle_bytes -= block.capacity
+
+    def _release_events(self, block: Block) -> None:
         for event in block.events.values():
             self._device.release_event(event)
-        block.events, block.idle = {}, False
-        self.idle_bytes -= block.capacity
+        block.events = {}

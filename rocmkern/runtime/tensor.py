@@ -283,7 +283,10 @@ class DeviceTensor:
         self.close()
 
     def record_stream(self, stream: Stream) -> None:
-        """Note that work on `stream` uses the buffer: it is not copied or reused before that work is done."""
+        """Note that work on `stream` uses the buffer: it is not copied or reused before that work is done.
+
+        The default stream of a thread (2) is that of the calling thread, and only there do copies wait for it.
+        """
         owner = self.keep_alive()
         if isinstance(owner, Buffer):
             owner.record_stream(stream)

@@ -28,13 +28,18 @@ _WORTHWHILE_EXTENT = 4
 
 
 def order_after_users(tensor: DeviceTensor) -> None:
-    """Make our stream wait for the other streams that use the tensor, and note that ours uses it too."""
+    """Make our stream wait for the other streams that use the tensor, and note that ours uses it too.
+
+    A stream that records a graph is passed over: with an event of it our own would record the same graph.
+    """
     tensor.manager.check_process()
     owner, device, own = tensor.keep_alive(), tensor.device, tensor.manager.stream
     if not isinstance(owner, Buffer):
         return
     others = owner.streams() - {own}
     for stream in others:
+        if owner.memory.records(stream):
+            continue
         event = device.record(stream)
         device.stream_wait(own, event)
         device.release_event(event)

@@ -52,6 +52,25 @@ def test_a_value_without_weight_may_be_nan():
     assert out[0, 0, 0, 0] == 2.0 and np.isnan(out[0, 0, 1, 0])
 
 
+@pytest.mark.parametrize("key", [3, 149])  # within a tile of keys, and in the last one
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("score", [-np.inf, -300.0])
+@pytest.mark.parametrize("bias", [None, 0.0, -np.inf])
+def test_a_value_that_is_not_finite_and_has_no_weight_gives_nan_or_is_not_there(key, value, score, bias):
+    k, v = np.random.default_rng(0).standard_normal((2, 1, 1, 150, 16), np.float32)
+    q = np.zeros((1, 1, 20, 16), np.float32)
+    q[..., 0], k[0, 0, key, 0], v[0, 0, key, 2] = 4.0, score, value
+    biases = None if bias is None else np.zeros((1, 1, 1, 150), np.float32)
+    if bias is not None:
+        biases[..., key] = bias
+    out = rocmkern.flash_attention(q, k, v, bias=biases)
+    without = reference.flash_attention(q, *(np.delete(x, key, axis=2) for x in (k, v)))
+    of_value = out[..., 2]
+    assert bias != -np.inf or not np.isnan(of_value).any()
+    out[..., 2] = np.where(np.isnan(of_value), without[..., 2], of_value)
+    np.testing.assert_allclose(out, without, atol=1e-5)
+
+
 @pytest.mark.parametrize("target", ["cpu"], indirect=True)
 def test_heads_whose_product_with_those_of_keys_is_beyond_32_bits():
     rng = np.random.default_rng(0)

@@ -344,15 +344,15 @@ def test_new_memory_is_poisoned_and_guarded_under_test(device, gpu, planned):
         planned.result = None
 
 
-def test_a_closed_manager_ends_its_plans(device, gpu, planned):
+def test_a_closed_manager_ends_its_plans_and_others_are_made(device, gpu, planned):
     first = ResourceManager(device, settings=MemorySettings())
     default_manager(device).close()
     x = first.from_numpy(normal(2, 8))
     for expected in (False, True):
         assert planned(rocmkern.softmax, x) is expected
     default_manager(device).close()
-    for _ in range(2):
-        planned(rocmkern.softmax, x)
+    for expected in (False, True):
+        assert planned(rocmkern.softmax, x) is expected
         np.testing.assert_allclose(planned.result.to_numpy(), reference.softmax(x.to_numpy()), rtol=1e-5)
     planned.result = None
     first.close()
@@ -374,6 +374,26 @@ def test_streams_are_ordered_as_on_the_ordinary_way(device, gpu, manager, planne
     assert waits(stream=side) == (True, [wait])
     assert waits() == (True, [back])
     assert [stream for _, stream in gpu.ran] == [manager.stream] * 2 + [side] * 2 + [manager.stream]
+
+
+def test_a_stream_that_records_a_graph_is_not_waited_for(device, gpu, manager, planned, monkeypatch):
+    graphs, side, x, out = {}, device.create_stream(), manager.from_numpy(normal(2, 8)), manager.zeros((2, 8))
+    monkeypatch.setattr(device, "capture", graphs.get)
+    record = device.record
+
+    def recorded(stream):
+        assert stream not in graphs, "an event of a graph"
+        return record(stream)
+
+    monkeypatch.setattr(device, "record", recorded)
+    rocmkern.softmax(x, out=out, stream=side)
+    graphs[side] = 1
+    for expected in (False, True):  # another thread's work on what the graph uses
+        assert planned(rocmkern.softmax, x, out=out) is expected
+    graphs.clear()
+    device.calls.clear()
+    assert planned(rocmkern.softmax, x, out=out)
+    assert f"stream {manager.stream:#x} waits for {side:#x}" in device.calls
 
 
 @pytest.fixture
@@ -413,6 +433,20 @@ def test_what_counts_goes_the_ordinary_way_while_its_stream_records_a_graph(devi
     assert [decode(manager.stream), decode(manager.stream)] == [False, True]
     monkeypatch.setattr(device, "capture", lambda stream: pytest.fail("asked"))
     assert decode(manager.stream)
+
+
+def test_the_first_call_outside_a_graph_makes_the_plan(device, decode, monkeypatch):
+    graphs, side = {}, device.create_stream()
+    monkeypatch.setattr(device, "capture", graphs.get)
+    graphs[side] = 1
+    assert [decode(side), decode(side)] == [False, False]
+    assert len(rocmkern.decode_attention.plans) == 0
+    graphs.clear()
+    assert [decode(side), decode(side)] == [False, True]
+    graphs[side] = 2
+    assert not decode(side)
+    graphs.clear()
+    assert decode(side)
 
 
 def test_a_plan_keeps_what_it_counts_with(device, manager, decode):

@@ -7,13 +7,13 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from stand_in_gpu import FakeDevice, StandInTarget
+from stand_in_gpu import FakeDevice, StandInTarget, StandInVariant
 
 import rocmkern
 from rocmkern import reference
 from rocmkern.ops import _launch, _plan
 from rocmkern.runtime import devices
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.runtime.manager import default_manager
 
 
@@ -206,9 +206,32 @@ def test_all_launches_of_a_call_go_on_the_current_stream(torch, gpu, planned):
     assert gpu.ran == [(name, 0x77) for name in names] * 2
 
 
-def test_threads_do_not_share_counters_on_their_default_streams(torch, gpu, planned):
+def test_what_was_launched_before_a_launch_that_fails_is_waited_for(torch, device, gpu, planned, monkeypatch):
+    torch.current, gpu.parallelism = 0x77, 8
+    a, b, out = normal(4, 256), normal(256, 8), normal(4, 8)
+    for expected in (False, True):
+        assert planned(rocmkern.matmul, a, b, out=out, stream=0x88) is expected
+    device.calls.clear()
+    run = StandInVariant.run
+    monkeypatch.setattr(
+        StandInVariant, "run", lambda self, *args: (1,) if self.kernel_name == "sum_splits" else run(self, *args)
+    )
+    ran = len(gpu.ran)
+    with pytest.raises(TargetError, match="sum_splits"):
+        rocmkern.matmul(a, b, out=out, stream=0x88)
+    assert gpu.ran[ran:] == [("matmul", 0x88)]
+    waits = [call for call in device.calls if "waits" in call]
+    assert waits == ["stream 0x88 waits for 0x77", "stream 0x77 waits for 0x88"]
+
+
+def test_work_for_the_default_stream_of_a_thread_goes_on_our_own(torch, device, gpu, planned):
+    own = default_manager(device).stream
     q, k, v = (normal(1, 2, n, 16, seed=n) for n in (1, 300, 301))
     v.numbers = v.numbers[:, :, :300]
-    for torch.current in (0x77, 2):
-        planned(rocmkern.decode_attention, q, k, v, num_splits=2)
-    assert gpu.ran == [("flash_attention", 0x77), ("flash_attention", 2), ("combine_splits", 2)]
+    torch.current = 2
+    for expected in (False, True):
+        device.calls.clear()
+        assert planned(rocmkern.decode_attention, q, k, v, num_splits=2) is expected
+        assert gpu.ran.pop() == ("flash_attention", own) and not gpu.ran
+        waits = [call for call in device.calls if "waits" in call]
+        assert waits[0] == f"stream {own:#x} waits for 0x2" and waits[-1] == f"stream 0x2 waits for {own:#x}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from fake_device import FakeDevice
 
@@ -99,3 +100,16 @@ def test_a_buffer_that_dies_while_its_stream_records_waits_for_the_end(device, m
     device.graphs.clear()
     with manager.empty(250, stream=OTHER) as again:
         assert again.data_ptr == address
+
+
+def test_copies_of_what_a_graph_uses_do_not_become_a_part_of_it(device, manager):
+    tensor, other = manager.from_numpy(np.arange(3.0)), manager.zeros(3, np.float64)
+    tensor.record_stream(OTHER)
+    device.graphs[OTHER] = 1
+    assert tensor.to_numpy().sum() == 3
+    other.copy_(tensor)
+    tensor.copy_(np.ones(3))
+    device.graphs.clear()
+    device.calls.clear()
+    assert tensor.to_numpy().sum() == 3
+    assert device.calls == [f"stream {manager.stream:#x} waits for {OTHER:#x}"]

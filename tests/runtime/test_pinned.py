@@ -54,6 +54,16 @@ def test_a_failing_copy_gives_its_block_back(fake):
         assert again == block
 
 
+def test_a_block_that_may_still_be_in_use_is_not_lent_again(fake, monkeypatch):
+    buffers, stream = PinnedBuffers(fake), fake.create_stream()
+    monkeypatch.setattr(fake, "record", lambda stream: 1 // 0)
+    with pytest.raises(ZeroDivisionError), buffers.lend(100, stream, never) as lost:
+        fake.submit(stream)
+    monkeypatch.undo()
+    with buffers.lend(100, stream, never) as other:
+        assert other != lost
+
+
 def test_plain_memory_serves_where_the_driver_has_none(fake, monkeypatch):
     def refuse(nbytes):
         raise MemoryError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_device import FakeDevice
 
-from rocmkern.runtime.errors import DeadlineError, DeviceMemoryError
+from rocmkern.runtime.errors import DeadlineError, DeviceMemoryError, DriverError
 from rocmkern.runtime.manager import ResourceManager
 from rocmkern.runtime.pool import Block, Pool, size_class
 from rocmkern.runtime.settings import MemorySettings
@@ -306,3 +306,23 @@ def test_scratch_is_not_idle_memory_while_a_graph_is_recorded(fake, fake_manager
     fake.capture = lambda stream: 7 if stream == OTHER else None
     with fake_manager.scratch(1000, OTHER):
         assert len(fake_manager.live_buffers()) == 1
+
+
+@pytest.mark.parametrize("home", [OTHER, None])
+def test_memory_used_on_a_stream_that_is_no_more_goes_back_to_the_driver(fake, monkeypatch, home):
+    with ResourceManager(fake, settings=MemorySettings()) as manager:
+        tensor = manager.empty(1000, stream=home)
+        for stream in (OTHER, OTHER + 1):
+            tensor.record_stream(stream)
+        events, record = fake.live_events, fake.record
+
+        def recorded(stream):
+            if stream == OTHER:
+                raise DriverError("hipEventRecord", "hipErrorInvalidHandle", "fake")
+            return record(stream)
+
+        monkeypatch.setattr(fake, "record", recorded)
+        tensor.close()
+        assert fake.calls[-1] == "free" and fake.live_events == events
+        assert manager.memory_stats().reserved == fake.driver_bytes
+        manager.zeros(1000).close()

@@ -11,7 +11,7 @@ import pytest
 
 import rocmkern
 from rocmkern import reference, targets
-from rocmkern.ops import _arrays, _launch
+from rocmkern.ops import _arrays, _launch, _plan
 from rocmkern.ops._device_view import DeviceView, address, read, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.manager import ResourceManager, default_manager
@@ -324,7 +324,9 @@ def test_a_kernel_on_the_card(device, manager):
 
 @pytest.fixture
 def ordinary(device, monkeypatch):
-    """Names of the kernels that were launched by the ordinary way, not by a plan."""
+    """Names of the kernels that were launched by the ordinary way, not by a plan of this test."""
+    for plans in _plan._all_plans:
+        plans.forget()
     target, names = targets.target_of(device), []
     launch = target.launch
     monkeypatch.setattr(target, "launch", lambda kernel, *args: names.append(kernel.__name__) or launch(kernel, *args))

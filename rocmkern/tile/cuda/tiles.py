@@ -67,12 +67,13 @@ from rocmkern.tile.cuda.quantised import (
     runs_of_unit,
 )
 from rocmkern.tile.cuda.rows import RowLowering
+from rocmkern.tile.folds import FoldLowering
 from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES, line_lanes
 
 
-class TileLowering(RowLowering):
+class TileLowering(FoldLowering, RowLowering):
     """Operations on tiles."""
 
     def map_tile(self, b: ir.IRBuilder, value: ir.Value, emit: Callable) -> ir.Value:
@@ -341,25 +342,14 @@ class TileLowering(RowLowering):
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         return self.reduce_rows(b, sig.args[0], tile, functools.partial(fmax, b))
 
-    def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, count: Any) -> ir.Value:
-        if not is_line(sig.args[0]):
-            raise TypingError(f"{sig.args[0].hw[0]}: only rows along lanes can be repeated, got {sig.args[0]}")
-        return pack(b, complete_rows(b, sig.args[0], x) * (sig.return_type.m // sig.args[0].m))
+    def in_lane(self, b: ir.IRBuilder, ty: Any, x: ir.Value) -> list[ir.Value]:
+        return complete_rows(b, ty, x) if isinstance(ty, TILE.Rows) else unpack(b, x)
 
-    def folded(self, b: ir.IRBuilder, sig: Any, x: ir.Value, combine: Callable) -> ir.Value:
-        """Rows, or a tile, of which a lane holds those that are combined one after the other."""
-        ty, count = sig.args[0], sig.args[0].m // sig.return_type.m
-        if not is_line(ty):
-            raise TypingError(f"{ty.hw[0]}: only rows along lanes can be folded, got {ty}")
-        values = complete_rows(b, ty, x) if isinstance(ty, TILE.Rows) else unpack(b, x)
-        size = len(values) // count
-        return pack(b, [functools.reduce(combine, values[i::size]) for i in range(size)])
+    def of_lane(self, b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+        return pack(b, values)
 
-    def fold_sum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
-        return self.folded(b, sig, x, b.fadd)
-
-    def fold_max(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, m: Any) -> ir.Value:
-        return self.folded(b, sig, x, functools.partial(fmax, b))
+    def larger(self, b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+        return fmax(b, x, y)
 
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         return self.reduce_rows(b, sig.args[0], tile, b.fadd)

@@ -13,6 +13,7 @@ from numba.core.errors import TypingError
 
 from rocmkern.tile.angles import cos_sin, rotated
 from rocmkern.tile.atoms import Atom
+from rocmkern.tile.folds import FoldLowering
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.hip.backend import TILE
 from rocmkern.tile.hip.emit import (
@@ -38,7 +39,7 @@ from rocmkern.tile.hip.emit import (
     uniform,
     vector_of,
 )
-from rocmkern.tile.hip.layouts import Layout, LineLayout, is_line
+from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import (
     CHUNK_BYTES,
     in_space,
@@ -60,7 +61,7 @@ TANH_SMALL = 0.6
 TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.00589515)
 
 
-class TileLowering(RowLowering):
+class TileLowering(FoldLowering, RowLowering):
     """Operations on tiles."""
 
     def tile_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value, columns: int | None = None) -> list:
@@ -313,25 +314,14 @@ class TileLowering(RowLowering):
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return array_of(b, self.reduce_rows(b, sig.args[0], tile, lambda x, y: math(b, "maxnum", x, y)))
 
-    def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, count: Any) -> ir.Value:
-        if not is_line(sig.args[0]):
-            raise TypingError(f"{sig.args[0].hw[0]}: only rows along lanes can be repeated, got {sig.args[0]}")
-        return array_of(b, items_of(b, x) * (sig.return_type.m // sig.args[0].m))
+    def in_lane(self, b: ir.IRBuilder, ty: Any, x: ir.Value) -> list[ir.Value]:
+        return items_of(b, x)
 
-    def folded(self, b: ir.IRBuilder, sig: Any, x: Any, join: Callable) -> ir.Value:
-        """Rows, or a tile, of which a lane holds those that are joined one after the other."""
-        ty, count = sig.args[0], sig.args[0].m // sig.return_type.m
-        if not is_line(ty):
-            raise TypingError(f"{ty.hw[0]}: only rows along lanes can be folded, got {ty}")
-        values = items_of(b, x)
-        size = len(values) // count
-        return array_of(b, [functools.reduce(join, values[i::size]) for i in range(size)])
+    def of_lane(self, b: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
+        return array_of(b, values)
 
-    def fold_sum(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, m: Any) -> ir.Value:
-        return self.folded(b, sig, x, b.fadd)
-
-    def fold_max(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, m: Any) -> ir.Value:
-        return self.folded(b, sig, x, lambda u, v: math(b, "maxnum", u, v))
+    def larger(self, b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+        return math(b, "maxnum", x, y)
 
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
         return array_of(b, self.reduce_rows(b, sig.args[0], tile, b.fadd))
