@@ -190,8 +190,11 @@ def flash_attention(
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
         kv_head = first_head * k.shape[1] // q.shape[1]
+    value_factor = np.float32(1.0)
     if cfg.paged and key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
+    if cfg.paged and value_scale.shape[0] > 0:
+        value_factor = value_scale[kv_head]
 
     # Which rows: a tile row is (query, head).
     n_rows = q_len * pack
@@ -269,8 +272,8 @@ def flash_attention(
         values = T.release(values)
 
     m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
-    if cfg.paged and value_scale.shape[0] > 0:
-        acc = acc * value_scale[kv_head]
+    if cfg.paged:
+        acc = acc * value_factor
 
     if not cfg.joins:
         store_result(cfg, m, l, acc, exponent_scale, out[split, batch], lse[split, batch], head, query + q_start, valid)
