@@ -362,7 +362,7 @@ def rows_per_pass(ty: Any) -> int:
 
 
 def looked_up_rows(ty: Any) -> list[tuple[str, str]]:
-    """Members of a stage of a paged source for the rows that each lane looks up for its warp: page, place in it.
+    """Members of a stage of a paged source for the rows that each lane looks up for its warp: page, row in it.
 
     There are none where every thread looks up what it copies.
     """
@@ -371,13 +371,13 @@ def looked_up_rows(ty: Any) -> list[tuple[str, str]]:
     chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
     if not per_pass or ty.source != ty.dtype or (LANES % chunks and chunks % LANES):
         return []
-    return [(f"page{i}", f"within{i}") for i in range(-(-ty.n // (per_pass * min(chunks, LANES))))]
+    return [(f"page{i}", f"line{i}") for i in range(-(-ty.n // (per_pass * min(chunks, LANES))))]
 
 
 def looked_up_members(ty: Any) -> list[str]:
     """Members of a stage of a paged source that looks rows up one window ahead."""
     rows = looked_up_rows(ty)
-    return ["listed", "reciprocal", "next_row", *itertools.chain(*rows)] if rows else []
+    return ["listed", "divisor", "reciprocal", "next_key", *itertools.chain(*rows)] if rows else []
 
 
 @register_model(TILE.Stage)
@@ -386,10 +386,11 @@ class StageModel(models.StructModel):
 
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
-    A paged one also has the table, its entries and stride, and rows, stride and number of the pages; and what this lane
-    found in the table for the window at ``next_row``, which is the one that is fetched next in a loop, the rows that
-    the table lists, at most ``rows``, and ``(2 ** 32 - 1) // page_rows``. An `OwnStage` has ``depth + 1`` windows from
-    ``memory`` on, and ``filled`` is the one that is fetched next.
+    A paged one also has the table, its entries and stride, and rows, stride and number of the pages; the rows that the
+    table lists, at most ``rows``; the divisor that gives their pages, and its reciprocal ``(2 ** 32 - 1) // divisor``;
+    and what this lane found in the table for the window whose first row for it is ``next_key``, which is the one that
+    is fetched next in a loop. An `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one
+    that is fetched next.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")

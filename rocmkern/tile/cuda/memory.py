@@ -16,11 +16,11 @@ _BITS = {
 REGISTERS = {"b16": ("h", I16), "u8": ("r", I32), "b32": ("r", I32), "b64": ("l", I64)}
 
 
-def load_bits(b: ir.IRBuilder, address: ir.Value, dtype: str, exists: ir.Value, absent: int = 0) -> ir.Value:
-    """An element as an integer of its bits; ``absent``, without touching memory, where it does not exist."""
+def load_bits(b: ir.IRBuilder, address: ir.Value, dtype: str, exists: ir.Value) -> ir.Value:
+    """An element as an integer of its bits; 0, without touching memory, where it does not exist."""
     bits = _BITS[dtype]
     letter, ty = REGISTERS[bits]
-    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; mov.b{ty.width} $0, {absent}; @p ld.global.{bits} $0, [$1];}}"
+    code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; mov.b{ty.width} $0, 0; @p ld.global.{bits} $0, [$1];}}"
     return asm(b, code, ty, f"=&{letter},l,r", [address, b.zext(exists, I32)], effect=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -67,7 +68,7 @@ from rocmkern.tile.cuda.windows import (
     wait_for_own_fetches,
     window_bytes,
 )
-from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte, if_else
+from rocmkern.tile.tensors import I1, I8, I16, I32, I64, call, const, from_byte, if_else
 from rocmkern.tile.types import DTYPES
 
 #: No page, and the offset of no row, in `StageLowering.copy_looked_up`.
@@ -174,14 +175,20 @@ class StageLowering(SoftmaxLowering):
         st.page_stride, st.row_stride, st.column_stride = strides[0], strides[2], strides[3]
         entries, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
         st.table, st.rows = b.ptrtoint(entries, I64), self.scalar(context, b, sig.args[4], stop, "i64")
-        st.irregular = self.irregularity(b, ty, st)
+        state, page_rows = states.setdefault(b.function, FunctionState()), st.page_rows
         if looked_up_members(ty):
+            # Sources beside each other divide by the rows of the first one's pages; those with others are irregular. So
+            # what they find in the same table is the same, see `looked_up`.
+            if state.page_rows is None or state.page_rows[0] is not b.block:
+                state.page_rows = b.block, page_rows
+            page_rows = state.page_rows[1]
             # Keys and extents are below 2 ** 31, see `irregularity`.
-            listed = b.mul(st.entries, st.page_rows)
+            listed = b.mul(st.entries, page_rows)
             listed = b.select(b.icmp_signed("<", st.rows, listed), st.rows, listed)
             listed = b.select(b.icmp_signed(">", listed, const(I64, 0)), listed, const(I64, 0))
-            st.listed, st.reciprocal = b.trunc(listed, I32), b.udiv(const(I32, -1), b.trunc(st.page_rows, I32))
-            st.next_row = const(I32, -1)
+            st.listed, st.divisor = b.trunc(listed, I32), b.trunc(page_rows, I32)
+            st.reciprocal, st.next_key = b.udiv(const(I32, -1), st.divisor), const(I32, -1)
+        st.irregular = self.irregularity(b, ty, st, b.xor(page_rows, st.page_rows))
         return st._getvalue()
 
     @staticmethod
@@ -228,6 +235,8 @@ class StageLowering(SoftmaxLowering):
         with b.if_then(irregular, likely=False):
             wait_for_own_fetches(b, 0)  # for the zeros
             self.fetch_irregular(b, part, self.fetched_window(b, part, st, into))
+        if states[b.function].looked_up is not None:
+            states[b.function].looked_up.block = b.block
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         st.row0, st.filled = row0, self.next_own(b, ty, st, st.filled)
 
@@ -289,8 +298,11 @@ class StageLowering(SoftmaxLowering):
                 asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
 
     @staticmethod
-    def irregularity(b: ir.IRBuilder, ty: Any, st: Any) -> ir.Value:
-        """Bits that are 0 where windows from column 0 on consist of whole aligned chunks (i32); see `fetch_regular`."""
+    def irregularity(b: ir.IRBuilder, ty: Any, st: Any, others: ir.Value | None = None) -> ir.Value:
+        """Bits that are 0 where windows from column 0 on consist of whole aligned chunks (i32); see `fetch_regular`.
+
+        They are not 0, either, where ``others`` are not.
+        """
         if not rows_per_pass(ty) or ty.source != ty.dtype:
             return const(I32, 1)
         size = const(I64, DTYPES[ty.source])
@@ -302,6 +314,7 @@ class StageLowering(SoftmaxLowering):
             span = b.add(b.mul(st.pages, st.page_stride), b.mul(st.page_rows, st.row_stride))
             bits = b.or_(bits, b.lshr(b.or_(strides, span), const(I64, 36)))
             bits = b.or_(bits, b.lshr(b.or_(st.pages, st.page_rows), const(I64, 31)))
+            bits = b.or_(bits, others)
         # A vote is what the compiler does not compute again in every step of a loop, and it is the same in all lanes.
         return b.zext(any_in_warp(b, b.icmp_signed("!=", bits, const(I64, 0))), I32)
 
@@ -390,26 +403,10 @@ class StageLowering(SoftmaxLowering):
         chunks, per_pass, worker = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty), worker_of(b, ty)
         beside = min(chunks, LANES)  # lanes that copy parts of the same row: each looks up those of other passes
         row = b.add(b.mul(b.urem(worker, const(I32, beside)), const(I32, per_pass)), b.udiv(worker, const(I32, chunks)))
-        row0, names = b.trunc(st.row0, I32), looked_up_rows(ty)
-        keys = [b.add(b.add(row0, row), const(I32, t * beside * per_pass)) for t in range(len(names))]
-        kept = [getattr(st, name) for pair in names for name in pair]
-        found = if_else(
-            b,
-            b.icmp_signed("==", row0, st.next_row),
-            lambda: kept,
-            lambda: [x for key in keys for x in StageLowering.look_up(b, st, key)],
-            likely=True,
-        )
-        for (page, within), key in zip(names, keys, strict=True):
-            following = StageLowering.look_up(b, st, b.add(key, const(I32, ahead)))
-            for name, value in zip((page, within), following, strict=True):
-                setattr(st, name, value)
-        st.next_row = b.add(row0, const(I32, ahead))
-        units = b.trunc(b.lshr(st.page_stride, const(I64, 4)), I32)
-        offsets = []
-        for page, within in zip(found[::2], found[1::2], strict=True):
-            there = b.icmp_unsigned("<", page, b.trunc(st.pages, I32))
-            offsets.append(b.select(there, b.add(b.mul(page, units), within), const(I32, NO_ROW)))
+        keys = [
+            b.add(b.trunc(st.row0, I32), b.add(row, const(I32, first))) for first in range(0, ty.n, beside * per_pass)
+        ]
+        offsets = [StageLowering.offset_of(b, st, *found) for found in StageLowering.looked_up(b, ty, st, keys, ahead)]
         end, source = b.select(exists, const(I32, NO_ROW), const(I32, 0)), b.add(st.source, column)
         for number, first in enumerate(range(0, ty.n, per_pass)):
             into, place = places.at(first)
@@ -423,17 +420,56 @@ class StageLowering(SoftmaxLowering):
             asm(b, code, VOID, "r,r,r,l,~{memory}", [into, offset, end, source], effect=True)
 
     @staticmethod
+    def looked_up(b: ir.IRBuilder, ty: Any, st: Any, keys: list[ir.Value], ahead: int) -> list[list[ir.Value]]:
+        """`look_up` of the rows that are this lane's, which are so many ahead in the next window."""
+        names = looked_up_rows(ty)
+
+        def load() -> list[ir.Value]:
+            found = if_else(
+                b,
+                b.icmp_signed("==", keys[0], st.next_key),
+                lambda: [getattr(st, name) for name in itertools.chain(*names)],
+                lambda: [x for key in keys for x in StageLowering.look_up(b, st, key)],
+                likely=True,
+            )
+            return [*found, *(x for key in keys for x in StageLowering.look_up(b, st, b.add(key, const(I32, ahead))))]
+
+        # A source beside another one, of the same rows of the same table, needs what the other one found. The compiler
+        # sees that it does: both times these are the same values.
+        state, given = states[b.function], [*keys, st.table, st.entry_stride, st.listed, st.divisor, st.reciprocal]
+        last = state.looked_up
+        if last is not None and last.block is b.block and [x.type for x in last.given] == [x.type for x in given]:
+            same = [b.icmp_signed("==", x, y) for x, y in zip(last.given, given, strict=True)]
+            results = if_else(b, functools.reduce(b.and_, same), lambda: last.results, load, likely=True)
+        else:
+            results = load()
+        state.looked_up = SimpleNamespace(block=b.block, given=given, results=results)
+        for name, value in zip(itertools.chain(*names), results[len(results) // 2 :], strict=True):
+            setattr(st, name, value)
+        st.next_key = b.add(keys[0], const(I32, ahead))
+        return [results[i : i + 2] for i in range(0, len(results) // 2, 2)]
+
+    @staticmethod
     def look_up(b: ir.IRBuilder, st: Any, key: ir.Value) -> list[ir.Value]:
-        """Page of a row of the source, `NO_ROW` if it has none, and pieces of 16 bytes from the page's start to it."""
-        page_rows = b.trunc(st.page_rows, I32)
-        number = asm(b, "mul.hi.u32 $0, $1, $2;", I32, "=r,r,r", [key, st.reciprocal])
-        line = b.sub(key, b.mul(number, page_rows))
+        """Page of a row of the source, `NO_ROW` if the table has none, and the row's number in the page."""
+        number = call(b, "llvm.nvvm.mulhi.ui", I32, [key, st.reciprocal])
+        line = b.sub(key, b.mul(number, st.divisor))
         # The reciprocal was rounded down, so the quotient may be too small, by 1.
-        small = b.icmp_unsigned(">=", line, page_rows)
-        number, line = b.add(number, b.zext(small, I32)), b.select(small, b.sub(line, page_rows), line)
+        small = b.icmp_unsigned(">=", line, st.divisor)
+        number, line = b.add(number, b.zext(small, I32)), b.select(small, b.sub(line, st.divisor), line)
         address = b.add(st.table, b.mul(b.zext(number, I64), st.entry_stride))
-        page = load_bits(b, address, "int32", b.icmp_unsigned("<", key, st.listed), NO_ROW)
-        return [page, b.mul(line, b.trunc(b.lshr(st.row_stride, const(I64, 4)), I32))]
+        code = f"{{.reg .pred p; setp.lt.u32 p, $2, $3; mov.b32 $0, {NO_ROW}; @p ld.global.L2::128B.b32 $0, [$1];}}"
+        return [asm(b, code, I32, "=&r,l,r,r", [address, key, st.listed], effect=True), line]
+
+    @staticmethod
+    def offset_of(b: ir.IRBuilder, st: Any, page: ir.Value, line: ir.Value) -> ir.Value:
+        """Pieces of 16 bytes from the start of the source to a row, `NO_ROW` if there is no such page."""
+        of_page, of_row = (
+            b.mul(x, b.trunc(b.lshr(stride, const(I64, 4)), I32))
+            for x, stride in ((page, st.page_stride), (line, st.row_stride))
+        )
+        there = b.icmp_unsigned("<", page, b.trunc(st.pages, I32))
+        return b.select(there, b.add(of_page, of_row), const(I32, NO_ROW))
 
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window that `fetch_regular` could not, and filled with zeros."""
