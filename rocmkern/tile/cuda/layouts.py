@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -360,18 +361,23 @@ def rows_per_pass(ty: Any) -> int:
     return 0 if rest or ty.n % max(rows, 1) or (rows % 8 and 8 % rows) else rows
 
 
-def looked_up_entries(ty: Any) -> list[str]:
-    """Members of a stage of a paged source for the rows that each lane looks up for its warp.
+def looked_up_rows(ty: Any) -> list[tuple[str, str]]:
+    """Members of a stage of a paged source for the rows that each lane looks up for its warp: page, row in it.
 
     There are none where every thread looks up what it copies.
     """
     if isinstance(ty, OwnStage):
         ty = ty.of_warp
     chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
-    if not per_pass or (LANES % chunks and chunks % LANES):
+    if not per_pass or ty.source != ty.dtype or (LANES % chunks and chunks % LANES):
         return []
-    rows = ty.n // per_pass * max(1, LANES // chunks)
-    return [f"entry{i}" for i in range(-(-rows // LANES))]
+    return [(f"page{i}", f"line{i}") for i in range(-(-ty.n // (per_pass * min(chunks, LANES))))]
+
+
+def looked_up_members(ty: Any) -> list[str]:
+    """Members of a stage of a paged source that looks rows up one window ahead."""
+    rows = looked_up_rows(ty)
+    return ["listed", "divisor", "reciprocal", "next_key", *itertools.chain(*rows)] if rows else []
 
 
 @register_model(TILE.Stage)
@@ -380,9 +386,11 @@ class StageModel(models.StructModel):
 
     ``window`` is the one in use, ``both`` the sum of both; the one being fetched starts at ``row0`` and ``col0``.
     ``irregular`` is 0 where rows consist of whole aligned chunks of 16 bytes.
-    A paged one also has the table, its entries and stride, and rows, stride and number of the pages; and the entries
-    that this lane looks up for the window at ``next_row``, which is the one that is fetched next in a loop. An
-    `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one that is fetched next.
+    A paged one also has the table, its entries and stride, and rows, stride and number of the pages; the rows that the
+    table lists, at most ``rows``; the divisor that gives their pages, and its reciprocal ``(2 ** 32 - 1) // divisor``;
+    and what this lane found in the table for the window whose first row for it is ``next_key``, which is the one that
+    is fetched next in a loop. An `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one
+    that is fetched next.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")
@@ -392,8 +400,8 @@ class StageModel(models.StructModel):
     def __init__(self, manager: Any, ty: Any):
         members = [(name, types.int64) for name in self.WIDE] + [(name, types.int32) for name in self.NARROW]
         if ty.paged:
-            members += [(name, types.int64) for name in (*PAGED_MEMBERS, "next_row")]
-            members += [(name, types.int32) for name in looked_up_entries(ty)]
+            members += [(name, types.int64) for name in PAGED_MEMBERS]
+            members += [(name, types.int32) for name in looked_up_members(ty)]
         if isinstance(ty, OwnStage):
             members += [("filled", types.int32), ("memory", types.int32)]
         # The bytes of this thread's part of the next window of a quantised source, on their way.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -30,7 +31,8 @@ from rocmkern.tile.cuda.layouts import (
     OwnStage,
     StoredOperand,
     is_packed,
-    looked_up_entries,
+    looked_up_members,
+    looked_up_rows,
     rows_per_pass,
     warp_index,
     worker_of,
@@ -66,8 +68,11 @@ from rocmkern.tile.cuda.windows import (
     wait_for_own_fetches,
     window_bytes,
 )
-from rocmkern.tile.tensors import I1, I8, I16, I32, I64, const, from_byte, if_else
+from rocmkern.tile.tensors import I1, I8, I16, I32, I64, call, const, from_byte, if_else
 from rocmkern.tile.types import DTYPES
+
+#: No page, and the offset of no row, in `StageLowering.copy_looked_up`.
+NO_ROW = 0xFFFFFFFF
 
 
 class StageLowering(SoftmaxLowering):
@@ -148,11 +153,13 @@ class StageLowering(SoftmaxLowering):
             # The first acquire moves on from the last window to the first one.
             st.window = b.add(memory, const(I32, ty.depth * window_bytes(ty)))
             st.filled = st.memory = memory
-        for name in (*PAGED_MEMBERS, "next_row") if ty.paged else ():
-            setattr(st, name, const(I64, -1 if name == "next_row" else 0))
-        for name in looked_up_entries(ty) if ty.paged else ():
+        if not ty.paged:
+            st.irregular = self.irregularity(b, ty, st)
+            return st._getvalue()
+        for name in PAGED_MEMBERS:
+            setattr(st, name, const(I64, 0))
+        for name in ("irregular", *looked_up_members(ty)):
             setattr(st, name, const(I32, 0))
-        st.irregular = self.irregularity(b, ty, st)
         return st._getvalue()
 
     def paged(
@@ -168,36 +175,30 @@ class StageLowering(SoftmaxLowering):
         st.page_stride, st.row_stride, st.column_stride = strides[0], strides[2], strides[3]
         entries, (st.entries,), (st.entry_stride,) = self.unpack_tensor(context, b, sig.args[3], table)
         st.table, st.rows = b.ptrtoint(entries, I64), self.scalar(context, b, sig.args[4], stop, "i64")
-        st.irregular = self.irregularity(b, ty, st)
+        state, page_rows = states.setdefault(b.function, FunctionState()), st.page_rows
+        if looked_up_members(ty):
+            # Sources beside each other divide by the rows of the first one's pages; those with others are irregular. So
+            # what they find in the same table is the same, see `looked_up`.
+            if state.page_rows is None or state.page_rows[0] is not b.block:
+                state.page_rows = b.block, page_rows
+            page_rows = state.page_rows[1]
+            # Keys and extents are below 2 ** 31, see `irregularity`.
+            listed = b.mul(st.entries, page_rows)
+            listed = b.select(b.icmp_signed("<", st.rows, listed), st.rows, listed)
+            listed = b.select(b.icmp_signed(">", listed, const(I64, 0)), listed, const(I64, 0))
+            st.listed, st.divisor = b.trunc(listed, I32), b.trunc(page_rows, I32)
+            st.reciprocal, st.next_key = b.udiv(const(I32, -1), st.divisor), const(I32, -1)
+        st.irregular = self.irregularity(b, ty, st, b.xor(page_rows, st.page_rows))
         return st._getvalue()
 
     @staticmethod
     def paged_row(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> tuple:
         """Address of a row (i64) of a paged source, and whether it exists: its page must, too. No jumps."""
-        entry = StageLowering.load_entry(b, window, row, exists)
-        return StageLowering.row_of_page(b, window, row, entry, exists)
-
-    @staticmethod
-    def number_and_line(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value) -> list[ir.Value]:
-        """Number of the entry of a row of a window, and the row's place in the page."""
         row, page_rows = b.trunc(b.add(window.row0, row), I32), b.trunc(window.page_rows, I32)
-        return [b.zext(f(row, page_rows), I64) for f in (b.udiv, b.urem)]
-
-    @staticmethod
-    def load_entry(b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, exists: ir.Value) -> ir.Value:
-        """The entry of the table for a row (i32); any number where it does not exist."""
-        number, _ = StageLowering.number_and_line(b, window, row)
+        number, line = (b.zext(f(row, page_rows), I64) for f in (b.udiv, b.urem))
         exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
-        return load_bits(b, b.add(window.table, b.mul(number, window.entry_stride)), "int32", exists)
-
-    @staticmethod
-    def row_of_page(
-        b: ir.IRBuilder, window: SimpleNamespace, row: ir.Value, entry: ir.Value, exists: ir.Value
-    ) -> tuple[ir.Value, ir.Value]:
-        """`paged_row` of a row whose entry is at hand."""
-        number, line = StageLowering.number_and_line(b, window, row)
+        entry = load_bits(b, b.add(window.table, b.mul(number, window.entry_stride)), "int32", exists)
         page = b.sext(entry, I64)
-        exists = b.and_(exists, b.icmp_signed("<", number, window.entries))
         exists = b.and_(exists, b.icmp_unsigned("<", page, window.pages))
         offset = b.add(b.mul(page, window.page_stride), b.mul(line, window.row_stride))
         return b.add(window.source, b.select(exists, offset, const(I64, 0))), exists
@@ -234,6 +235,8 @@ class StageLowering(SoftmaxLowering):
         with b.if_then(irregular, likely=False):
             wait_for_own_fetches(b, 0)  # for the zeros
             self.fetch_irregular(b, part, self.fetched_window(b, part, st, into))
+        if states[b.function].looked_up is not None:
+            states[b.function].looked_up.block = b.block
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         st.row0, st.filled = row0, self.next_own(b, ty, st, st.filled)
 
@@ -295,14 +298,23 @@ class StageLowering(SoftmaxLowering):
                 asm(b, code, VOID, "r,r,r,r,r,r,~{memory}", [address, flag, *words[i : i + 4]], effect=True)
 
     @staticmethod
-    def irregularity(b: ir.IRBuilder, ty: Any, st: Any) -> ir.Value:
-        """Bits that are 0 where windows from column 0 on consist of whole aligned chunks (i32); see `fetch_regular`."""
+    def irregularity(b: ir.IRBuilder, ty: Any, st: Any, others: ir.Value | None = None) -> ir.Value:
+        """Bits that are 0 where windows from column 0 on consist of whole aligned chunks (i32); see `fetch_regular`.
+
+        They are not 0, either, where ``others`` are not.
+        """
         if not rows_per_pass(ty) or ty.source != ty.dtype:
             return const(I32, 1)
         size = const(I64, DTYPES[ty.source])
         strides = b.or_(st.row_stride, st.page_stride) if ty.paged else st.row_stride
         bits = b.or_(b.or_(st.source, strides), b.mul(st.columns, size))
         bits = b.or_(b.and_(bits, const(I64, 15)), b.xor(st.column_stride, size))
+        if ty.paged:
+            # Offsets are kept in 32 bits, as multiples of 16 bytes, and keys and pages in 31.
+            span = b.add(b.mul(st.pages, st.page_stride), b.mul(st.page_rows, st.row_stride))
+            bits = b.or_(bits, b.lshr(b.or_(strides, span), const(I64, 36)))
+            bits = b.or_(bits, b.lshr(b.or_(st.pages, st.page_rows), const(I64, 31)))
+            bits = b.or_(bits, others)
         # A vote is what the compiler does not compute again in every step of a loop, and it is the same in all lanes.
         return b.zext(any_in_warp(b, b.icmp_signed("!=", bits, const(I64, 0))), I32)
 
@@ -353,6 +365,9 @@ class StageLowering(SoftmaxLowering):
         places = Chunks(b, ty, window, row, chunk)
         columns = b.mul(b.sub(st.columns, st.col0), size)
         exists = b.and_(StageLowering.is_regular(b, ty, st), b.icmp_signed("<", column, columns))
+        if ty.paged and looked_up_members(ty):
+            StageLowering.copy_looked_up(b, ty, st, places, exists, b.add(column, b.mul(st.col0, size)), ahead)
+            return
         # Rows of this thread that are left of the source, from its first on.
         rest = b.sub(st.rows, st.row0)
         many = b.icmp_signed(">", rest, const(I64, ty.n))
@@ -363,18 +378,12 @@ class StageLowering(SoftmaxLowering):
             b.add(st.source, b.add(b.mul(b.zext(row, I64), st.row_stride), column)), b.mul(st.row0, st.row_stride)
         )
         step = b.mul(st.row_stride, const(I64, rows))
-        looked_up = StageLowering.looked_up_rows(b, ty, st, ahead) if ty.paged and looked_up_entries(ty) else None
         for first in range(0, ty.n, rows):
             into, offset = places.at(first)
             copy = f"cp.async.cg.shared.global.L2::128B [$0+{offset}], [$1], 16, p;"
             if ty.paged:
-                inside = b.icmp_signed(">", left, const(I32, first))
-                if looked_up is None:
-                    this = b.zext(b.add(row, const(I32, first)), I64)
-                    address, exists = StageLowering.paged_row(b, st, this, inside)
-                else:
-                    address, exists = looked_up(first // rows)
-                    exists = b.and_(exists, inside)
+                inside, this = b.icmp_signed(">", left, const(I32, first)), b.zext(b.add(row, const(I32, first)), I64)
+                address, exists = StageLowering.paged_row(b, st, this, inside)
                 address, skip = b.add(address, column), b.zext(b.not_(exists), I32)
                 code = f"{{.reg .pred p; setp.ne.b32 p, $2, 0; {copy}}}"
             else:
@@ -383,45 +392,84 @@ class StageLowering(SoftmaxLowering):
             address = b.add(address, step)
 
     @staticmethod
-    def looked_up_rows(b: ir.IRBuilder, ty: Any, st: Any, ahead: int) -> Callable[[int], tuple]:
-        """`paged_row` of this thread's row in each pass of `fetch_regular`, by the number of the pass.
+    def copy_looked_up(
+        b: ir.IRBuilder, ty: Any, st: Any, places: Chunks, exists: ir.Value, column: ir.Value, ahead: int
+    ) -> None:
+        """`fetch_regular` of a paged source, from a byte of its rows on; exists: whether this thread has any of them.
 
         Each row of a warp is looked up once, by a lane of its own, which tells the lanes that copy it. Entries of the
         table are loaded one window ahead, so that nobody waits for them in a loop over consecutive windows.
         """
-        chunks, per_pass = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty)
-        side_by_side = max(1, LANES // chunks)  # rows of a warp in one pass
-        worker = worker_of(b, ty)
-        first = b.udiv(b.and_(worker, const(I32, -LANES)), const(I32, chunks))
-        lane, offsets = b.and_(worker, const(I32, LANES - 1)), []
-        regular, rest = StageLowering.is_regular(b, ty, st), b.sub(st.rows, st.row0)
-        expected, step = b.icmp_signed("==", st.row0, st.next_row), const(I64, ahead)
-        for t, name in enumerate(looked_up_entries(ty)):
-            at = b.add(lane, const(I32, LANES * t))
-            row = b.mul(b.udiv(at, const(I32, side_by_side)), const(I32, per_pass))
-            row = b.zext(b.add(b.add(row, first), b.urem(at, const(I32, side_by_side))), I64)
-            there = b.and_(regular, b.icmp_signed("<", row, rest))
-            now = StageLowering.load_entry(b, st, row, b.and_(there, b.not_(expected)))
-            entry, following = b.select(expected, getattr(st, name), now), b.add(row, step)
-            there_then = b.and_(regular, b.icmp_signed("<", following, rest))
-            setattr(st, name, StageLowering.load_entry(b, st, following, there_then))
-            address, exists = StageLowering.row_of_page(b, st, row, entry, there)
-            # The offsets of a regular window are multiples of 16: the lowest bit says that there is no such row.
-            offset = b.or_(b.sub(address, st.source), b.select(exists, const(I64, 0), const(I64, 1)))
-            offsets.append((b.trunc(offset, I32), b.trunc(b.lshr(offset, const(I64, 32)), I32)))
-        st.next_row = b.add(st.row0, step)
-        own = b.sub(b.udiv(worker, const(I32, chunks)), first)
+        chunks, per_pass, worker = ty.k * DTYPES[ty.dtype] // 16, rows_per_pass(ty), worker_of(b, ty)
+        beside = min(chunks, LANES)  # lanes that copy parts of the same row: each looks up those of other passes
+        row = b.add(b.mul(b.urem(worker, const(I32, beside)), const(I32, per_pass)), b.udiv(worker, const(I32, chunks)))
+        keys = [
+            b.add(b.trunc(st.row0, I32), b.add(row, const(I32, first))) for first in range(0, ty.n, beside * per_pass)
+        ]
+        offsets = [StageLowering.offset_of(b, st, *found) for found in StageLowering.looked_up(b, ty, st, keys, ahead)]
+        end, source = b.select(exists, const(I32, NO_ROW), const(I32, 0)), b.add(st.source, column)
+        for number, first in enumerate(range(0, ty.n, per_pass)):
+            into, place = places.at(first)
+            segments = (LANES - beside) << 8 | LANES - 1
+            code = f"shfl.sync.idx.b32 $0, $1, {number % beside}, {segments:#x}, 0xffffffff;"
+            offset = asm(b, code, I32, "=r,r", [offsets[number // beside]], effect=True)
+            code = (
+                "{.reg .pred p; .reg .b64 a; setp.ge.u32 p, $1, $2; mad.wide.u32 a, $1, 16, $3; "
+                f"cp.async.cg.shared.global.L2::128B [$0+{place}], [a], 16, p;}}"
+            )
+            asm(b, code, VOID, "r,r,r,l,~{memory}", [into, offset, end, source], effect=True)
 
-        def row_of_pass(number: int) -> tuple:
-            at = number * side_by_side
-            source = b.add(own, const(I32, at % LANES))
-            code = "shfl.sync.idx.b32 $0, $1, $2, 31, 0xffffffff;"
-            low, high = (asm(b, code, I32, "=r,r,r", [x, source], effect=True) for x in offsets[at // LANES])
-            exists = b.icmp_signed("==", b.and_(low, const(I32, 1)), const(I32, 0))
-            offset = b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), const(I64, 32)))
-            return b.add(st.source, offset), exists
+    @staticmethod
+    def looked_up(b: ir.IRBuilder, ty: Any, st: Any, keys: list[ir.Value], ahead: int) -> list[list[ir.Value]]:
+        """`look_up` of the rows that are this lane's, which are so many ahead in the next window."""
+        names = looked_up_rows(ty)
 
-        return row_of_pass
+        def load() -> list[ir.Value]:
+            found = if_else(
+                b,
+                b.icmp_signed("==", keys[0], st.next_key),
+                lambda: [getattr(st, name) for name in itertools.chain(*names)],
+                lambda: [x for key in keys for x in StageLowering.look_up(b, st, key)],
+                likely=True,
+            )
+            return [*found, *(x for key in keys for x in StageLowering.look_up(b, st, b.add(key, const(I32, ahead))))]
+
+        # A source beside another one, of the same rows of the same table, needs what the other one found. The compiler
+        # sees that it does: both times these are the same values.
+        state, given = states[b.function], [*keys, st.table, st.entry_stride, st.listed, st.divisor, st.reciprocal]
+        last = state.looked_up
+        if last is not None and last.block is b.block and [x.type for x in last.given] == [x.type for x in given]:
+            same = [b.icmp_signed("==", x, y) for x, y in zip(last.given, given, strict=True)]
+            results = if_else(b, functools.reduce(b.and_, same), lambda: last.results, load, likely=True)
+        else:
+            results = load()
+        state.looked_up = SimpleNamespace(block=b.block, given=given, results=results)
+        for name, value in zip(itertools.chain(*names), results[len(results) // 2 :], strict=True):
+            setattr(st, name, value)
+        st.next_key = b.add(keys[0], const(I32, ahead))
+        return [results[i : i + 2] for i in range(0, len(results) // 2, 2)]
+
+    @staticmethod
+    def look_up(b: ir.IRBuilder, st: Any, key: ir.Value) -> list[ir.Value]:
+        """Page of a row of the source, `NO_ROW` if the table has none, and the row's number in the page."""
+        number = call(b, "llvm.nvvm.mulhi.ui", I32, [key, st.reciprocal])
+        line = b.sub(key, b.mul(number, st.divisor))
+        # The reciprocal was rounded down, so the quotient may be too small, by 1.
+        small = b.icmp_unsigned(">=", line, st.divisor)
+        number, line = b.add(number, b.zext(small, I32)), b.select(small, b.sub(line, st.divisor), line)
+        address = b.add(st.table, b.mul(b.zext(number, I64), st.entry_stride))
+        code = f"{{.reg .pred p; setp.lt.u32 p, $2, $3; mov.b32 $0, {NO_ROW}; @p ld.global.L2::128B.b32 $0, [$1];}}"
+        return [asm(b, code, I32, "=&r,l,r,r", [address, key, st.listed], effect=True), line]
+
+    @staticmethod
+    def offset_of(b: ir.IRBuilder, st: Any, page: ir.Value, line: ir.Value) -> ir.Value:
+        """Pieces of 16 bytes from the start of the source to a row, `NO_ROW` if there is no such page."""
+        of_page, of_row = (
+            b.mul(x, b.trunc(b.lshr(stride, const(I64, 4)), I32))
+            for x, stride in ((page, st.page_stride), (line, st.row_stride))
+        )
+        there = b.icmp_unsigned("<", page, b.trunc(st.pages, I32))
+        return b.select(there, b.add(of_page, of_row), const(I32, NO_ROW))
 
     def fetch_irregular(self, b: ir.IRBuilder, ty: Any, window: SimpleNamespace) -> None:
         """Copy a window that `fetch_regular` could not, and filled with zeros."""

@@ -146,6 +146,10 @@ class FunctionState:
         Block in which products were started since the last acquire of a ring, and their number.
     own_ahead : int
         Windows of all `OwnStage` that may still be on their way when one of each was acquired.
+    page_rows : (Block, Value) or None
+        Block in which `paged` was last used first, and the rows of those pages.
+    looked_up : SimpleNamespace or None
+        What the last fetch of a paged stage looked up, given what, and the block that it ended in.
     """
 
     def __init__(self) -> None:
@@ -153,6 +157,8 @@ class FunctionState:
         self.settled: ir.Block | None = None
         self.met: ir.Block | None = None
         self.started: tuple[ir.Block, int] | None = None
+        self.page_rows: tuple[ir.Block, ir.Value] | None = None
+        self.looked_up: Any = None
 
 
 states: weakref.WeakKeyDictionary[ir.Function, FunctionState] = weakref.WeakKeyDictionary()
