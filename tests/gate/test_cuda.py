@@ -523,6 +523,79 @@ def test_products_equal_numpy(dtype, waves):
     np.testing.assert_array_equal(ours, numpys)
 
 
+@T.kernel
+def paged_windows(
+    cfg, eye: T.Tensor[2], x: T.Tensor[4], y: T.Tensor[4], of_x: T.Tensor[1], of_y: T.Tensor[1], starts: T.Tensor[1],
+    out: T.Out[4], stop_x: T.Int, stop_y: T.Int, shift: T.Int,
+):  # fmt: skip
+    """Windows of the second head of two caches beside each other, turned; those of y begin so many rows further on."""
+    row = T.row_index(cfg, cfg.m)
+    valid = row < cfg.n
+    one = T.load_operand(cfg, eye, (row,), 0, cfg.n, valid)
+    xs = T.stage(cfg, x[0, 0], cfg.n, cfg.n, x, True)
+    ys = T.stage(cfg, y[0, 0], cfg.n, cfg.n, y, True)
+    xs, ys = T.paged(xs, x, 1, of_x, stop_x), T.paged(ys, y, 1, of_y, stop_y)
+    xs, ys = T.fetch(xs, int(starts[0])), T.fetch(ys, int(starts[0]) + shift)
+    for i in range(starts.shape[0] - 1):
+        xs, ys = T.acquire(xs), T.acquire(ys)
+        xs, ys = T.fetch(xs, int(starts[i + 1])), T.fetch(ys, int(starts[i + 1]) + shift)
+        T.store_tile(out[0, i], (row,), 0, T.dot_nt(one, xs), valid)
+        T.store_tile(out[1, i], (row,), 0, T.dot_nt(one, ys), valid)
+        xs, ys = T.release(xs), T.release(ys)
+
+
+def rows_in_pages(cache, table, stop, rows) -> np.ndarray:
+    """These rows of the second head; what does not exist is 0."""
+    found = np.zeros((len(rows), cache.shape[3]), np.float32)
+    for i, row in enumerate(rows):
+        number, line = divmod(row, cache.shape[2])
+        if row < stop and number < len(table) and 0 <= table[number] < len(cache):
+            found[i] = cache[table[number], 1, line]
+    return found
+
+
+@needs_device
+@pytest.mark.parametrize("waves", [1, 4])
+@pytest.mark.parametrize(
+    ("rows_x", "rows_y", "two_tables", "less", "shift"),
+    [
+        (1, 1, False, 0, 0), (7, 7, False, 0, 0), (16, 16, False, 0, 0), (256, 256, False, 0, 0),
+        (16, 8, False, 0, 0), (16, 16, True, 0, 0), (16, 16, False, 9, 0), (16, 16, False, 0, 5),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("view", ["whole", "pages_backwards", "rows_backwards", "slices"])
+def test_windows_in_pages_beside_each_other_equal_numpy(dtype, waves, rows_x, rows_y, two_tables, less, shift, view):
+    """Those with the same table and not, one after the other and not, with pages that are not there."""
+    rng, n, ty = np.random.default_rng(5), 32, DTYPES[dtype]
+
+    def cache(rows):
+        whole = rng.integers(-9, 10, (280, 3, rows, 64)).astype(ty)
+        views = {
+            "whole": whole[..., :n],
+            "pages_backwards": whole[::-1, ..., :n],
+            "rows_backwards": whole[:, :, ::-1, :n],
+            "slices": whole[..., 1::2],
+        }
+        return views[view]
+
+    def table():
+        entries = rng.permutation(280)[:150]
+        entries[[2, 60]] = -1, 280
+        return entries.astype(np.int32)
+
+    x, y, of_x = cache(rows_x), cache(rows_y), table()
+    of_y, stop = table() if two_tables else of_x, 140
+    starts = np.array([0, 32, 64, 96, 32, 33, 65, 128, 160, 300], np.int32)
+    out = fenced((2, len(starts) - 1, n, n), np.float32)
+    cfg = Shape(arch=device_arch(), waves=waves, n=n)
+    run(paged_windows, cfg, (1, 1, 1), [np.eye(n, dtype=ty), x, y, of_x, of_y, starts, out, stop, stop - less, shift])
+    assert_fence(out)
+    for i, start in enumerate(starts[:-1]):
+        at = np.arange(start, start + n)
+        np.testing.assert_array_equal(out[0, i].T, rows_in_pages(x, of_x, stop, at))
+        np.testing.assert_array_equal(out[1, i].T, rows_in_pages(y, of_y, stop - less, at + shift))
+
+
 def ring(**settings) -> matmul.Config:
     """A configuration of products whose windows the copy engine brings in."""
     return matmul.Config(arch="sm_90", waves=8, block_m=128, block_n=128, block_k=64, depth=2, **settings)

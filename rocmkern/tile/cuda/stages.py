@@ -436,7 +436,8 @@ class StageLowering(SoftmaxLowering):
 
         # A source beside another one, of the same rows of the same table, needs what the other one found. The compiler
         # sees that it does: both times these are the same values.
-        state, given = states[b.function], [*keys, st.table, st.entry_stride, st.listed, st.divisor, st.reciprocal]
+        state, page_rows = states[b.function], (st.divisor, st.reciprocal)
+        given = [*keys, const(I32, ahead), st.table, st.entry_stride, st.listed, *page_rows]
         last = state.looked_up
         if last is not None and last.block is b.block and [x.type for x in last.given] == [x.type for x in given]:
             same = [b.icmp_signed("==", x, y) for x, y in zip(last.given, given, strict=True)]
