@@ -207,7 +207,7 @@ _NVIDIA = Blocks(
 # 19 us, in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps
 # with 128 keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
 # Pages cost a little less in longer steps, for which there is room as long as no second block is on a multiprocessor.
-# One sequence of 8192 keys in pages of 16, in calls that take turns with 16 caches: 15.2 and 15.4 us; without pages 14.1.
+# One sequence of 8192 keys in pages of 16, in calls that take turns with 16 caches: 15.2 and 15.4 us, without pages 14.
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
