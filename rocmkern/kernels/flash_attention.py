@@ -119,7 +119,7 @@ def store_result(cfg, m, l, acc, exponent_scale, out, lse, head, query, valid):
 
 
 @T.device
-def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len):
+def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len, n_rows):
     """Join the parts of tile rows, the first of which is row ``place`` of parts, and write the result.
 
     Heads are joined side by side, query by query; where there is one head, queries are: that takes no division.
@@ -130,9 +130,9 @@ def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, p
     for other in range(others):
         for first in range(0, side_by_side, cfg.join.block_m):
             row = T.row_index(cfg.join, cfg.join.block_m) + first
-            valid = row < side_by_side
-            at = row + (place + other * side_by_side)
-            m, l, acc = join_parts(cfg.join, parts, at, cfg.block_m, splits, exponent_scale, valid)
+            tile_row = row + other * side_by_side
+            valid = (row < side_by_side) & (tile_row < n_rows)
+            m, l, acc = join_parts(cfg.join, parts, tile_row + place, cfg.block_m, splits, exponent_scale, valid)
             head, query = row * is_head + first_head, row * (1 - is_head) + (q_start + other)
             store_result(cfg.join, m, l, acc, exponent_scale, out, lse, head, query, valid)
 
@@ -198,6 +198,9 @@ def flash_attention(
 
     # Which rows: a tile row is (query, head).
     n_rows = q_len * pack
+    if cfg.joins:
+        # Longer sequences than the caller said must not reach the scratch memory of others.
+        n_rows = min(n_rows, block_m)
     row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
     if row0 < 0:
         return
@@ -286,4 +289,4 @@ def flash_attention(
     T.store_rows(part_rows, (at, cfg.value_dim + 1), l, valid)
     if T.last_to_arrive(cfg, arrivals[sequence], T.block_id(cfg, 1), splits):
         out, lse = out[0, batch], lse[0, batch]
-        join_rows(cfg, part_rows, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len)
+        join_rows(cfg, part_rows, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len, n_rows)

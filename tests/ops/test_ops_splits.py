@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from rocmkern.ops import _configs
+import rocmkern
+from rocmkern.ops import _configs, _launch_attention
 
 
 class Card(NamedTuple):
@@ -71,3 +74,35 @@ def test_few_rows_without_score_modifications_are_joined_by_their_last_block():
         cfg = _configs.attention(card.arch, rows, 64, 64, 2, mods, paged=paged)
         assert _configs.with_splits(card, cfg, 1, 2).joins is joins
         assert not _configs.with_splits(card, cfg, 1, 1).joins
+
+
+@pytest.mark.parametrize("target", ["python", "cpu"])
+@pytest.mark.parametrize(("heads", "longest"), [(1, 2), (3, 1)])
+def test_longer_sequences_than_said_do_not_leave_their_parts(target, monkeypatch, heads, longest):
+    # Lengths in device memory are not looked at, so a bound that is too small must not lead into others' memory.
+    given = []
+
+    @contextmanager
+    def fenced(shape, dtype, *_):
+        band = 1 << 16
+        given.append(np.full(shape[0] + 2 * band, np.nan, dtype))
+        yield given[-1][band:-band]
+        assert np.isnan(given[-1][:band]).all() and np.isnan(given[-1][-band:]).all()
+
+    monkeypatch.setattr(_launch_attention, "inner_result", fenced)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, 90, 16)).astype(np.float32) for n in (heads, 1, 1))
+    out, cumulative = np.full_like(q, 99), np.int32([0, 40, 42, 90])
+    with rocmkern.use(target):
+        _launch_attention.launch_attention(
+            q, k, v, out, None, cu_seqlens_q=cumulative, cu_seqlens_k=cumulative, max_seqlen_q=longest, sinks=None,
+            alibi_slopes=None, bias=None, mask=None, scale=0.25, softcap=0.0, left=1 << 30, right=1 << 30,
+            bottom_right=True, num_splits=3, stream=None,
+        )  # fmt: skip
+    assert len(given) == 1, "there was a second launch, which has no bound to keep"
+    assert np.isfinite(given[0]).any()
+    exact = rocmkern.reference.flash_attention(
+        *(x[0].transpose(1, 0, 2)[40:42][None] for x in (q, k, v)), layout="bshd"
+    )
+    if longest == 2:
+        np.testing.assert_allclose(out[0, :, 40:42], exact[0].transpose(1, 0, 2), atol=1e-5)
