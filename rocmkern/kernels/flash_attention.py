@@ -24,8 +24,8 @@ last to the first, because in a causal problem the last ones are the longest. Wi
 share of the keys and writes a partial result, which `combine_splits` joins by the log-sum-exp.
 
 With ``cfg.joins`` there is one row block, and the last of its blocks to arrive joins the parts. Numerators, maximum and
-denominator of a tile row lie in one row of ``parts``, as `combine_splits.Config` has it; the tile rows of a block one
-after the other, behind those of the split before. Nothing is divided and no logarithm taken before all are added up.
+denominator of a tile row lie in one row of ``parts``, as `combine_splits.Config` has it; those of a block, for at most
+``queries`` queries, behind those of the split before. Nothing is divided, no logarithm taken, before all are added up.
 
 Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
@@ -110,19 +110,22 @@ def check_pages(cfg, table, n_keys, k, groups, split, splits, error):
 
 
 @T.device
-def store_result(cfg, m, l, acc, exponent_scale, out, lse, head, query, valid):
+def store_result(cfg, m, l, acc, exponent_scale, value_factor, out, lse, head, query, valid):
     """Write rows of out and, if it is there, lse: from their maximum, denominator and numerators (consumed)."""
-    T.store_tile(out, (head, query), 0, acc * T.reciprocal_or_zero(l), valid)
+    T.store_tile(out, (head, query), 0, acc * (T.reciprocal_or_zero(l) * value_factor), valid)
     if lse.shape[1] > 0:
         # m times the product of both factors: m * exponent_scale alone may overflow.
         T.store_rows(lse, (head, query), m * (exponent_scale * LN_2) + T.log2(l) * LN_2, valid)
 
 
 @T.device
-def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len, n_rows):
+def join_rows(
+    cfg, parts, place, step, splits, exponent_scale, value_factor, out, lse, first_head, pack, q_start, q_len
+):
     """Join the parts of tile rows, the first of which is row ``place`` of parts, and write the result.
 
-    Heads are joined side by side, query by query; where there is one head, queries are: that takes no division.
+    The next part of a row is ``step`` rows below. Heads are joined side by side, query by query; where there is one
+    head, queries are: that takes no division.
     """
     side_by_side, others, is_head = pack, q_len, 1
     if pack == 1:
@@ -130,11 +133,11 @@ def join_rows(cfg, parts, place, splits, exponent_scale, out, lse, first_head, p
     for other in range(others):
         for first in range(0, side_by_side, cfg.join.block_m):
             row = T.row_index(cfg.join, cfg.join.block_m) + first
-            tile_row = row + other * side_by_side
-            valid = (row < side_by_side) & (tile_row < n_rows)
-            m, l, acc = join_parts(cfg.join, parts, tile_row + place, cfg.block_m, splits, exponent_scale, valid)
+            valid = row < side_by_side
+            at = row + (place + other * side_by_side)
+            m, l, acc = join_parts(cfg.join, parts, at, step, splits, exponent_scale, valid)
             head, query = row * is_head + first_head, row * (1 - is_head) + (q_start + other)
-            store_result(cfg.join, m, l, acc, exponent_scale, out, lse, head, query, valid)
+            store_result(cfg.join, m, l, acc, exponent_scale, value_factor, out, lse, head, query, valid)
 
 
 @T.kernel
@@ -165,6 +168,7 @@ def flash_attention(
     bottom_right: T.Int,
     pack: T.Int,
     splits: T.Int,
+    queries: T.Int,
 ):
     block_m = cfg.block_m
     block_n = cfg.block_n
@@ -200,7 +204,7 @@ def flash_attention(
     n_rows = q_len * pack
     if cfg.joins:
         # Longer sequences than the caller said must not reach the scratch memory of others.
-        n_rows = min(n_rows, block_m)
+        n_rows = min(q_len, queries) * pack
     row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
     if row0 < 0:
         return
@@ -275,18 +279,19 @@ def flash_attention(
         values = T.release(values)
 
     m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
-    if cfg.paged:
-        acc = acc * value_factor
-
     if not cfg.joins:
-        store_result(cfg, m, l, acc, exponent_scale, out[split, batch], lse[split, batch], head, query + q_start, valid)
+        out, lse = out[split, batch], lse[split, batch]
+        store_result(cfg, m, l, acc, exponent_scale, value_factor, out, lse, head, query + q_start, valid)
         return
-    place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * block_m
+    step = queries * pack
+    place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * step
     part_rows = T.scratch_rows(parts, cfg.join.pitch)
-    at = row + (place + split * block_m)
+    at = row + (place + split * step)
     T.store_tile(part_rows, (at,), 0, acc, valid)
     T.store_rows(part_rows, (at, cfg.value_dim), m, valid)
     T.store_rows(part_rows, (at, cfg.value_dim + 1), l, valid)
     if T.last_to_arrive(cfg, arrivals[sequence], T.block_id(cfg, 1), splits):
-        out, lse = out[0, batch], lse[0, batch]
-        join_rows(cfg, part_rows, place, splits, exponent_scale, out, lse, first_head, pack, q_start, q_len, n_rows)
+        join_rows(
+            cfg, part_rows, place, step, splits, exponent_scale, value_factor, out[0, batch], lse[0, batch], first_head,
+            pack, q_start, min(q_len, queries),
+        )  # fmt: skip

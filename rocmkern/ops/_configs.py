@@ -88,9 +88,12 @@ class Blocks:
     joined_rows : int
         Tile rows up to which a block of a split attention joins the parts itself: more of them are shared out by a
         launch of their own. So they are where there are score modifications (AMD GPUs ran out of scalar registers).
-    combine : tuple of (int, int, int)
-        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, parts per step, and
-        columns of a lane side by side.
+    combine : tuple of (int, int)
+        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step:
+        twice as many if joining is all that it does.
+    wide_combine : tuple of (int, int)
+        Where a block has at least four waves: parts per step, and columns of a lane side by side; 0 parts: as
+        elsewhere.
     combine_waves : int
         Waves of a block that only joins.
     sampling : tuple of (int, int, int)
@@ -119,7 +122,8 @@ class Blocks:
     rotary: tuple[int, int, int] = (64, 32, 4)
     enough: float = 1.0
     joined_rows: int = 16
-    combine: tuple[int, int, int] = (0, 8, LINE_COLUMNS)
+    combine: tuple[int, int] = (0, 8)
+    wide_combine: tuple[int, int] = (0, LINE_COLUMNS)
     combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -156,7 +160,7 @@ _CPU = Blocks(
     | {n: (1, 1, 0) for n in (3072, 4096)},
     stepping_norms=16,
     rotary=(8, 64, 1),
-    combine=(4, 8, LINE_COLUMNS),
+    combine=(4, 8),
     combine_waves=1,
     sampling=(4, 256, 1),
 )
@@ -194,7 +198,7 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    combine=(0, 16, 4),
+    wide_combine=(16, 4),
     resident_norms=(6, 6, 4),
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
@@ -225,7 +229,7 @@ _TABLE = {
         line=(16, 64, 1),
         turned=(16, 16, 1),
         rotary=(16, 64, 1),
-        combine=(2, 4, LINE_COLUMNS),
+        combine=(2, 4),
         combine_waves=1,
         sampling=(8, 16, 1),
         stepping_norms=2,
@@ -624,7 +628,10 @@ def splits(target: Any, count: int, steps: int) -> int:
 def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
     """Variant of ``combine_splits`` for a block of so many waves: as many rows as their lanes hold side by side."""
     dim = blocks(arch).bucket(value_dim)
-    rows, splits, columns = blocks(arch).combine
+    rows, splits = blocks(arch).combine
+    columns, (most, few) = LINE_COLUMNS, blocks(arch).wide_combine
+    if most and waves >= 4:
+        splits, columns = most, few
     lanes = 0 if rows else min(dim // columns, wave_lanes(arch))
     cfg = combine_splits.Config(arch=arch, waves=waves, line=lanes, line_columns=columns, columns=dim, splits=splits)
     return replace(cfg, block_m=rows or rows_at_once(cfg))
@@ -632,7 +639,8 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
 
 def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
     """Variant of ``combine_splits`` that is launched on its own."""
-    return replace(combine(arch, blocks(arch).combine_waves, value_dim), overlaps=True)
+    cfg = combine(arch, blocks(arch).combine_waves, value_dim)
+    return replace(cfg, splits=2 * cfg.splits, overlaps=True)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

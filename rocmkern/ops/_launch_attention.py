@@ -128,7 +128,7 @@ def launch_attention(
         absent(batch, 4, np.bool_) if mask is None else mask,
         *(_NO_PAGES if pages is None else pages.arguments(target)),
     ]  # fmt: skip
-    numbers = [scale, softcap, left, right, int(bottom_right), pack, num_splits]
+    numbers = [scale, softcap, left, right, int(bottom_right), pack, num_splits, longest]
     grid = (row_blocks * num_splits, heads // pack, sequences)
     kernel = flash_attention.flash_attention
     lse = absent(batch, 3) if lse is None else lse
@@ -137,7 +137,7 @@ def launch_attention(
         return
     stream = stream_of(q, stream)
     joining = cfg.join if cfg.joins else _configs.combine_alone(target.arch, value_dim)
-    part_rows = num_splits * (groups * cfg.block_m if cfg.joins else batch * heads * q_len)
+    part_rows = num_splits * (groups * pack * longest if cfg.joins else batch * heads * q_len)
     with inner_result((part_rows * joining.pitch,), FLOAT32, q, target, stream) as parts:
         if cfg.joins:
             join = [counters((sequences, heads // pack), target, stream), parts]

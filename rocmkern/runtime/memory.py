@@ -197,9 +197,8 @@ class DeviceMemory:
         self._drain()
 
     def _take_back(self) -> None:
-        postponed, self._postponed = self._postponed, []
-        for ticket in postponed:
-            self._put(ticket)
+        for _ in range(len(self._postponed)):
+            self._put(self._postponed.pop(0))
         while self._returned:
             ticket = self._returned.popleft()
             self.ledger.remove(ticket.number)
@@ -213,7 +212,7 @@ class DeviceMemory:
         if ticket.recording is not None:
             self.graphs.put(block, ticket.recording)
         elif not ticket.pooled or not self._keep(block, ticket):
-            self._free(block)
+            self._give_up(block, ticket)
 
     def _keep(self, block: Block, ticket: Ticket) -> bool:
         """Put a block into the pool, now or later; False where no event says when its last work is done."""
@@ -229,6 +228,14 @@ class DeviceMemory:
         except DriverError:  # of a stream that is no more, say
             return False
         return True
+
+    def _give_up(self, block: Block, ticket: Ticket) -> None:
+        """Return a block to the driver, which waits for the device; later, if the driver refuses now."""
+        try:
+            with self.device.beside_capture():  # of whichever thread
+                self._free(block)
+        except DriverError:
+            self._postponed.append(ticket)
 
     def _free(self, block: Block) -> None:
         self.device.free(block.address)

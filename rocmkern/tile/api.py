@@ -70,7 +70,7 @@ class Config:
         part of a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block
         hold, and of the columns that those of a row hold. 0: rows lie as products need them.
     line_columns : int
-        Columns side by side in a lane where rows lie along lanes: 8, or a multiple of it.
+        Columns side by side in a lane where rows lie along lanes: 8, or a multiple of it; on NVIDIA GPUs also 4.
     shared : bool
         On an NVIDIA GPU all waves of a block have all of its rows: for few rows in an online softmax over many keys, of
         which each wave has its own until `softmax_end`; and for `matvec`, where each has columns of its own.
@@ -977,7 +977,8 @@ def load_operand(cfg: Config, x: np.ndarray, index: tuple, col0: int, k: int, va
 def scratch_rows(x: np.ndarray, n: int) -> np.ndarray:
     """Rows of ``n`` elements (known when the kernel is compiled), one after the other in a contiguous ``x``.
 
-    A shape that is known saves instructions. x begins at a multiple of 16 bytes, and so does each row.
+    A shape that is known saves instructions. x begins at a multiple of 16 bytes, as what is allocated does, and so does
+    each row; where kernels are compiled, nobody looks.
     """
     size = x.itemsize
     if x.ndim != 1 or x.strides[0] != size or x.ctypes.data % 16 or n * size % 16:

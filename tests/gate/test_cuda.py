@@ -300,7 +300,7 @@ def attention(case: Case, dtype: str, seed: int = 0):
         mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_), *NO_PAGES, *NO_JOIN,
         case.head_dim**-0.5, case.softcap,
         FOREVER if left is None else left, 0 if case.causal else FOREVER if right is None else right,
-        int(case.causal != "top_left"), case.pack, case.splits,
+        int(case.causal != "top_left"), case.pack, case.splits, rows,
     ])  # fmt: skip
     assert_fence(out)
     assert_fence(lse)
@@ -552,6 +552,13 @@ def rows_in_pages(cache, table, stop, rows) -> np.ndarray:
         if row < stop and number < len(table) and 0 <= table[number] < len(cache):
             found[i] = cache[table[number], 1, line]
     return found
+
+
+@pytest.mark.parametrize("dims", [(96, 64), (64, 96)])
+def test_a_source_whose_rows_every_thread_looks_up_lies_beside_one_of_another_kind(dims):
+    cfg = _configs.attention("sm_90", 4, 64, 64, 2, False, paged=True)
+    cfg = replace(cfg, head_dim=dims[0], value_dim=dims[1], block_n=64, depth=2)
+    assert "cp.async" in compile_kernel(flash_attention, cfg, ATTENTION_DTYPES).ptx
 
 
 @needs_device

@@ -326,3 +326,32 @@ def test_memory_used_on_a_stream_that_is_no_more_goes_back_to_the_driver(fake, m
         assert fake.calls[-1] == "free" and fake.live_events == events
         assert manager.memory_stats().reserved == fake.driver_bytes
         manager.zeros(1000).close()
+
+
+def test_memory_that_the_driver_does_not_take_back_now_goes_back_later(fake, monkeypatch):
+    with ResourceManager(fake, settings=MemorySettings()) as manager:
+        tensor = manager.empty(1000, stream=OTHER)
+        modes, free, beside = [], fake.free, fake.beside_capture
+
+        def record(stream):
+            raise DriverError("hipEventRecord", "hipErrorInvalidHandle", "fake")
+
+        def refused(address):
+            modes.append("free")
+            raise DriverError("hipFree", "hipErrorStreamCaptureUnsupported", "fake")
+
+        def relaxed():
+            modes.append("relaxed")
+            return beside()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fake, "record", record)
+            patch.setattr(fake, "free", refused)
+            patch.setattr(fake, "beside_capture", relaxed)
+            tensor.close()
+            assert modes[:2] == ["relaxed", "free"]
+            assert manager.memory_stats().reserved == fake.driver_bytes > 0
+        monkeypatch.setattr(fake, "record", record)
+        assert fake.free == free
+        assert manager.memory_stats().reserved == fake.driver_bytes == 0
+        monkeypatch.undo()

@@ -217,7 +217,13 @@ FAULTS = (
         "split_left_out",
         "the last split of the keys is not merged",
         ("decode_attention",),
-        edits=(Edit("flash_attention", "cfg.block_m, splits, exp", "cfg.block_m, splits - 1, exp"),),
+        edits=(Edit("flash_attention", "at, step, splits, exp", "at, step, splits - 1, exp"),),
+    ),
+    Fault(
+        "split_left_out_by_a_launch",
+        "the last split of the keys is not merged where a launch of its own does so",
+        ("decode_attention",),
+        edits=(Edit("combine_splits", "step, splits, LOG2_E", "step, splits - 1, LOG2_E"),),
     ),
     Fault(
         "merge_without_weights",

@@ -506,6 +506,8 @@ class Lines:
         if lanes & (lanes - 1) or threads % lanes or LANES < lanes < threads:
             what = f"line={lanes} is no power of two that divides {LANES}, nor a block's {threads}"
             raise TypingError(f"{ty.hw[0]}: {what}")
+        if cls.wide(ty) % 4:
+            raise TypingError(f"{ty.hw[0]}: line_columns={cls.wide(ty)} is no multiple of 4")
         if ty.m % cls.teams(ty) or getattr(ty, "n", 0) % cls.width(ty):
             raise TypingError(
                 f"{ty.hw[0]} with line={lanes} and {ty.hw[1]} waves: rows in multiples of {cls.teams(ty)}, columns in "

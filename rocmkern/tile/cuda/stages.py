@@ -235,7 +235,7 @@ class StageLowering(SoftmaxLowering):
         with b.if_then(irregular, likely=False):
             wait_for_own_fetches(b, 0)  # for the zeros
             self.fetch_irregular(b, part, self.fetched_window(b, part, st, into))
-        if states[b.function].looked_up is not None:
+        if part.paged and looked_up_members(part):
             states[b.function].looked_up.block = b.block
         asm(b, "cp.async.commit_group;", VOID, "~{memory}", [], effect=True)
         st.row0, st.filled = row0, self.next_own(b, ty, st, st.filled)
