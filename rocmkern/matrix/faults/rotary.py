@@ -151,6 +151,6 @@ FAULTS = (
         "value_scale_of_first_head",
         "every head takes the value scale of the first one",
         PAGED,
-        edits=(Edit("flash_attention", "acc * value_scale[kv_head]", "acc * value_scale[0]"),),
+        edits=(Edit("flash_attention", "value_factor = value_scale[kv_head]", "value_factor = value_scale[0]"),),
     ),
 )
