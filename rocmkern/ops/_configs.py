@@ -91,9 +91,9 @@ class Blocks:
     combine : tuple of (int, int)
         Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step:
         twice as many if joining is all that it does.
-    wide_combine : tuple of (int, int)
-        Where a block has at least four waves: parts per step, and columns of a lane side by side; 0 parts: as
-        elsewhere.
+    wide_columns : int
+        Columns of a lane side by side where a block of at least four waves joins parts: with half as many as elsewhere,
+        twice as many parts per step.
     combine_waves : int
         Waves of a block that only joins.
     sampling : tuple of (int, int, int)
@@ -123,7 +123,7 @@ class Blocks:
     enough: float = 1.0
     joined_rows: int = 16
     combine: tuple[int, int] = (0, 8)
-    wide_combine: tuple[int, int] = (0, LINE_COLUMNS)
+    wide_columns: int = LINE_COLUMNS
     combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -198,7 +198,7 @@ _NVIDIA = Blocks(
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    wide_combine=(16, 4),
+    wide_columns=4,
     resident_norms=(6, 6, 4),
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
@@ -629,11 +629,10 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
     """Variant of ``combine_splits`` for a block of so many waves: as many rows as their lanes hold side by side."""
     dim = blocks(arch).bucket(value_dim)
     rows, splits = blocks(arch).combine
-    columns, (most, few) = LINE_COLUMNS, blocks(arch).wide_combine
-    if most and waves >= 4:
-        splits, columns = most, few
-    lanes = 0 if rows else min(dim // columns, wave_lanes(arch))
-    cfg = combine_splits.Config(arch=arch, waves=waves, line=lanes, line_columns=columns, columns=dim, splits=splits)
+    own = blocks(arch).wide_columns if waves >= 4 else LINE_COLUMNS
+    splits = splits * LINE_COLUMNS // own
+    lanes = 0 if rows else min(dim // own, wave_lanes(arch))
+    cfg = combine_splits.Config(arch=arch, waves=waves, line=lanes, line_columns=own, columns=dim, splits=splits)
     return replace(cfg, block_m=rows or rows_at_once(cfg))
 
 

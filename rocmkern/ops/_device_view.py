@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.ops._streams import choose, follow, ordered
+from rocmkern.ops._streams import choose, ordered
 
 _VIEWS = frozenset(
     ("transpose", "broadcast_to", "expand_dims", "moveaxis", "swapaxes", "reshape", "may_share_memory", "shares_memory")
@@ -97,7 +97,7 @@ def write(view: DeviceView, values: Any, stream: Any) -> None:
         part.copy_(np.broadcast_to(values, view.shape).astype(view.dtype))
     asked = choose(manager, [view], stream)
     if asked != manager.stream:
-        follow(manager.device, asked, manager.stream)
+        manager.device.follow(asked, manager.stream)
 
 
 def read(view: DeviceView) -> np.ndarray:

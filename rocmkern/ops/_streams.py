@@ -129,10 +129,10 @@ def between_uses(
     recording = bool(theirs or users) and manager.is_recording(stream)
     if not recording:
         for other in theirs:
-            follow(manager.device, stream, other)
+            manager.device.follow(stream, other)
         for other in users:
             if not manager.is_recording(other):
-                follow(manager.device, stream, other)
+                manager.device.follow(stream, other)
     for buffer in buffers:
         if isinstance(buffer, Buffer):
             buffer.record_stream(stream)
@@ -141,7 +141,7 @@ def between_uses(
     finally:
         # Also where a launch has failed: there may have been one before it.
         for other in () if recording else theirs:
-            follow(manager.device, other, stream)
+            manager.device.follow(other, stream)
     if not recording and not all(origin.certain for origin in origins):
         manager.wait(name, stream=stream)
 
@@ -153,13 +153,6 @@ def wait_for(views: Sequence[Any], name: str, stream: Any) -> None:
     _recording.refuse("a wait within the call")
     manager = views[0].owner.manager
     manager.wait(name, stream=choose(manager, views, stream))
-
-
-def follow(device: Any, stream: int, other: int) -> None:
-    """Make later work on `stream` wait for what was submitted to `other` so far."""
-    event = device.record(other)
-    device.stream_wait(stream, event)
-    device.release_event(event)
 
 
 def _buffers(views: Sequence[Any]) -> list[Any]:

@@ -175,3 +175,9 @@ class Device(ABC):
     @abstractmethod
     def stream_wait(self, stream: Stream, event: Any) -> None:
         """Make later work on `stream` wait for `event`, without blocking the caller."""
+
+    def follow(self, stream: Stream, other: Stream) -> None:
+        """Make later work on `stream` wait for what was submitted to `other` so far."""
+        event = self.record(other)
+        self.stream_wait(stream, event)
+        self.release_event(event)

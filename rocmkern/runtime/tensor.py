@@ -147,9 +147,7 @@ class DeviceTensor:
         elif len(strides) != len(shape):
             raise ArgumentError("strides", repr(strides), f"one stride for each of the {len(shape)} dimensions")
         if stream is not None:
-            event = manager.device.record(stream)
-            manager.device.stream_wait(manager.stream, event)
-            manager.device.release_event(event)
+            manager.device.follow(manager.stream, stream)
         return cls(manager, Storage(owner), address, shape, dtype, tuple(strides), read_only)
 
     @classmethod
@@ -474,7 +472,5 @@ class DeviceTensor:
         transfer.order_after_users(self)
         default = LEGACY_STREAM if self.device.kind == "cuda" else 0
         consumer = default if stream is None else stream
-        event = self.device.record(self.manager.stream)
-        self.device.stream_wait(consumer, event)
-        self.device.release_event(event)
+        self.device.follow(consumer, self.manager.stream)
         self.record_stream(consumer)

@@ -33,16 +33,13 @@ def order_after_users(tensor: DeviceTensor) -> None:
     A stream that records a graph is passed over: with an event of it our own would record the same graph.
     """
     tensor.manager.check_process()
-    owner, device, own = tensor.keep_alive(), tensor.device, tensor.manager.stream
+    owner, own = tensor.keep_alive(), tensor.manager.stream
     if not isinstance(owner, Buffer):
         return
     others = owner.streams() - {own}
     for stream in others:
-        if owner.memory.records(stream):
-            continue
-        event = device.record(stream)
-        device.stream_wait(own, event)
-        device.release_event(event)
+        if not owner.memory.records(stream):
+            tensor.device.follow(own, stream)
     if others:
         owner.record_stream(own)
 

@@ -8,9 +8,12 @@ import canonical_launch
 import ml_dtypes
 import numpy as np
 import pytest
+from stand_in_gpu import FakeDevice, StandInTarget
 
 from rocmkern import targets
-from rocmkern.ops import _arrays
+from rocmkern.ops import _arrays, _launch, _plan
+from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.settings import MemorySettings
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -54,3 +57,32 @@ def close():
         assert np.allclose(result, exact, rtol=bound, atol=bound, equal_nan=True)
 
     return check
+
+
+@pytest.fixture
+def no_plans():
+    """No plans of other tests."""
+    for plans in _plan._all_plans:
+        plans.forget()
+
+
+@pytest.fixture
+def device():
+    """A GPU of host memory; a module may have another one."""
+    return FakeDevice()
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    """The target of that GPU."""
+    target = StandInTarget(device)
+    monkeypatch.setattr(_launch, "target_of", lambda place: target)
+    return target
+
+
+@pytest.fixture
+def manager(device):
+    """A manager on that GPU; what the test leaves behind is an error."""
+    with ResourceManager(device, settings=MemorySettings()) as manager:
+        yield manager
+        manager.assert_no_leak()

@@ -12,7 +12,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from stand_in_gpu import FakeDevice, StandInTarget
 
 import rocmkern
 from rocmkern import reference
@@ -33,30 +32,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_plans_of_other_tests():
-    for plans in _plan._all_plans:
-        plans.forget()
-
-
-@pytest.fixture
-def device():
-    return FakeDevice()
-
-
-@pytest.fixture
-def gpu(device, monkeypatch):
-    """The target of a GPU of host memory."""
-    target = StandInTarget(device)
-    monkeypatch.setattr(_launch, "target_of", lambda place: target)
-    return target
-
-
-@pytest.fixture
-def manager(device):
-    with ResourceManager(device, settings=MemorySettings()) as manager:
-        yield manager
-        manager.assert_no_leak()
+pytestmark = pytest.mark.usefixtures("no_plans")
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from stand_in_gpu import FakeDevice, StandInTarget, StandInVariant
+from stand_in_gpu import StandInVariant
 
 import rocmkern
 from rocmkern import reference
-from rocmkern.ops import _launch, _plan
+from rocmkern.ops import _plan
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.runtime.manager import default_manager
@@ -59,12 +59,7 @@ class Tensor:
 
 
 @pytest.fixture
-def device():
-    return FakeDevice()
-
-
-@pytest.fixture
-def torch(device, monkeypatch):
+def torch(device, no_plans, monkeypatch):
     """The stand-in library, of which ``current`` is the current stream."""
     library = ModuleType("torch")
     library.Tensor, library.strided, library.current = Tensor, "strided", 0
@@ -88,16 +83,7 @@ def torch(device, monkeypatch):
     monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)
     for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
         monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
-    for plans in _plan._all_plans:
-        plans.forget()
     return library
-
-
-@pytest.fixture
-def gpu(device, monkeypatch):
-    target = StandInTarget(device)
-    monkeypatch.setattr(_launch, "target_of", lambda place: target)
-    return target
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from stand_in_gpu import FakeDevice, StandInTarget
+from stand_in_gpu import FakeDevice
 
 import rocmkern
 from rocmkern import reference
-from rocmkern.ops import _launch, _plan
 from rocmkern.runtime.interface import PER_THREAD_STREAM
-from rocmkern.runtime.manager import ResourceManager, default_manager
-from rocmkern.runtime.settings import MemorySettings
+from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.views import memory_view
 
 
@@ -44,25 +42,12 @@ class Threaded(FakeDevice):
         return self.graphs.get(self._which(stream))
 
 
+pytestmark = pytest.mark.usefixtures("no_plans")
+
+
 @pytest.fixture
 def device():
     return Threaded()
-
-
-@pytest.fixture
-def gpu(device, monkeypatch):
-    target = StandInTarget(device)
-    monkeypatch.setattr(_launch, "target_of", lambda place: target)
-    for plans in _plan._all_plans:
-        plans.forget()
-    return target
-
-
-@pytest.fixture
-def manager(device):
-    with ResourceManager(device, settings=MemorySettings()) as manager:
-        yield manager
-        manager.assert_no_leak()
 
 
 def in_thread(function):

@@ -14,8 +14,7 @@ from rocmkern import reference, targets
 from rocmkern.ops import _arrays, _launch, _plan
 from rocmkern.ops._device_view import DeviceView, address, read, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
-from rocmkern.runtime.manager import ResourceManager, default_manager
-from rocmkern.runtime.settings import MemorySettings
+from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.targets.python import PythonTarget
 
@@ -55,13 +54,6 @@ def interpreter(device, monkeypatch):
     target = Interpreter(device)
     monkeypatch.setattr(_launch, "target_of", lambda place: target)
     return target
-
-
-@pytest.fixture
-def manager(device):
-    with ResourceManager(device, settings=MemorySettings()) as manager:
-        yield manager
-        manager.assert_no_leak()
 
 
 def normal(*shape, dtype=np.float32, seed=0):
