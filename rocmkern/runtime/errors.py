@@ -166,3 +166,7 @@ class MatrixError(RocmkernError, ValueError):
 
 def _rebuild_matrix_error(message: str, file: str, line: int, column: int, path: str) -> MatrixError:
     return MatrixError(message, file=file, line=line, column=column, path=path)
+
+
+class RocmkernWarning(UserWarning):
+    """Something works, but not as it could; the message says what to do."""

@@ -1,128 +1,195 @@
-"""Where compiled kernels live on disk.
+"""Compiled variants on disk: found, or compiled once and kept.
 
-``ROCMKERN_CACHE_DIR``, else ``$XDG_CACHE_HOME/rocmkern``, else ``~/.cache/rocmkern``. Files are written under a
-temporary name and renamed, so that several processes may compile the same variant at once: the last one wins, with
-equal contents. Where no directory can be written, or what lies there is damaged, modules are loaded from memory and
-compiled again.
+A variant is looked for in two places:
+
+1. ``rocmkern/targets/shipped``, which a wheel may bring. What lies there is as good as the library's own Python files,
+   so it is trusted as they are, whoever installed them.
+2. The user's `cache_directory`. It and what lies in it must be this user's alone (`runtime.directories`); otherwise it
+   is left alone, with one warning, and variants are compiled in each process.
+
+A file is called ``target-kernel-key-compiler.entry``. The key says what was compiled (`source.variant_key`), the last
+part by which versions of the compiler: only shipped entries are used whatever is installed, and local ones where no
+compiler is. What cannot be used for any reason is compiled again and replaced.
+
+Threads and processes that want the same variant wait for the first of them: threads by the target's lock, processes by
+a file lock. A lock that cannot be had costs time and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
-import sys
+import shutil
+import stat
 import tempfile
-import types
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.directories import cache_directory, make_own, shared_with
+from rocmkern.runtime.errors import RocmkernWarning
+from rocmkern.targets import entries
+from rocmkern.targets.entries import Entry, EntryError
+from rocmkern.targets.messages import announce_compilation
+from rocmkern.targets.source import Key
+
+Loaded = TypeVar("Loaded")
+
+SUFFIX = ".entry"
+SHIPPED = Path(__file__).with_name("shipped")
+#: Longer than any variant takes to compile on a busy machine; then both compile.
+LOCK_TIMEOUT_S = 120.0
+_warned: set[str] = set()
 
 
-def cache_directory() -> Path:
-    """The directory that is used if it can be written."""
-    explicit = os.environ.get("ROCMKERN_CACHE_DIR")
-    if explicit:
-        return Path(explicit).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rocmkern"
+def obtain(key: Key, compiler: Callable[[], str | None], make: Callable[[], Entry], use: Callable[[Entry], Loaded]) -> Loaded:
+    """A variant, ready for use.
+
+    Parameters
+    ----------
+    key : Key
+        Which.
+    compiler : callable
+        Versions of the compiler in one line; None where there is none.
+    make : callable
+        Compiles it.
+    use : callable
+        Makes of an entry what is wanted; raises `EntryError` where it cannot be used.
+    """
+    if not key.kept:
+        announce_compilation(key, None)
+        return use(make())
+    loaded = _shipped(key, use)
+    if loaded is not None:
+        return loaded
+    versions = compiler()
+    directory = own_directory()
+    if directory is None:
+        announce_compilation(key, None)
+        return use(make())
+    loaded = _kept(directory, key, versions, use)
+    if loaded is not None:
+        return loaded
+    with _locked(directory, key):
+        loaded = _kept(directory, key, versions, use)  # another process may have been here
+        if loaded is None:
+            announce_compilation(key, directory)
+            entry = make()
+            loaded = use(entry)
+            store(directory, entry)
+    return loaded
 
 
-#: Modification time of every module (2020-01-01). Numba drops what it compiled from a file with another time, but here
-#: the name says what a file holds: two processes that write the same module must not undo each other's work.
-MODIFIED = 1577836800
+def own_directory() -> Path | None:
+    """The cache directory, if it is this user's alone or does not exist yet; None, and one warning, otherwise."""
+    directory = cache_directory()
+    if directory is None:
+        return None
+    try:
+        status = os.stat(directory)
+    except FileNotFoundError:
+        return directory
+    except OSError:
+        return None
+    problem = shared_with(status)
+    if problem is None:
+        return directory if stat.S_ISDIR(status.st_mode) else None
+    if str(directory) not in _warned:
+        _warned.add(str(directory))
+        warnings.warn(
+            f"compiled kernels are neither read from nor kept in {directory}: {problem}; "
+            f"chmod go-w {directory}, or set ROCMKERN_CACHE_DIR to a directory of your own",
+            RocmkernWarning,
+            stacklevel=2,
+        )
+    return None
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def file_name(key: Key, versions: str) -> str:
+    """What the file of a variant is called in a user's directory."""
+    return f"{_stem(key)}-{hashlib.sha256(versions.encode()).hexdigest()[:8]}{SUFFIX}"
+
+
+def shipped_path(key: Key) -> Path:
+    """Where a wheel has a variant, if it does."""
+    return SHIPPED / f"{_stem(key)}{SUFFIX}"
+
+
+def store(directory: Path, entry: Entry, name: str | None = None) -> None:
+    """Keep an entry, under the name that `obtain` looks for or another one; a directory that cannot be written does
+    not matter."""
+    if name is None:
+        name = file_name(Key.of(entry), entry.compiler)
+    with contextlib.suppress(OSError):
+        make_own(directory)
+        write_atomically(directory / name, entries.encode(entry))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees all of it or none, in place of whatever is there; nobody else may read it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.utime(temporary, (MODIFIED, MODIFIED))
+            file.write(content)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def _usable(directory: Path) -> bool:
-    """Whether numba can keep its index beside a module in this directory."""
+def _stem(key: Key) -> str:
+    return f"{key.target}-{key.kernel.rpartition('.')[2]}-{key.digest[:32]}"
+
+
+def _shipped(key: Key, use: Callable[[Entry], Loaded]) -> Loaded | None:
+    with contextlib.suppress(OSError, EntryError):
+        return use(entries.load(shipped_path(key), key.digest, None, _unlike_the_library))
+    return None
+
+
+def _unlike_the_library(status: os.stat_result) -> str | None:
+    """Why a file may not be trusted as this one is; None where it may."""
+    library = os.stat(__file__)
+    if status.st_uid != library.st_uid:
+        return "it belongs to somebody else than the library"
+    if status.st_mode & ~library.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "it may be written by more users than the library"
+    return None
+
+
+def _kept(directory: Path, key: Key, versions: str | None, use: Callable[[Entry], Loaded]) -> Loaded | None:
+    names = [file_name(key, versions)] if versions is not None else _of_any_compiler(directory, key)
+    for name in names:
+        with contextlib.suppress(OSError, EntryError):
+            return use(entries.load(directory / name, key.digest, versions, shared_with))
+    return None
+
+
+def _of_any_compiler(directory: Path, key: Key) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(path.name for path in directory.glob(f"{_stem(key)}-*{SUFFIX}"))
+    return []
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, key: Key) -> Iterator[None]:
+    """Keep other processes from compiling the same variant."""
+    from filelock import FileLock, Timeout
+
+    locks = directory / "locks"
+    # One of 256, so that locks do not pile up.
+    lock = FileLock(locks / f"{key.digest[:2]}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600)
     try:
-        pycache = directory / "__pycache__"
-        pycache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(directory, os.W_OK | os.X_OK) and os.access(pycache, os.W_OK | os.X_OK)
-
-
-def load_module(name: str, text: str) -> types.ModuleType:
-    """Load generated text as a module, from the cache directory if possible.
-
-    Parameters
-    ----------
-    name : str
-        Readable part of the module's name; the hash of ``text`` is added.
-    text : str
-        The module. ``CACHED`` is set in its namespace before it runs: whether numba may cache on disk.
-    """
-    full_name = f"rocmkern_{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if full_name in sys.modules:
-        return sys.modules[full_name]
-    directory = cache_directory()
-    path = directory / f"{full_name}.py"
-    module = None
-    if _usable(directory) and _written(path, text):
-        try:
-            module = _from_file(full_name, path)
-        except _errors_of_the_kernel():
-            raise
-        except Exception:
-            # A damaged or full cache must not stop the program.
-            _discard(path)
-    if module is None:
-        module = types.ModuleType(full_name)
-        module.CACHED = False  # type: ignore[attr-defined]
-        exec(compile(text, f"<{full_name}>", "exec"), module.__dict__)
-    sys.modules[full_name] = module
-    return module
-
-
-def _written(path: Path, text: str) -> bool:
-    """Whether the file holds the text, now or already."""
+        make_own(directory)
+        make_own(locks)
+        lock.acquire()
+    except (OSError, Timeout, NotImplementedError):
+        pass
     try:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text)
-    except (OSError, UnicodeDecodeError):
-        return False
-    return True
-
-
-def _from_file(name: str, path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    module.CACHED = True  # type: ignore[attr-defined]
-    sys.modules[name] = module  # numba asks for it while it compiles
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _errors_of_the_kernel() -> tuple[type[Exception], ...]:
-    """What compiling again would raise again."""
-    from numba.core.errors import NumbaError
-
-    return NumbaError, RocmkernError
-
-
-def _discard(path: Path) -> None:
-    """Remove what numba keeps beside a module."""
-    for file in (path.parent / "__pycache__").glob(f"{path.stem}*.nb[ci]"):
-        with contextlib.suppress(OSError):
-            file.unlink()
+        yield
+    finally:
+        lock.release()

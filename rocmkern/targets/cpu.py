@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,56 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import cache, launches, source
+from rocmkern.runtime.errors import TargetError
+from rocmkern.targets import cache, entries, host_cpu, launches, objects, source
+from rocmkern.targets.elf import ElfError
+from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
-from rocmkern.targets.messages import first_message
+from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
+from rocmkern.targets.versions import installed
 from rocmkern.targets.words import pack
 from rocmkern.tile import api
-from rocmkern.tile.check import check_consumed
 
-TEMPLATE = """\
-from numba import njit
-
-{imports}
-from rocmkern.tile.cpu import bound_config, install
-from rocmkern.tile.entry import config, float32, tensor
-
-install()
-CFG = bound_config({config})
-body = njit(inline="always", nogil=True, error_model="numpy", boundscheck=False)(kernel)
-
-
-@njit("void(int64[::1], int64, int64, int64, int64)", nogil=True, error_model="numpy", boundscheck=False, cache=CACHED)
-def launch(words, nx, ny, first, last):
-    for block in range(first, last):
-        body(
-            config(CFG, block % nx, block // nx % ny, block // (nx * ny)),
-            {arguments},
-        )
-"""
-
-ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
-
-
-def host_architecture() -> str:
-    """The widest of `ARCHITECTURES` that this host has; ``ROCMKERN_CPU_ARCH`` overrides it."""
-    import llvmlite.binding as llvm
-
-    features = llvm.get_host_cpu_features()
-    has = {
-        "cpu-avx512": bool(features.get("avx512f") and features.get("avx512dq") and features.get("avx512bw")),
-        "cpu-avx2": bool(features.get("avx2") and features.get("fma") and features.get("f16c")),
-        "cpu-portable": True,
-    }
-    wanted = os.environ.get("ROCMKERN_CPU_ARCH")
-    if wanted:
-        if not has.get(wanted):
-            raise TargetError(
-                f"ROCMKERN_CPU_ARCH={wanted}: not possible on this host; allowed: {', '.join(a for a in has if has[a])}"
-            )
-        return wanted
-    return next(a for a in ARCHITECTURES if has[a])
+__all__ = ["ARCHITECTURES", "CpuTarget", "compile_entry", "host_architecture", "thread_count"]
 
 
 def thread_count() -> int:
@@ -103,7 +63,7 @@ class CpuTarget:
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
-        words = np.array(pack(kernel, args), np.int64)
+        words = objects.launch_words(pack(kernel, args))
         if launches.watched():
             with launches.launching(kernel.__name__):
                 self._run(run, grid, words)
@@ -137,45 +97,62 @@ class CpuTarget:
                     helper.result()
 
     def compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
-        """The compiled launch function of one variant."""
+        """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
         if run is None:
             with self._compiling, collected():
-                run = self._variants.get(key) or self._compile(kernel, cfg, dtypes)
+                run = self._variants.get(key) or self._obtained(kernel, cfg, dtypes)
                 self._variants[key] = run
         return run
 
-    def _compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
-        import numba
-        from numba.core.errors import NumbaError
-
-        if "float16" in dtypes and self.arch == "cpu-portable" and platform.machine() in ("x86_64", "AMD64"):
-            import llvmlite.binding as llvm
-
-            if not llvm.get_host_cpu_features().get("f16c"):
-                raise TargetError("float16 on this processor: it has no F16C instructions; use float32 or bfloat16")
-        check_consumed(kernel, cfg)
-        versions = f"numba {numba.__version__}, numpy {np.__version__}, python {platform.python_version()}"
-        try:
-            if all(map(source.importable, (kernel, *source.config_expression(cfg)[1]))):
-                text = source.render(self.name, kernel, cfg, TEMPLATE, dtypes, versions)
-                return cache.load_module(kernel.__name__, text).launch
-            return self._compile_in_memory(kernel, cfg, dtypes)
-        except NumbaError as e:
-            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
-
-    @staticmethod
-    def _compile_in_memory(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
-        """A kernel or configuration that no module can import (a script's own): compiled each time, never cached."""
-        text = TEMPLATE.format(
-            imports="", config="config_value", arguments=", ".join(source.argument_expressions(kernel, dtypes))
-        )
-        space: dict[str, Any] = {"kernel": kernel, "config_value": cfg, "CACHED": False}
-        exec(compile(text, f"<{kernel.__name__}>", "exec"), space)
-        return space["launch"]
+    def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+        key = variant_key(kernel, cfg, dtypes)
+        return cache.obtain(key, versions, lambda: compile_entry(kernel, cfg, dtypes), launch_function)
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="rocmkern")
         return self._pool
+
+
+def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+    """The key of a variant for ``cfg.arch``."""
+    machine = host_cpu.machine(cfg.arch, dtypes)
+    return source.variant_key("cpu", kernel, cfg, dtypes, (machine.kind, machine.cpu, machine.features))
+
+
+def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    """Compile one variant for ``cfg.arch``, which need not be this host's; errors as of `native.compile_kernel`."""
+    from rocmkern.targets import native
+
+    machine, key = host_cpu.machine(cfg.arch, dtypes), variant_key(kernel, cfg, dtypes)
+    code = native.compile_kernel(kernel, cfg, dtypes, machine)
+    return Entry(
+        key=key.digest,
+        target="cpu",
+        arch=cfg.arch,
+        kernel=key.kernel,
+        config=key.config,
+        dtypes=dtypes,
+        compiler=versions() or "",
+        machine=machine.needs,
+        launch={"symbol": native.SYMBOL},
+        code=code,
+    )
+
+
+def launch_function(entry: Entry) -> Callable:
+    """The launch function of an entry (see `objects.launch_function`); `EntryError` where it cannot be loaded."""
+    launch = entries.checked(entry.launch, symbol=entries.is_symbol)
+    if not host_cpu.host_features().issuperset(entry.machine):
+        raise EntryError("it is for another processor")
+    try:
+        return objects.launch_function(entry.code, launch["symbol"], entry.kernel.rpartition(".")[2])
+    except ElfError as e:
+        raise EntryError(str(e)) from None
+
+
+def versions() -> str | None:
+    """Versions of the compiler; None where it is not installed."""
+    return installed("numba", "llvmlite")

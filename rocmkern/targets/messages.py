@@ -1,9 +1,32 @@
-"""Numba's report of a kernel that does not compile, in one sentence."""
+"""What a user hears of compilation: that it takes place, and why it failed, in one sentence."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import sys
+from pathlib import Path
+
+from rocmkern.targets.source import Key
+
+#: Set it, and nothing is said of compilation.
+QUIET_VARIABLE = "ROCMKERN_QUIET"
+_announced = False
+
+
+def announce_compilation(key: Key, directory: Path | None) -> None:
+    """Say on stderr, once in a process, that a kernel is being compiled, and where it will be kept, if anywhere."""
+    global _announced
+    if _announced or os.environ.get(QUIET_VARIABLE, "") not in ("", "0"):
+        return
+    _announced = True
+    kept = f"kept in {directory}" if directory is not None else "not kept"
+    print(
+        f"rocmkern: compiling {key.kernel.rpartition('.')[2]} and what else is needed for {key.arch} ({kept}; "
+        f"`rocmkern compile` does it ahead of time; {QUIET_VARIABLE}=1: without this line)",
+        file=sys.stderr,
+    )
 
 
 def first_message(error: Exception) -> str:

@@ -1,8 +1,7 @@
-"""The text of a generated module: one compiled variant of one kernel.
+"""What is compiled, in words and as a key: a kernel, its configuration, the types of its tensors, the library.
 
-Numba's on-disk cache works for functions of a module with a stable name and constants as literals; a launcher closed
-over a dispatcher would miss it in every process. So each variant is written out as a module whose file name is the hash
-of its text, and the text holds a fingerprint of everything that it depends on.
+A key follows from these and from nothing that a machine happens to have, so that two machines give a variant the same
+one; it is found without importing a compiler.
 """
 
 from __future__ import annotations
@@ -10,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rocmkern.targets.entries import Entry
 from rocmkern.tile import api, entry
 
 #: Targets that compile; a file named after one of them is its own business.
@@ -49,10 +51,77 @@ def argument_expressions(kernel: Callable, dtypes: Sequence[str], word: str = "w
     return expressions
 
 
-def importable(kernel: Callable) -> bool:
-    """Whether a generated module can import the kernel again; one defined in a script or in a function cannot be."""
-    module = sys.modules.get(kernel.__module__)
-    return kernel.__module__ != "__main__" and getattr(module, kernel.__name__, None) is kernel
+@dataclass(frozen=True)
+class Key:
+    """Which variant of a kernel.
+
+    Attributes
+    ----------
+    target, arch, kernel, config : str
+        In words: the target, the architecture, the kernel's full name, its configuration.
+    dtypes : tuple of str
+        Element types of the tensors.
+    digest : str
+        Of all of it, and of everything else that machine code depends on.
+    kept : bool
+        Whether the digest says all, so that the variant can be kept on disk.
+    """
+
+    target: str
+    arch: str
+    kernel: str
+    config: str
+    dtypes: tuple[str, ...]
+    digest: str
+    kept: bool = True
+
+    @classmethod
+    def of(cls, entry: Entry) -> Key:
+        """The key of an entry."""
+        return cls(entry.target, entry.arch, entry.kernel, entry.config, entry.dtypes, entry.key)
+
+
+def variant_key(
+    target: str, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], machine: Sequence[str] = ()
+) -> Key:
+    """The key of a variant.
+
+    Parameters
+    ----------
+    target : str
+        Name of the target.
+    kernel, cfg, dtypes
+        What is compiled: the function, its configuration, the element types of its tensors.
+    machine : sequence of str
+        What else the code is made for, beside ``cfg.arch``.
+    """
+    name, config = f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg)
+    kept = all(map(_has_all_in_files, _reached(kernel)))
+    parts = [target, cfg.arch, name, config, repr(dtypes), *machine, library_fingerprint(target)]
+    if kept:
+        parts += [kernel_fingerprint(kernel), *map(_class_fingerprint, sorted(_classes(cfg), key=repr))]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return Key(target, cfg.arch, name, config, dtypes, digest, kept)
+
+
+def _has_all_in_files(fn: Callable) -> bool:
+    """Whether a function is what its file says; one that a function made or that was typed in depends on more."""
+    code = fn.__code__
+    return fn.__globals__.get(fn.__name__) is fn and not code.co_freevars and os.path.isfile(code.co_filename)
+
+
+def _classes(cfg: api.Config) -> set[type]:
+    """The classes of a configuration and of those in it, without the library's own base."""
+    values = [getattr(cfg, field.name) for field in dataclasses.fields(cfg)]
+    inner = [_classes(value) for value in values if isinstance(value, api.Config)]
+    return {cls for cls in type(cfg).__mro__ if issubclass(cls, api.Config) and cls is not api.Config}.union(*inner)
+
+
+def _class_fingerprint(cls: type) -> str:
+    """The name of a class, and a hash of its file where it has one: properties of a configuration are constants."""
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    digest = _file_hash(path).hex() if path is not None and os.path.isfile(path) else ""
+    return f"{cls.__module__}.{cls.__qualname__} {digest}"
 
 
 @functools.cache
@@ -81,19 +150,29 @@ def library_files(target: str) -> list[Path]:
 
 def kernel_fingerprint(kernel: Callable) -> str:
     """Hash of the files that define a kernel and the device functions it reaches, and of the constants they name."""
-    digest, seen, waiting = hashlib.sha256(), set(), [kernel]
-    while waiting:
-        fn = waiting.pop()
-        if fn in seen:
-            continue
-        seen.add(fn)
+    digest = hashlib.sha256()
+    for fn in _reached(kernel):
         digest.update(_file_hash(fn.__code__.co_filename))
         for name, value in _named_by(fn):
-            if any(value is device_function for device_function in api.DEVICE_FUNCTIONS):
-                waiting.append(value)
-            elif isinstance(value, int | float | str):
+            if _is_constant(value):
                 digest.update(f"{name} = {value!r}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _reached(kernel: Callable) -> list[Callable]:
+    """A kernel and the device functions that it reaches, in an order that follows from their code."""
+    seen: dict[Callable, None] = {}
+    waiting = [kernel]
+    while waiting:
+        fn = waiting.pop()
+        if fn not in seen:
+            seen[fn] = None
+            waiting += [value for _, value in _named_by(fn) if any(value is each for each in api.DEVICE_FUNCTIONS)]
+    return list(seen)
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_constant, value)))
 
 
 @functools.cache
@@ -107,50 +186,3 @@ def _named_by(fn: Callable) -> list[tuple[str, Any]]:
     found = [(name, fn.__globals__[name]) for name in names if name in fn.__globals__]
     modules = [value for _, value in found if isinstance(value, types.ModuleType)]
     return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]
-
-
-def config_expression(cfg: api.Config) -> tuple[str, dict[type, str]]:
-    """Python text that makes a configuration, and the names of the classes in it.
-
-    A class is imported under a name of its own: a package may have something else by the name of the module.
-    """
-    names: dict[type, str] = {}
-
-    def expression(value: Any) -> str:
-        if not isinstance(value, api.Config):
-            return repr(value)
-        name = names.setdefault(type(value), f"Config{len(names)}")
-        fields = [f"{field.name}={expression(getattr(value, field.name))}" for field in dataclasses.fields(value)]
-        return f"{name}({', '.join(fields)})"
-
-    return expression(cfg), names
-
-
-def render(target: str, kernel: Callable, cfg: api.Config, template: str, dtypes: Sequence[str], versions: str) -> str:
-    """Fill a target's template.
-
-    Parameters
-    ----------
-    target : str
-        Name of the target.
-    kernel, cfg, dtypes
-        What is compiled: the function, its configuration, the element types of its tensors.
-    template : str
-        Module text with ``{imports}``, ``{config}``, ``{arguments}``.
-    versions : str
-        Versions of the compiler in use; part of the text, hence of the file's name.
-    """
-    expression, names = config_expression(cfg)
-    imports = "\n".join(
-        f"from {thing.__module__} import {thing.__name__} as {name}"
-        for thing, name in {kernel: "kernel", **names}.items()
-    )
-    head = (
-        f'"""Generated: {kernel.__module__}.{kernel.__name__} for {cfg}, {", ".join(dtypes)}.\n\n'
-        f"library {library_fingerprint(target)}, kernel {kernel_fingerprint(kernel)}, {versions}\n"
-        '"""\n\n'
-    )
-    body = template.format(
-        imports=imports, config=expression, arguments=",\n            ".join(argument_expressions(kernel, dtypes))
-    )
-    return head + body

@@ -1,0 +1,45 @@
+"""The directory on disk that is this library's (compiled kernels, answers of drivers), and whom it is shared with.
+
+What lies there may become machine code of this process, so it is used only where nobody else can have written it: each
+directory and each file belongs to the user of the process, and no one else may write it. The directories above are not
+looked at: whoever may write those can put another directory in place, but not one that passes, unless it is this user's
+own; and then every file in it is too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+#: Names the directory.
+CACHE_VARIABLE = "ROCMKERN_CACHE_DIR"
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The directory, which need not exist: ``ROCMKERN_CACHE_DIR``, else ``rocmkern`` in the user's cache directory.
+
+    None where there is none: ``HOME`` is not set, and the user has no home directory in the list of users.
+    """
+    explicit = environ.get(CACHE_VARIABLE)
+    base = environ.get("XDG_CACHE_HOME")
+    path = explicit or (os.path.join(base, "rocmkern") if base else os.path.join("~", ".cache", "rocmkern"))
+    expanded = os.path.expanduser(path)
+    return None if expanded.startswith("~") else Path(expanded)
+
+
+def make_own(directory: Path) -> None:
+    """Make a directory, where there is none, that nobody else may write, whatever the umask says."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def shared_with(status: os.stat_result) -> str | None:
+    """Who else may have written a file or directory, in words; None where nobody."""
+    if not hasattr(os, "geteuid"):
+        return None  # Windows: a user's profile is that user's
+    if status.st_uid != os.geteuid():
+        return f"it belongs to another user (number {status.st_uid}; this process runs as {os.geteuid()})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others may write it"
+    return None

@@ -1,0 +1,113 @@
+"""Which processor this is, and what is compiled for it.
+
+An architecture of the cpu target is a fixed set of instructions, not "what this machine has", so that machine code is
+the same on every machine of that architecture and can be carried there. On x86-64 they are the levels of its ABI
+(x86-64 psABI, table 3.1), which LLVM knows by name. Elsewhere there is one architecture, and it is the host.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+from dataclasses import dataclass
+
+from rocmkern.runtime.errors import TargetError
+
+#: Widest first.
+ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
+
+#: What a processor of each level has beyond the level before, as Linux calls it.
+_V2 = frozenset("cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2".split())
+_V3 = _V2 | frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split())
+_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_LEVELS = {"cpu-avx512": ("x86-64-v4", _V4), "cpu-avx2": ("x86-64-v3", _V3), "cpu-portable": ("x86-64-v2", _V2)}
+#: The same as LLVM calls it, where it has another name.
+_LLVM_NAMES = {
+    "lahf_lm": "sahf", "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi", "abm": "lzcnt",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What machine code is made for.
+
+    Attributes
+    ----------
+    kind : str
+        Processor and operating system, such as ``"x86_64-linux"``.
+    cpu, features : str
+        As LLVM's code generator is told.
+    needs : tuple of str
+        Features that a processor must have to run it, as Linux calls them.
+    """
+
+    kind: str
+    cpu: str
+    features: str
+    needs: tuple[str, ...]
+
+
+def is_x86_64() -> bool:
+    """Whether this is an x86-64 processor."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """Features of this processor that the operating system lets programs use, those of `Machine.needs` among them."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("flags"):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    import llvmlite.binding as llvm
+
+    found = llvm.get_host_cpu_features()
+    return frozenset(name for name in _V4 if found.get(_LLVM_NAMES.get(name, name)))
+
+
+def host_architecture() -> str:
+    """The widest of `ARCHITECTURES` that this host has; ``ROCMKERN_CPU_ARCH`` overrides it."""
+    if is_x86_64():
+        has = {arch: _LEVELS[arch][1] <= host_features() for arch in ARCHITECTURES}
+    else:
+        has = {arch: arch == "cpu-portable" for arch in ARCHITECTURES}
+    wanted = os.environ.get("ROCMKERN_CPU_ARCH")
+    if wanted:
+        if not has.get(wanted):
+            raise TargetError(
+                f"ROCMKERN_CPU_ARCH={wanted}: not possible on this host; allowed: {', '.join(a for a in has if has[a])}"
+            )
+        return wanted
+    for arch in ARCHITECTURES:
+        if has[arch]:
+            return arch
+    missing = ", ".join(sorted(_V2 - host_features()))
+    raise TargetError(f"this processor lacks {missing}, which all machine code of the cpu target needs: use('python')")
+
+
+def machine(arch: str, dtypes: tuple[str, ...] = ()) -> Machine:
+    """What variants with tensors of these element types are compiled for.
+
+    Raises
+    ------
+    TargetError
+        If they are of float16 and this processor cannot convert it, or if there is no such architecture.
+    """
+    if not is_x86_64():
+        import llvmlite.binding as llvm
+
+        features = llvm.get_host_cpu_features().flatten()
+        return Machine(f"{platform.machine()}-{sys.platform}", llvm.get_host_cpu_name(), features, ())
+    if arch not in _LEVELS:
+        raise TargetError(f"{arch!r} cannot be compiled by the cpu target; allowed: {', '.join(ARCHITECTURES)}")
+    cpu, needs = _LEVELS[arch]
+    if "float16" not in dtypes or "f16c" in needs:
+        return Machine(f"x86_64-{sys.platform}", cpu, "", tuple(sorted(needs)))
+    if "f16c" not in host_features():
+        raise TargetError("float16 on this processor: it has no F16C instructions; use float32 or bfloat16")
+    return Machine(f"x86_64-{sys.platform}", cpu, "+f16c", tuple(sorted(needs | {"avx", "f16c"})))
