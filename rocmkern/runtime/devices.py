@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 
@@ -11,6 +10,7 @@ from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
 from rocmkern.runtime.host import HostDevice
+from rocmkern.runtime.once import once
 from rocmkern.runtime.probe import check_driver
 
 KINDS = ("hip", "cuda")
@@ -18,7 +18,7 @@ _opened: dict[tuple[str, str | int], Device] = {}
 _opening = threading.Lock()
 
 
-@functools.cache
+@once
 def host_device() -> HostDevice:
     """Return the host's memory; one object per process."""
     return HostDevice()
@@ -88,7 +88,7 @@ def device_of(kind: str | None, index: int | None, address: int = 0) -> Device:
     return _foreign_device(kind, index)
 
 
-@functools.cache
+@once
 def _foreign_device(kind: str, index: int) -> Device:
     devices = gpu_devices(kind)
     if kind == "hip":
@@ -100,7 +100,7 @@ def _foreign_device(kind: str, index: int) -> Device:
     raise TargetError(f"the {kind} driver does not know {kind} device {index}; it has {listed}")
 
 
-@functools.cache
+@once
 def gpu_devices(kind: str) -> tuple[DeviceInfo, ...]:
     """Return the devices that the driver of a kind (``"hip"`` or ``"cuda"``) sees, asking it once in this process.
 

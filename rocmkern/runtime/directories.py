@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 #: Names the directory.
@@ -43,3 +43,43 @@ def shared_with(status: os.stat_result) -> str | None:
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "others may write it"
     return None
+
+
+class Refused(OSError):
+    """A file is there that must not be used; the message says why."""
+
+
+def read_plain_file(
+    path: str | os.PathLike, largest: int, objection: Callable[[os.stat_result], str | None] = shared_with
+) -> bytes:
+    """The contents of a file, of the very file that was examined.
+
+    Parameters
+    ----------
+    path : path
+        Where it lies.
+    largest : int
+        Bytes that it may have.
+    objection : callable
+        Says of a file's status what is wrong with it; None: nothing. Default: `shared_with`.
+
+    Raises
+    ------
+    Refused
+        If it is no plain file (a link, a directory, a FIFO or device, for which nothing is waited), too long, or
+        objected to.
+    OSError
+        If there is none, or it cannot be read.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    handle = os.open(path, flags)
+    with os.fdopen(handle, "rb", closefd=True) as file:
+        status = os.fstat(handle)
+        problem = objection(status) if stat.S_ISREG(status.st_mode) else "it is not a plain file"
+        if problem is None and status.st_size > largest:
+            problem = f"it has more than {largest} bytes"
+        if problem is not None:
+            raise Refused(f"{path}: {problem}")
+        return file.read(largest)

@@ -26,14 +26,15 @@ from rocmkern.runtime import suspect
 from rocmkern.runtime.choice import VARIABLE as DEVICE_VARIABLE
 from rocmkern.runtime.choice import choose_device
 from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.directories import cache_directory, make_own, read_plain_file
 from rocmkern.runtime.errors import DeviceUnavailableError, RocmkernError
 
 NO_GPU_VARIABLE = "ROCMKERN_NO_GPU"
-CACHE_VARIABLE = "ROCMKERN_CACHE_DIR"
 PROBE_TIMEOUT_S = 60.0
 FAILURE_LIFETIME_S = 300.0
 """How long a failed probe is believed: somebody may be mending the driver."""
 
+_LARGEST_ANSWER = 2**20  # bytes of a file; a driver has few devices
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION")
 _DRIVER_FILES = (
     "sys/module/amdgpu/version",
@@ -134,14 +135,6 @@ def is_installed(distribution: str) -> bool:
     return True
 
 
-def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where results are kept: ``ROCMKERN_CACHE_DIR``, else ``rocmkern`` in the user's cache directory."""
-    if environ.get(CACHE_VARIABLE):
-        return Path(environ[CACHE_VARIABLE])
-    home = environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path(os.path.expanduser("~")) / ".cache") / "rocmkern"
-
-
 def device_nodes(filesystem_root: Path | str = "/") -> dict[str, list[str]]:
     """Return the device nodes of GPUs per kind, ``{"hip": [...], "cuda": [...]}``; reads directories only."""
     root = Path(filesystem_root)
@@ -182,9 +175,16 @@ def cache_key(kind: str, nodes: list[str], environ: Mapping[str, str], filesyste
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _load(path: Path, now: float) -> dict[str, Any] | None:
+def _path(cache: Path | None, key: str) -> Path | None:
+    """Where an answer is kept; None where nothing can be."""
+    return None if cache is None else cache / "probe" / f"{key}.json"
+
+
+def _load(path: Path | None, now: float) -> dict[str, Any] | None:
+    if path is None:
+        return None
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = json.loads(read_plain_file(path, _LARGEST_ANSWER))
         fresh = entry["failure"] is None or 0 <= now - entry["time"] < FAILURE_LIFETIME_S
         [DeviceInfo(**device) for device in entry["devices"]]
     except (OSError, ValueError, TypeError, KeyError):
@@ -192,9 +192,12 @@ def _load(path: Path, now: float) -> dict[str, Any] | None:
     return entry if fresh else None
 
 
-def _store(path: Path, entry: dict[str, Any]) -> None:
+def _store(path: Path | None, entry: dict[str, Any]) -> None:
+    if path is None:
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_own(path.parent.parent)
+        make_own(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
             json.dump(entry, file)
         os.replace(file.name, path)
@@ -230,7 +233,7 @@ def _ask_child(kind: str, runner: Callable[[list[str], float], ChildResult], tim
 
 def _ask_and_store(
     kind: str,
-    path: Path,
+    path: Path | None,
     runner: Callable[[list[str], float], ChildResult],
     timeout_s: float,
     now: Callable[[], float],
@@ -254,7 +257,7 @@ def check_driver(kind: str) -> None:
         raise DeviceUnavailableError(
             f'{_PACKAGES[kind]} is not installed, which {_MAKERS[kind]} cards need: pip install "rocmkern[{kind}]"'
         )
-    path = cache_directory() / "probe" / f"{cache_key(kind, device_nodes()[kind], os.environ)}.json"
+    path = _path(cache_directory(), cache_key(kind, device_nodes()[kind], os.environ))
     entry = _load(path, time.time()) or _ask_and_store(kind, path, run_child, PROBE_TIMEOUT_S, time.time)
     reason = entry["failure"] or (None if entry["devices"] else "the driver sees no device")
     if reason:
@@ -322,7 +325,7 @@ def probe(
                 f'pip install "rocmkern[{kind}]"'
             )
             continue
-        path = cache / "probe" / f"{cache_key(kind, found, environ, filesystem_root)}.json"
+        path = _path(cache, cache_key(kind, found, environ, filesystem_root))
         entry = None if refresh else _load(path, now())
         if entry is None:
             entry = _ask_and_store(kind, path, runner, timeout_s, now)

@@ -6,7 +6,6 @@ The choice, first match: a `using` block of this thread, `use`, the environment 
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.once import once
 
 #: Targets that run on a graphics card, and all targets, best first.
 GPU_TARGETS = ("hip", "cuda")
@@ -118,7 +118,7 @@ def launching_on(target: Any) -> Iterator[None]:
         _thread.object = before
 
 
-@functools.cache
+@once
 def target_of(device: Any) -> Any:
     """The target object that runs kernels on a GPU device."""
     if device.kind == "hip":
@@ -144,7 +144,7 @@ def _chosen() -> tuple[str, str]:
     return _automatic()
 
 
-@functools.cache
+@once
 def _automatic() -> tuple[str, str]:
     from rocmkern.runtime.probe import gpu_status
 
@@ -154,7 +154,7 @@ def _automatic() -> tuple[str, str]:
     return "cpu", f"automatic: {status.reason}"
 
 
-@functools.cache
+@once
 def _get(name: str) -> Any:
     if name == "python":
         from rocmkern.targets.python import PythonTarget

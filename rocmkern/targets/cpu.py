@@ -128,18 +128,7 @@ def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) ->
 
     machine, key = host_cpu.machine(cfg.arch, dtypes), variant_key(kernel, cfg, dtypes)
     code = native.compile_kernel(kernel, cfg, dtypes, machine)
-    return Entry(
-        key=key.digest,
-        target="cpu",
-        arch=cfg.arch,
-        kernel=key.kernel,
-        config=key.config,
-        dtypes=dtypes,
-        compiler=versions() or "",
-        machine=machine.needs,
-        launch={"symbol": native.SYMBOL},
-        code=code,
-    )
+    return source.entry_of(key, versions() or "", {"symbol": native.SYMBOL}, code, machine.needs)
 
 
 def launch_function(entry: Entry) -> Callable:

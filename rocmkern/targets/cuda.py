@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import re
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import source
+from rocmkern.targets import entries, source
+from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
@@ -35,6 +37,8 @@ def launch({words}):
 PARAMETERS_END = 0
 #: A block gets this much dynamic shared memory without asking for more (CUDA programming guide, function attributes).
 DEFAULT_LOCAL_BYTES = 48 * 1024
+#: Of a block, whatever the card; and of a launch (parameters are at most 32764 bytes).
+MOST_THREADS, MOST_LOCAL_BYTES, MOST_WORDS = 1024, 2**20, 4095
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,33 @@ class CompiledKernel:
     local_bytes: int
     maps: tuple[TensorMap, ...] = ()
     overlaps: bool = False
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """Its launch fields in an entry of the cache."""
+        return {
+            "name": self.name,
+            "words": self.words,
+            "threads": self.threads,
+            "local_bytes": self.local_bytes,
+            "maps": [dataclasses.asdict(each) for each in self.maps],
+            "overlaps": self.overlaps,
+        }
+
+    @classmethod
+    def of(cls, entry: Entry) -> CompiledKernel:
+        """What an entry holds; `EntryError` where a field is not what it should be."""
+        launch = entries.checked(
+            entry.launch, name=entries.is_symbol, words=entries.is_count(MOST_WORDS),
+            threads=entries.is_count(MOST_THREADS, 1), local_bytes=entries.is_count(MOST_LOCAL_BYTES),
+            maps=lambda maps: isinstance(maps, list), overlaps=entries.is_flag,
+        )  # fmt: skip
+        try:
+            ptx = entry.code.decode("ascii")
+        except UnicodeDecodeError:
+            raise EntryError("its code is no PTX") from None
+        maps = tuple(TensorMap.of(fields, launch["words"]) for fields in launch["maps"])
+        return cls(**{**launch, "maps": maps}, ptx=ptx)
 
 
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
@@ -231,13 +262,14 @@ class CudaTarget(GpuTarget):
             driver, driver.cuDeviceGetAttribute(attribute, self.device.info.index)
         )
 
-    def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
+    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
-        return compile_kernel(kernel, cfg, dtypes)
+        made = compile_kernel(kernel, cfg, key.dtypes)
+        return source.entry_of(key, self.versions(), made.launch, made.ptx.encode("ascii"))
 
-    def load(self, compiled: CompiledKernel) -> LoadedKernel:
+    def load(self, entry: Entry) -> LoadedKernel:
         """Load a variant into the current device's context."""
-        return LoadedKernel(compiled)
+        return LoadedKernel(CompiledKernel.of(entry))
 
     def versions(self) -> str:
         """Versions of numba-cuda, and of the compiler that it calls."""

@@ -20,11 +20,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from rocmkern.runtime.directories import read_plain_file
 
 MAGIC = b"rocmkern"
 #: Changes with the layout of the file or the fields of the header.
@@ -142,29 +143,16 @@ def load(
     compiler : str, optional
         What it must have been compiled by.
     objection : callable
-        Says of a file's status whose it may be; a text where the file must not be used.
+        See `directories.read_plain_file`.
 
     Raises
     ------
     EntryError
-        If it must not be used: not a plain file (a link, a FIFO, a device: nothing is waited for), somebody else's, not
-        an entry, or another one.
+        If it holds no entry, or another one.
     OSError
-        If there is no such file, or it cannot be read.
+        If there is no such file, or it must not be used or cannot be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, flags)
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise EntryError("it is not a plain file")
-        problem = objection(status)
-        if problem is not None:
-            raise EntryError(problem)
-        if status.st_size > LARGEST:
-            raise EntryError("it is too long")
-        entry = decode(file.read(LARGEST + 1))
+    entry = decode(read_plain_file(path, LARGEST, objection))
     if entry.key != key or compiler not in (None, entry.compiler):
         raise EntryError("it is another variant's")
     return entry

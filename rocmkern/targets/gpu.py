@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import pickle
-import platform
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +11,7 @@ from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import cache, source
+from rocmkern.targets.entries import Entry
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
@@ -138,12 +135,12 @@ class GpuTarget(ABC):
         self._compiling = threading.Lock()
 
     @abstractmethod
-    def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> Any:
-        """Compile one variant: an object that can be pickled, without reference to the device."""
+    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
+        """Compile one variant."""
 
     @abstractmethod
-    def load(self, compiled: Any) -> LoadedVariant:
-        """Load a variant on the device, which is current."""
+    def load(self, entry: Entry) -> LoadedVariant:
+        """Load a variant on the device, which is current; `EntryError` where its launch fields make no sense."""
 
     @abstractmethod
     def versions(self) -> str:
@@ -177,23 +174,12 @@ class GpuTarget(ABC):
         with self._compiling:
             if key not in self._variants:
                 with collected():
-                    variant = self.load(self._compiled(kernel, cfg, dtypes))
+                    variant = self._obtained(kernel, cfg, dtypes)
                 variant.kernel_name = kernel.__name__
                 self._variants[key] = variant
             return self._variants[key]
 
-    def _compiled(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Any:
-        """The compiled variant, from disk if it was compiled before."""
-        parts = [
-            f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg), repr(dtypes), self.versions(),
-            source.library_fingerprint(self.name), source.kernel_fingerprint(kernel), platform.python_version(),
-        ]  # fmt: skip
-        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-        path = cache.cache_directory() / f"{self.name}-{kernel.__name__}-{digest}.pickle"
-        try:
-            return pickle.loads(path.read_bytes())
-        except (OSError, pickle.UnpicklingError, EOFError, AttributeError):
-            compiled = self.compile_kernel(kernel, cfg, dtypes)
-        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-            cache.write_atomically(path, pickle.dumps(compiled))
-        return compiled
+    def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
+        """The loaded variant, from disk if it was compiled before."""
+        key = source.variant_key(self.name, kernel, cfg, dtypes)
+        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, key), self.load)

@@ -19,7 +19,8 @@ from rocm.bindings import amd_comgr, hip
 from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import source
+from rocmkern.targets import entries, source
+from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import ParameterBuffer
@@ -34,6 +35,8 @@ def launch({words}):
 
 #: ``HIP_LAUNCH_PARAM_END``
 PARAMETERS_END = 3
+#: Of a block; and of a launch (a segment of kernel arguments is a page).
+MOST_THREADS, MOST_WORDS = 1024, 512
 #: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`). At
 #: the end, launch words are loaded where they are needed: those of the results behind the loop (see `_load_words`).
 PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,function(sink)"
@@ -41,7 +44,7 @@ PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,fu
 
 @dataclass(frozen=True)
 class Executable:
-    """What a launch needs of a compiled kernel; it can be pickled.
+    """What a launch needs of a compiled kernel.
 
     Attributes
     ----------
@@ -62,6 +65,22 @@ class Executable:
     words: int
     threads: int
     code: bytes
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """Its launch fields in an entry of the cache."""
+        return {"title": self.title, "name": self.name, "words": self.words, "threads": self.threads}
+
+    @classmethod
+    def of(cls, entry: Entry) -> Executable:
+        """What an entry holds; `EntryError` where a field is not what it should be."""
+        launch = entries.checked(
+            entry.launch, title=entries.is_symbol, name=entries.is_symbol,
+            words=entries.is_count(MOST_WORDS), threads=entries.is_count(MOST_THREADS, 1),
+        )  # fmt: skip
+        if not entry.code.startswith(b"\x7fELF"):
+            raise EntryError("its code is no code object")
+        return cls(**launch, code=entry.code)
 
 
 @dataclass(frozen=True)
@@ -170,13 +189,14 @@ class HipTarget(GpuTarget):
         result = hip.hipDeviceGetAttribute(attribute, self.device.info.index)
         return self.BLOCKS_PER_MULTIPROCESSOR * _check("hipDeviceGetAttribute", result)
 
-    def compile_kernel(self, kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> Executable:
+    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
-        return compile_kernel(kernel, cfg, dtypes).executable
+        made = compile_kernel(kernel, cfg, key.dtypes).executable
+        return source.entry_of(key, self.versions(), made.launch, made.code)
 
-    def load(self, compiled: Executable) -> LoadedKernel:
+    def load(self, entry: Entry) -> LoadedKernel:
         """Load a variant on the current device."""
-        return LoadedKernel(compiled)
+        return LoadedKernel(Executable.of(entry))
 
     def versions(self) -> str:
         """Versions of numba-hip, and of the compiler that it calls."""

@@ -26,7 +26,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
 from rocmkern.runtime.errors import TileError
-from rocmkern.targets import source
+from rocmkern.targets import objects, source
 from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, cpu, entry
@@ -99,7 +99,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
     Raises
     ------
     TileError
-        If the kernel misuses the tile language.
+        If the kernel misuses the tile language, or does what needs the interpreter.
     """
     check_consumed(kernel, cfg)
     text = TEMPLATE.format(arguments=",\n            ".join(source.argument_expressions(kernel, dtypes)))
@@ -125,7 +125,14 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
             raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
         library = result.library
         library.add_ir_module(_entry(library, context, result.fndesc))
-        return library.emit_native_object()
+        code = library.emit_native_object()
+    foreign = objects.foreign_names(code)
+    if foreign:
+        raise TileError(
+            f"kernel {kernel.__name__} for {cfg}: it needs {', '.join(foreign)} of Python or numba; "
+            "allowed in a kernel: tile operations, arithmetic, and functions of `math` that C has too"
+        )
+    return code
 
 
 @contextlib.contextmanager

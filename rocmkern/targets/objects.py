@@ -16,7 +16,7 @@ from rocmkern.targets.elf import Code, ElfError, UnsupportedElf
 _launch_type = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *[ctypes.c_int64] * 4)
 
 
-def launch_function(code: bytes, symbol: str, title: str, closed: bool = True) -> Callable[..., None]:
+def launch_function(code: bytes, symbol: str, title: str) -> Callable[..., None]:
     """The launch function of an object: ``run(words, nx, ny, first, last)``, which lets other threads run meanwhile.
 
     Parameters
@@ -27,21 +27,18 @@ def launch_function(code: bytes, symbol: str, title: str, closed: bool = True) -
         Name of the function.
     title : str
         The kernel's name, for people.
-    closed : bool
-        Whether it must not call anything but `elf.EXTERNAL`.
 
     Raises
     ------
     ElfError
-        If it cannot be loaded.
+        If it cannot be loaded, or calls anything but `elf.EXTERNAL`.
     """
     try:
         loaded = elf.load(code, symbol)
     except UnsupportedElf:
-        if closed:
-            foreign = foreign_names(code)
-            if foreign:
-                raise ElfError(f"it calls {', '.join(foreign)}") from None
+        foreign = foreign_names(code)
+        if foreign:
+            raise ElfError(f"it calls {', '.join(foreign)}") from None
         loaded = _load_by_llvm(code, symbol)
     run = _launch_type(loaded.address)
 

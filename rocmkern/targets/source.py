@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,24 @@ def variant_key(
         parts += [kernel_fingerprint(kernel), *map(_class_fingerprint, sorted(_classes(cfg), key=repr))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return Key(target, cfg.arch, name, config, dtypes, digest, kept)
+
+
+def entry_of(key: Key, compiler: str, launch: Mapping[str, Any], code: bytes, needs: Sequence[str] = ()) -> Entry:
+    """What is kept of a compiled variant.
+
+    Parameters
+    ----------
+    key : Key
+        Which.
+    compiler : str
+        Versions of what compiled it.
+    launch, code
+        See `Entry`.
+    needs : sequence of str
+        Features that the processor must have.
+    """
+    words = (key.target, key.arch, key.kernel, key.config, key.dtypes)
+    return Entry(key.digest, *words, compiler, tuple(needs), launch, code)
 
 
 def _has_all_in_files(fn: Callable) -> bool:

@@ -10,6 +10,9 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from rocmkern.targets.entries import EntryError, checked, is_count, is_symbol
 
 #: Bytes of a map, and a divisor of its address.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
@@ -17,6 +20,8 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 ROW_BYTES = 128
 _ITEMSIZE = 2
 _LARGEST_EXTENT, _LARGEST_STRIDE = 2**31, 2**40
+_MOST_AXES, _MOST_ROWS = 5, 256
+_DTYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,25 @@ class TensorMap:
     ndim: int
     rows: int
     dtype: str
+
+    @classmethod
+    def of(cls, fields: Any, words: int) -> TensorMap:
+        """A map of the fields that an entry of the cache has, for a kernel that takes so many launch words.
+
+        Raises
+        ------
+        EntryError
+            If they are not those of a map of one of the kernel's tensors.
+        """
+        if not isinstance(fields, dict):
+            raise EntryError("a tensor map is of another type")
+        checked(
+            fields, symbol=is_symbol, at=is_count(words), ndim=is_count(_MOST_AXES, 2), rows=is_count(_MOST_ROWS, 1),
+            dtype=lambda value: value in _DTYPES,
+        )  # fmt: skip
+        if fields["at"] + 1 + 2 * fields["ndim"] > words:
+            raise EntryError("a tensor map lies outside the launch words")
+        return cls(**fields)
 
     def words(self, words: Sequence[int]) -> tuple[int, ...]:
         """The tensor's words among those of a launch."""

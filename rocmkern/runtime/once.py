@@ -1,0 +1,48 @@
+"""What a process has one of: made by the first thread that asks, while the others wait.
+
+`functools.cache` is no lock: threads that ask at once each run the function, and each get an object of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# One lock for all, which a thread may take again: what is made may ask for more, in any order.
+_making = threading.RLock()
+
+
+def once(function: Function) -> Function:
+    """Decorate a function of hashable arguments: it is run once for each; an error is not kept.
+
+    The result has ``cache_clear``, as of `functools.cache`.
+    """
+    results: dict[tuple[Hashable, ...], Any] = {}
+
+    @functools.wraps(function)
+    def result(*arguments: Hashable) -> Any:
+        try:
+            return results[arguments]
+        except KeyError:
+            pass  # what follows is no part of this error
+        with _making:
+            if arguments not in results:
+                results[arguments] = function(*arguments)
+            return results[arguments]
+
+    result.cache_clear = results.clear  # type: ignore[attr-defined]
+    return result  # type: ignore[return-value]
+
+
+def _after_fork_in_child() -> None:
+    global _making
+    _making = threading.RLock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
