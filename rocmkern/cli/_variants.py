@@ -1,4 +1,4 @@
-"""Every kernel variant that the rows of a matrix launch on an architecture, found by making their calls.
+"""Every kernel variant that calls launch on an architecture, found by making them: those of a matrix's rows, say.
 
 The calls go to an object that notes launches instead of running them, on arrays of the right shapes that are never
 filled. So the list cannot differ from what `rocmkern.ops` really asks for, and an operation is on it as soon as it has
@@ -52,10 +52,10 @@ class Variant:
 class Recorder:
     """A target that notes the variants of all launches."""
 
-    name, device, parallelism = "hip", None, _PARALLELISM
+    device, parallelism = None, _PARALLELISM
 
-    def __init__(self, arch: str):
-        self.arch = arch
+    def __init__(self, arch: str, name: str = "hip"):
+        self.arch, self.name = arch, name
         self.found: dict[Variant, None] = {}
 
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
@@ -102,15 +102,32 @@ def variants(
         if not arch.startswith("gfx"):
             raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
         recorders.append(Recorder(arch))
-    for case in expand(matrix):
-        if case.facts.expect_error is None and case.skip_reason("hip") is None:
-            call = case.operation.call(ShapeDraw(case))
-            for recorder in recorders:
-                with launching_on(recorder):
-                    resolve(case.operation.function)(**call.arguments)
+    record(recorders, matrix)
     return [
         v
         for recorder in recorders
         for v in recorder.found
         if (not kernels or v.name in kernels) and (not dtypes or v.dtypes[0] in dtypes)
     ]
+
+
+def record(recorders: Sequence[Recorder], matrix: Document, operations: Sequence[str] = ()) -> None:
+    """Make the calls of a matrix's rows to recorders of one target.
+
+    Parameters
+    ----------
+    recorders : sequence of Recorder
+        Of one target and several architectures.
+    matrix : Document
+        Its rows say what is called.
+    operations : sequence of str
+        Names to keep; empty: all.
+    """
+    for case in expand(matrix):
+        if operations and case.operation.name not in operations:
+            continue
+        if case.facts.expect_error is None and case.skip_reason(recorders[0].name) is None:
+            call = case.operation.call(ShapeDraw(case))
+            for recorder in recorders:
+                with launching_on(recorder):
+                    resolve(case.operation.function)(**call.arguments)

@@ -44,7 +44,9 @@ LOCK_TIMEOUT_S = 120.0
 _warned: set[str] = set()
 
 
-def obtain(key: Key, compiler: Callable[[], str | None], make: Callable[[], Entry], use: Callable[[Entry], Loaded]) -> Loaded:
+def obtain(
+    key: Key, compiler: Callable[[], str | None], make: Callable[[], Entry], use: Callable[[Entry], Loaded]
+) -> Loaded:
     """A variant, ready for use.
 
     Parameters
@@ -112,19 +114,25 @@ def file_name(key: Key, versions: str) -> str:
     return f"{_stem(key)}-{hashlib.sha256(versions.encode()).hexdigest()[:8]}{SUFFIX}"
 
 
-def shipped_path(key: Key) -> Path:
-    """Where a wheel has a variant, if it does."""
-    return SHIPPED / f"{_stem(key)}{SUFFIX}"
+def shipped_name(key: Key) -> str:
+    """What it is called in a wheel."""
+    return f"{_stem(key)}{SUFFIX}"
 
 
-def store(directory: Path, entry: Entry, name: str | None = None) -> None:
-    """Keep an entry, under the name that `obtain` looks for or another one; a directory that cannot be written does
-    not matter."""
-    if name is None:
-        name = file_name(Key.of(entry), entry.compiler)
+def is_kept(path: Path, key: Key, compiler: str | None) -> bool:
+    """Whether a file holds a variant, of that compiler or (None) of any."""
+    try:
+        entries.load(path, key.digest, compiler, shared_with)
+    except (OSError, EntryError):
+        return False
+    return True
+
+
+def store(directory: Path, entry: Entry) -> None:
+    """Keep an entry where `obtain` looks for it; a directory that cannot be written does not matter."""
     with contextlib.suppress(OSError):
         make_own(directory)
-        write_atomically(directory / name, entries.encode(entry))
+        write_atomically(directory / file_name(Key.of(entry), entry.compiler), entries.encode(entry))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -147,7 +155,7 @@ def _stem(key: Key) -> str:
 
 def _shipped(key: Key, use: Callable[[Entry], Loaded]) -> Loaded | None:
     with contextlib.suppress(OSError, EntryError):
-        return use(entries.load(shipped_path(key), key.digest, None, _unlike_the_library))
+        return use(entries.load(SHIPPED / shipped_name(key), key.digest, None, _unlike_the_library))
     return None
 
 

@@ -116,6 +116,14 @@ class CpuTarget:
         return self._pool
 
 
+_compiled: list[str] = []
+
+
+def compiled() -> int:
+    """Number of variants that this process compiled itself; those that it found are not counted."""
+    return len(_compiled)
+
+
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     machine = host_cpu.machine(cfg.arch, dtypes)
@@ -128,6 +136,7 @@ def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) ->
 
     machine, key = host_cpu.machine(cfg.arch, dtypes), variant_key(kernel, cfg, dtypes)
     code = native.compile_kernel(kernel, cfg, dtypes, machine)
+    _compiled.append(key.digest)
     return source.entry_of(key, versions() or "", {"symbol": native.SYMBOL}, code, machine.needs)
 
 

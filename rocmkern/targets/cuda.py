@@ -249,6 +249,23 @@ class LoadedKernel(LoadedVariant):
         raise TargetError(f"kernel {self.kernel.name}: the CUDA driver reports {status.name}")
 
 
+def versions() -> str:
+    """Versions of numba-cuda, and of the compiler that it calls."""
+    packages = ("numba-cuda", "numba", "llvmlite", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime")
+    return ", ".join(f"{name} {_version(name)}" for name in packages)
+
+
+def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+    """The key of a variant for ``cfg.arch``."""
+    return source.variant_key("cuda", kernel, cfg, dtypes)
+
+
+def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    """Compile one variant for ``cfg.arch`` to what is kept of it; no device is needed, errors as of `compile_kernel`."""
+    made = compile_kernel(kernel, cfg, dtypes)
+    return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.ptx.encode("ascii"))
+
+
 class CudaTarget(GpuTarget):
     """Runs kernels on one NVIDIA GPU."""
 
@@ -262,19 +279,17 @@ class CudaTarget(GpuTarget):
             driver, driver.cuDeviceGetAttribute(attribute, self.device.info.index)
         )
 
-    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
-        made = compile_kernel(kernel, cfg, key.dtypes)
-        return source.entry_of(key, self.versions(), made.launch, made.ptx.encode("ascii"))
+        return compile_entry(kernel, cfg, dtypes)
 
     def load(self, entry: Entry) -> LoadedKernel:
         """Load a variant into the current device's context."""
         return LoadedKernel(CompiledKernel.of(entry))
 
     def versions(self) -> str:
-        """Versions of numba-cuda, and of the compiler that it calls."""
-        packages = ("numba-cuda", "numba", "llvmlite", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime")
-        return ", ".join(f"{name} {_version(name)}" for name in packages)
+        """Versions of the compiler; see `versions` of this module."""
+        return versions()
 
 
 def _version(package: str) -> str:

@@ -26,10 +26,45 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 #: What machine code may call: C's memory functions, and mathematics (the float forms have an f behind).
-_MATHEMATICS = (
-    "exp exp2 exp10 expm1 log log2 log10 log1p pow sqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh fma fmod "
-    "floor ceil trunc rint nearbyint round roundeven fmin fmax copysign fabs ldexp erf erfc"
-).split()
+_MATHEMATICS = [
+    "exp",
+    "exp2",
+    "exp10",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "pow",
+    "sqrt",
+    "cbrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "tanh",
+    "fma",
+    "fmod",
+    "floor",
+    "ceil",
+    "trunc",
+    "rint",
+    "nearbyint",
+    "round",
+    "roundeven",
+    "fmin",
+    "fmax",
+    "copysign",
+    "fabs",
+    "ldexp",
+    "erf",
+    "erfc",
+]
 EXTERNAL = frozenset(
     ["memcpy", "memmove", "memset", "malloc", "free", *_MATHEMATICS, *(f"{name}f" for name in _MATHEMATICS)]
 )

@@ -135,7 +135,7 @@ class GpuTarget(ABC):
         self._compiling = threading.Lock()
 
     @abstractmethod
-    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant."""
 
     @abstractmethod
@@ -182,4 +182,4 @@ class GpuTarget(ABC):
     def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         """The loaded variant, from disk if it was compiled before."""
         key = source.variant_key(self.name, kernel, cfg, dtypes)
-        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, key), self.load)
+        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, dtypes), self.load)

@@ -179,6 +179,24 @@ class LoadedKernel(LoadedVariant):
         raise TargetError(f"kernel {self.kernel.title}: the HIP runtime reports {status.name}")
 
 
+def versions() -> str:
+    """Versions of numba-hip, and of the compiler that it calls."""
+    packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
+    comgr = ".".join(map(str, amd_comgr.amd_comgr_get_version()[1:]))
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages) + f", comgr {comgr}"
+
+
+def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+    """The key of a variant for ``cfg.arch``."""
+    return source.variant_key("hip", kernel, cfg, dtypes)
+
+
+def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    """Compile one variant for ``cfg.arch`` to what is kept of it; no device is needed, errors as of `compile_kernel`."""
+    made = compile_kernel(kernel, cfg, dtypes).executable
+    return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.code)
+
+
 class HipTarget(GpuTarget):
     """Runs kernels on one AMD GPU."""
 
@@ -189,20 +207,17 @@ class HipTarget(GpuTarget):
         result = hip.hipDeviceGetAttribute(attribute, self.device.info.index)
         return self.BLOCKS_PER_MULTIPROCESSOR * _check("hipDeviceGetAttribute", result)
 
-    def compile_entry(self, kernel: Callable, cfg: api.Config, key: source.Key) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
-        made = compile_kernel(kernel, cfg, key.dtypes).executable
-        return source.entry_of(key, self.versions(), made.launch, made.code)
+        return compile_entry(kernel, cfg, dtypes)
 
     def load(self, entry: Entry) -> LoadedKernel:
         """Load a variant on the current device."""
         return LoadedKernel(Executable.of(entry))
 
     def versions(self) -> str:
-        """Versions of numba-hip, and of the compiler that it calls."""
-        packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
-        comgr = ".".join(map(str, amd_comgr.amd_comgr_get_version()[1:]))
-        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages) + f", comgr {comgr}"
+        """Versions of the compiler; see `versions` of this module."""
+        return versions()
 
 
 def _check(call: str, result: tuple) -> Any:

@@ -19,9 +19,9 @@ from rocmkern.runtime.errors import TargetError
 ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
 
 #: What a processor of each level has beyond the level before, as Linux calls it.
-_V2 = frozenset("cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2".split())
-_V3 = _V2 | frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split())
-_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"])
+_V3 = _V2 | frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
+_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 _LEVELS = {"cpu-avx512": ("x86-64-v4", _V4), "cpu-avx2": ("x86-64-v3", _V3), "cpu-portable": ("x86-64-v2", _V2)}
 #: The same as LLVM calls it, where it has another name.
 _LLVM_NAMES = {

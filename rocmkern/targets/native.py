@@ -151,9 +151,7 @@ def _compiling_for(machine: Machine) -> Iterator[Any]:
 def _entry(library: Any, context: Any, descriptor: Any) -> ir.Module:
     """The function that is called from outside, and the buffers."""
     module = library.create_ir_module(SYMBOL)
-    inner = ir.Function(
-        module, context.call_conv.get_function_type(types.void, ARGUMENTS), descriptor.llvm_func_name
-    )
+    inner = ir.Function(module, context.call_conv.get_function_type(types.void, ARGUMENTS), descriptor.llvm_func_name)
     outer = ir.Function(module, ir.FunctionType(_I32, [_I64.as_pointer(), *[_I64] * 4]), SYMBOL)
     b = ir.IRBuilder(outer.append_basic_block())
     places = [b.alloca(parameter.type.pointee) for parameter in inner.args[:2]]  # of the result, of the error

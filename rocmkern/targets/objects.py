@@ -1,4 +1,4 @@
-"""Object files of the cpu target become functions: by `elf`, or by LLVM where that cannot (another processor or system).
+"""Object files of the cpu target become functions: by `elf`, or by LLVM where that cannot (another processor, say).
 
 Nothing here needs numba, and nothing LLVM where `elf` will do.
 """
@@ -44,7 +44,9 @@ def launch_function(code: bytes, symbol: str, title: str) -> Callable[..., None]
 
     def check(status: int) -> None:
         if status:
-            raise RocmkernError(f"kernel {title} ended with status {status}: no memory for its tiles, or it raised an error")
+            raise RocmkernError(
+                f"kernel {title} ended with status {status}: no memory for its tiles, or it raised an error"
+            )
 
     run.restype = check  # type: ignore[assignment]  # called with what C returns
     run.loaded = loaded  # type: ignore[attr-defined]  # the memory lives as long as the function
