@@ -8,11 +8,12 @@ wide and nothing has to lie near anything else. They are
     .eh_frame                 not loaded: nothing is thrown through a kernel
 
 One piece of memory holds the code, and from the next page on the constants. It is written first; then the code becomes
-executable and the constants readable, and nothing is ever writable and executable at once. Names that an object does not
-define are those of `EXTERNAL`, or the object is refused: libm and libc, and nothing of Python's or a compiler's.
+executable and the constants readable, and nothing is ever writable and executable at once. Names that an object does
+not define are those of `EXTERNAL`, or the object is refused: libm and libc, and nothing of Python's or a compiler's.
 
 Every offset is checked, although an object only gets here with its checksum: whatever is wrong raises `ElfError`. What
-is only unknown here (another machine, a relocation that our objects do not have) raises `UnsupportedElf`; LLVM loads it.
+is only unknown here (another machine, a relocation that our objects do not have) raises `UnsupportedElf`; LLVM loads
+it.
 """
 
 from __future__ import annotations
@@ -26,45 +27,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 #: What machine code may call: C's memory functions, and mathematics (the float forms have an f behind).
-_MATHEMATICS = [
-    "exp",
-    "exp2",
-    "exp10",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "pow",
-    "sqrt",
-    "cbrt",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "atan2",
-    "sinh",
-    "cosh",
-    "tanh",
-    "fma",
-    "fmod",
-    "floor",
-    "ceil",
-    "trunc",
-    "rint",
-    "nearbyint",
-    "round",
-    "roundeven",
-    "fmin",
-    "fmax",
-    "copysign",
-    "fabs",
-    "ldexp",
-    "erf",
-    "erfc",
-]
+_MATHEMATICS = (
+    "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "cbrt", "sin", "cos", "tan",
+    "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "fma", "fmod", "floor", "ceil", "trunc", "rint",
+    "nearbyint", "round", "roundeven", "fmin", "fmax", "copysign", "fabs", "ldexp", "erf", "erfc",
+)  # fmt: skip
 EXTERNAL = frozenset(
     ["memcpy", "memmove", "memset", "malloc", "free", *_MATHEMATICS, *(f"{name}f" for name in _MATHEMATICS)]
 )

@@ -192,7 +192,7 @@ def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> s
 
 
 def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
-    """Compile one variant for ``cfg.arch`` to what is kept of it; no device is needed, errors as of `compile_kernel`."""
+    """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes).executable
     return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.code)
 

@@ -137,7 +137,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
 
 @contextlib.contextmanager
 def _compiling_for(machine: Machine) -> Iterator[Any]:
-    """Let numba compile for a machine, device functions too; its lock is held, so nothing else is compiled meanwhile."""
+    """Let numba compile for a machine, device functions too. Its lock is held: nothing else is compiled meanwhile."""
     context = cpu_target.target_context
     ours = _codegens.get(machine) or _codegens.setdefault(machine, _Codegen(machine))
     before = context._internal_codegen

@@ -59,7 +59,7 @@ def test_a_variant_on_disk_is_not_compiled_again(fresh, monkeypatch):
     x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     first, second = fresh(), fresh()
     np.testing.assert_array_equal(launch_scale(first, x, 2.0), 2 * x)
-    monkeypatch.setattr(type(second), "compile_kernel", lambda *arguments: pytest.fail("compiled"))
+    monkeypatch.setattr(type(second), "compile_entry", lambda *arguments: pytest.fail("compiled"))
     np.testing.assert_array_equal(launch_scale(second, x, 3.0), 3 * x)
     np.testing.assert_array_equal(launch_scale(second, x, 4.0), 4 * x)
     assert second.variants() == 1
@@ -67,8 +67,8 @@ def test_a_variant_on_disk_is_not_compiled_again(fresh, monkeypatch):
 
 def test_threads_compile_a_variant_once_and_keep_their_arguments_apart(fresh, monkeypatch):
     target, compiled, results = fresh(), [], {}
-    original = type(target).compile_kernel
-    monkeypatch.setattr(type(target), "compile_kernel", lambda *a: compiled.append(a) or original(*a))
+    original = type(target).compile_entry
+    monkeypatch.setattr(type(target), "compile_entry", lambda *a: compiled.append(a) or original(*a))
     x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     start = threading.Barrier(4)
 
