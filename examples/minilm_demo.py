@@ -1,7 +1,7 @@
 """A real model on the best target of this machine: sentences through all-MiniLM-L6-v2, its attention by rocmkern.
 
 Prints the sentences' similarities, the error against a float64 forward, the time of the attention beside plain NumPy
-(and PyTorch where it is installed), and the result of the quick rows of matrix.yaml. The exit status is 0 if all is
+(and PyTorch where it is installed), and the result of some quick rows of matrix.yaml. The exit status is 0 if all is
 right.
 """
 
@@ -37,7 +37,6 @@ PARAGRAPHS = 24
 ERROR_RATIO, ULPS = 3, 2
 EMBEDDING_BOUND = 1e-5
 REPETITIONS = 15
-ROWS_LIMIT_S = 75.0
 
 
 def rocmkern_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, cu_seqlens: np.ndarray) -> np.ndarray:
@@ -150,13 +149,12 @@ def print_times(call: tuple[np.ndarray, ...]) -> None:
 
 
 def print_rows(target: str) -> bool:
-    """The quick rows of the matrix on the chosen target and in the interpreter."""
+    """Rows of the matrix on the chosen target and in the interpreter; always the same, and all of them."""
     targets = list(dict.fromkeys((target, "python")))
-    print(f"\nQuick rows of matrix.yaml on {' and '.join(targets)} (a first run compiles the kernels)\n")
-    result = quick_rows.run_quick_rows(targets, ROWS_LIMIT_S)
+    print(f"\nRows of matrix.yaml on {' and '.join(targets)} (a first run compiles the kernels)\n")
+    result = quick_rows.run_quick_rows(targets)
     print(f"{result.passed} passed, {len(result.failures)} failed, {result.skipped} skipped in {result.seconds:.0f} s")
-    if result.not_run:
-        print(f"{result.not_run} rows were not run: the demo stops after {ROWS_LIMIT_S:.0f} s. `make test` runs all.")
+    print("(some rows of a transformer's layer; `make test` runs all)")
     for failure in result.failures[:5]:
         print(f"\nFAILED {failure}")
     return not result.failures
@@ -165,7 +163,7 @@ def print_rows(target: str) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-rows", action="store_true", help="leave out the quick rows of the matrix")
+    parser.add_argument("--no-rows", action="store_true", help="leave out the rows of the matrix")
     arguments = parser.parse_args(argv)
 
     target = rocmkern.target()

@@ -107,10 +107,10 @@ def test_a_device_function_that_is_defined_after_the_first_compilation_is_known(
 
     triple.__globals__["tripled"] = tripled
     try:
-        kernel = target.compile_kernel(triple, Line(arch=target.arch, waves=4), ("float32", "float32"))
+        entry = target.compile_entry(triple, Line(arch=target.arch, waves=4), ("float32", "float32"))
     finally:
         del triple.__globals__["tripled"]
-    assert kernel.words == 10 and kernel.code.startswith(b"\x7fELF")
+    assert entry.launch["words"] == 10 and entry.code.startswith(b"\x7fELF")
 
 
 def test_a_consumed_tile_is_refused_before_compilation(target):
@@ -122,7 +122,7 @@ def test_a_consumed_tile_is_refused_before_compilation(target):
         T.store_tile(out, (row,), 0, e + s, row < x.shape[0])
 
     with pytest.raises(TileError, match="consumed"):
-        target.compile_kernel(wrong, Line(arch=target.arch, waves=4), ("float32", "float32"))
+        target.compile_entry(wrong, Line(arch=target.arch, waves=4), ("float32", "float32"))
 
 
 def test_a_launch_with_other_arguments_than_the_kernel_has_is_an_error(target):
