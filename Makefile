@@ -1,6 +1,7 @@
 # Everything sets itself up in $(VENV), and is quick the second time.
 #   make demo   a real model on the best target of this machine
 #   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
+#   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make lint   what CI checks beside the tests
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
@@ -8,11 +9,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+JOBS ?= 2
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test wheel bench lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -20,6 +22,13 @@ demo: $(VENV)/.base $(VENV)/.examples
 test: $(VENV)/.test
 	@# Tests of a file share what they set up, and the rows of the matrix the compiled kernels: a file stays in a process.
 	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile $(ARGS)
+
+# Elsewhere than on Linux with x86-64 it is a wheel without kernels, which compiles them when they are first called.
+wheel: $(VENV)/.base
+	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+	  $(PY) -m rocmkern compile --common --target cpu --arch cpu-avx2,cpu-avx512 --into build/shipped --jobs $(JOBS); fi
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls -l dist
 
 bench: $(VENV)/.bench
 	@$(PY) -m pytest --benchmark-only $(ARGS)
@@ -35,7 +44,7 @@ format: $(VENV)/.dev
 	$(PY) -m ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks build dist
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "rocmkern needs Python 3.10 or later; choose one: make PYTHON=python3.12")'

@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     if directory is None:
         raise TargetError("there is no cache directory to compile into: set ROCMKERN_CACHE_DIR to one of your own")
     missing = [each for each in wanted if not _is_there(name, each, directory, arguments.into is not None)]
+    if arguments.into is not None:
+        _remove_others(name, wanted, directory)
     print(f"{len(wanted)} variants, {len(wanted) - len(missing)} of them in {directory} already", flush=True)
     started, failures, nbytes = time.perf_counter(), 0, 0
     jobs = [(name, each, directory, arguments.into is not None) for each in missing]
@@ -127,6 +129,17 @@ def _is_there(name: str, variant: Any, directory: Path, shipped: bool) -> bool:
         return cache.is_kept(directory / cache.shipped_name(key), key, None)
     versions = module.versions()
     return versions is not None and cache.is_kept(directory / cache.file_name(key, versions), key, versions)
+
+
+def _remove_others(name: str, wanted: Sequence[Any], directory: Path) -> None:
+    """Leave nothing in a wheel's directory that the wheel does not need, such as variants of an older version."""
+    from rocmkern.targets import cache
+
+    module = importlib.import_module(f"rocmkern.targets.{name}")
+    names = {cache.shipped_name(module.variant_key(v.kernel, v.cfg, v.dtypes)) for v in wanted}
+    for path in directory.glob(f"*{cache.SUFFIX}"):
+        if path.name not in names:
+            path.unlink()
 
 
 def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
