@@ -200,16 +200,21 @@ def examine_memory(device: Any) -> MemoryReport:
 
 def examine_cache() -> CacheReport:
     """State of the directory of compiled kernels; nothing is created."""
-    from rocmkern.targets.cache import cache_directory
+    from rocmkern.runtime.directories import cache_directory, shared_with
+    from rocmkern.targets.cache import SUFFIX
 
     directory = cache_directory()
+    if directory is None:
+        return CacheReport("there is no home directory: set ROCMKERN_CACHE_DIR", False, False, 0, 0)
     files = [path for path in directory.rglob("*") if path.is_file()] if directory.is_dir() else []
     nearest = next(path for path in (directory, *directory.parents) if path.exists())
     return CacheReport(
         directory=str(directory),
         exists=directory.is_dir(),
-        writable=nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK),
-        kernels=len(list(directory.glob("rocmkern_*.py"))) if directory.is_dir() else 0,
+        writable=nearest.is_dir()
+        and os.access(nearest, os.W_OK | os.X_OK)
+        and (nearest != directory or shared_with(directory.stat()) is None),
+        kernels=sum(path.suffix == SUFFIX for path in files),
         nbytes=sum(_size(path) for path in files),
     )
 

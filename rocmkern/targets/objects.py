@@ -6,8 +6,9 @@ Nothing here needs numba, and nothing LLVM where `elf` will do.
 from __future__ import annotations
 
 import ctypes
+import functools
+import struct
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import elf
@@ -53,9 +54,14 @@ def launch_function(code: bytes, symbol: str, title: str) -> Callable[..., None]
     return run
 
 
-def launch_words(words: Sequence[int]) -> Any:
-    """Launch words as the launch function takes them."""
-    return (ctypes.c_int64 * len(words))(*words)
+def launch_words(words: Sequence[int]) -> bytes:
+    """Launch words as the launch function takes them; they must be kept until it returns."""
+    return _layout(len(words)).pack(*words)  # the quickest way to an address that ctypes takes
+
+
+@functools.cache
+def _layout(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
 
 
 def foreign_names(code: bytes) -> list[str]:

@@ -90,10 +90,20 @@ def test_the_cache_is_counted_and_not_created(monkeypatch, tmp_path):
     assert not directory.exists()
 
     directory.mkdir()
-    (directory / "rocmkern_scale_0123.py").write_text("x = 1\n")
-    (directory / "rocmkern_scale_0123.nbi").write_bytes(bytes(100))
+    (directory / "cpu-scale-0123.entry").write_bytes(bytes(100))
+    (directory / "something").write_bytes(bytes(6))
     after = doctor.examine_cache()
-    assert (after.exists, after.kernels, after.nbytes) == (True, 1, 106)
+    assert (after.exists, after.writable, after.kernels, after.nbytes) == (True, True, 1, 106)
+    directory.chmod(0o777)  # others may write it, so it is not used
+    assert not doctor.examine_cache().writable
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_set(monkeypatch):
+    monkeypatch.delenv("ROCMKERN_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    report = doctor.examine_cache()
+    assert "ROCMKERN_CACHE_DIR" in report.directory and not report.writable
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")

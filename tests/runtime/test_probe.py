@@ -11,11 +11,11 @@ import time
 import pytest
 
 from rocmkern.runtime import probe as probe_module
+from rocmkern.runtime.directories import cache_directory
 from rocmkern.runtime.errors import DeviceUnavailableError
 from rocmkern.runtime.probe import (
     ChildResult,
     GpuStatus,
-    cache_directory,
     cache_key,
     child_command,
     device_nodes,
@@ -334,6 +334,16 @@ def test_cache_directory():
     assert str(cache_directory({"ROCMKERN_CACHE_DIR": "/x"})) == "/x"
     assert str(cache_directory({"XDG_CACHE_HOME": "/y"})) == "/y/rocmkern"
     assert cache_directory({}).parts[-2:] == (".cache", "rocmkern")
+
+
+def test_an_answer_is_not_read_from_a_fifo(machine):
+    """It would be waited for; the driver is asked again."""
+    machine.with_amd(RX).probe()
+    (kept,) = (machine.root / "cache/probe").iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    assert machine.probe().available
+    assert len(machine.asked) == 2 and kept.is_file()
 
 
 def test_the_key_depends_on_the_right_to_open_the_device(machine, monkeypatch):
