@@ -99,7 +99,12 @@ def _first_scales(decode: Callable[[Any], Any], blocks: Any) -> Any:
 MX = ("mxfp4", "mxfp4_ocp", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2")
 
 FAULTS = (
-    _decoding("nibbles_swapped", "high four bits come first", ("q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "q4_k", "q5_k"), _swapped),
+    _decoding(
+        "nibbles_swapped",
+        "high four bits come first",
+        ("q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "q4_k", "q5_k"),
+        _swapped,
+    ),
     _decoding(
         "scale_of_the_neighbour",
         "a block takes the scale of the one before",
@@ -125,7 +130,9 @@ FAULTS = (
         _neighbours_fifth_bits,
     ),
     _decoding("high_bits_lost", "q6_k without the high two bits of its elements", ("q6_k",), _without(128, 192)),
-    _decoding("late_scales_wrong", "q4_k with six-bit scales of the first groups only", ("q4_k", "q5_k"), _first_scales),
+    _decoding(
+        "late_scales_wrong", "q4_k with six-bit scales of the first groups only", ("q4_k", "q5_k"), _first_scales
+    ),
     _decoding("offset_missing", "q4_0 and q5_0 without their offset", ("q4_0", "q5_0"), _no_offset),
     _decoding("bytes_unsigned", "q8_0 with unsigned bytes", ("q8_0",), _unsigned),
     _decoding("subnormal_numbers_flushed", "what float32 holds as a subnormal number becomes 0", MX, _flushed),
