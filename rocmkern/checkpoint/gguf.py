@@ -104,7 +104,8 @@ def _check_places(file: DataFile, entries: list[_Entry], start: int, alignment: 
         end = start + entry.offset + entry.nbytes
         if end > file.size:
             raise CheckpointError(
-                f"{file.path} is incomplete: the data of {shown(entry.name)} ends at byte {end}, the file at {file.size}"
+                f"{file.path} is incomplete: the data of {shown(entry.name)} ends at byte {end}, and the file at "
+                f"{file.size}"
             )
     for one, next_one in pairwise(sorted((e for e in entries if e.nbytes), key=lambda entry: entry.offset)):
         if one.offset + one.nbytes > next_one.offset:

@@ -79,7 +79,8 @@ def tensors_of(file: DataFile) -> list[FileTensor]:
         end = start + entry.end
         if end > file.size:
             raise CheckpointError(
-                f"{file.path} is incomplete: the data of {shown(entry.name)} ends at byte {end}, the file at {file.size}"
+                f"{file.path} is incomplete: the data of {shown(entry.name)} ends at byte {end}, and the file at "
+                f"{file.size}"
             )
     if end != file.size:
         raise CheckpointError(f"{file.path} has {file.size - end} bytes behind the data of its last tensor")

@@ -1,9 +1,9 @@
 """Quantised formats: numbers in blocks of bytes with shared scales, from OCP MX and from ggml.
 
 ``format`` is one of ``"mxfp4"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` (blocks of 32
-numbers), ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"`` (32), ``"q4_k"``, ``"q5_k"``, ``"q6_k"`` (256). Blocks are uint8 arrays whose last axis holds whole
-blocks side by side, as they lie in a file. The layouts are in `rocmkern.tile.formats`, the meaning in
-`rocmkern.reference.dequantize`.
+numbers), ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"`` (32), ``"q4_k"``, ``"q5_k"``, ``"q6_k"`` (256).
+Blocks are uint8 arrays whose last axis holds whole blocks side by side, as they lie in a file. The layouts are in
+`rocmkern.tile.formats`, the meaning in `rocmkern.reference.dequantize`.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def quantize(
 
     MX formats: the scale of a block is ``2 ** (floor(log2(max|x|)) - emax)``, within the range of E8M0, with emax the
     exponent of the largest element; elements are rounded to nearest even and saturate, so a block whose largest number
-    is 6.1 to 7.99 has 6 for it in mxfp4. A block of zeros has the scale 2 ** -127. q4_0, q4_1, q5_0,
-    q5_1 and q8_0 give the same bytes as ggml. q4_k, q5_k and q6_k fit their scales to the numbers; other encoders may give other bytes.
+    is 6.1 to 7.99 has 6 for it in mxfp4. A block of zeros has the scale 2 ** -127. q4_0, q4_1, q5_0, q5_1 and q8_0 give
+    the same bytes as ggml. q4_k, q5_k and q6_k fit their scales to the numbers; other encoders may give other bytes.
 
     Parameters
     ----------
@@ -217,8 +217,8 @@ def quantized_linear(
         Of the kind and the dtype of x; summed in float32, rounded once. On GPUs, with more than one row of
         half-precision x, weights are rounded to the dtype of x before they are multiplied: one beyond the range of
         float16 becomes infinite. With one row, scales and minima are applied to the sums of a block; so an infinity
-        in x may give NaN with formats that have a minimum (Q4_1, Q5_1, Q4_K, Q5_K), and on NVIDIA GPUs what is smaller than 2^-38 of the largest number of a block of
-        bfloat16 x is not seen.
+        in x may give NaN with the formats that have a minimum (Q4_1, Q5_1, Q4_K, Q5_K), and on NVIDIA GPUs what is
+        smaller than 2^-38 of the largest number of a block of bfloat16 x is not seen.
 
     Raises
     ------

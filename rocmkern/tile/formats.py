@@ -23,8 +23,8 @@ q5_1          32        24     float16 d and m; 32 bits and bytes: as q5_0. ``d 
 q8_0          32        34     float16 d; int8. ``d * q``
 q4_k          256       144    float16 d and m; 12 bytes: a 6-bit scale and minimum for every 32 elements; for every 64
                                elements 32 bytes, whose low four bits come first. ``(d * scale) * q - (m * minimum)``
-q5_k          256       176    float16 d and m, and 12 bytes: as q4_k; 32 bytes, of which bit i of byte j is the fifth of
-                               element 32i + j; low four bits: as q4_k. ``(d * scale) * q - (m * minimum)``
+q5_k          256       176    float16 d and m, and 12 bytes: as q4_k; 32 bytes, of which bit i of byte j is the fifth
+                               one of element 32i + j; the others: as q4_k. ``(d * scale) * q - (m * minimum)``
 q6_k          256       210    for every 128 elements 64 bytes of low four bits, then for every 128 elements 32 bytes
                                of high two bits; an int8 scale for every 16; float16 d. ``(d * scale) * (q - 32)``
 ============  ========  =====  ======================================================================================

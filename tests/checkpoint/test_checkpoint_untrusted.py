@@ -90,7 +90,8 @@ def test_lengths_of_headers(refused, length):
 
 
 def test_spaces_and_metadata_in_a_header(tmp_path):
-    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"" },\n"x" : {"shape":[ 1 , 2 ],"data_offsets":[0,2],"dtype":"U8"} }   '
+    tensors = b'"x" : {"shape":[ 1 , 2 ],"data_offsets":[0,2],"dtype":"U8"}'
+    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"" },\n' + tensors + b" }   "
     (tmp_path / "model.safetensors").write_bytes(safetensors(header, b"\1\2"))
     with rocmkern.open_checkpoint(tmp_path) as checkpoint:
         assert checkpoint["x"].shape == (1, 2)
@@ -165,11 +166,13 @@ def test_headers_of_gguf(refused, file, message):
 
 def test_values_of_gguf(tmp_path):
     values = [
-        pair("byte", 0, b"\xff"), pair("small", 1, b"\xff"), pair("bool", 7, b"\1"), pair("text", STRING, text("\u00e4")),
+        pair("byte", 0, b"\xff"), pair("small", 1, b"\xff"), pair("bool", 7, b"\1"),
+        pair("text", STRING, text("\u00e4")),
         pair("long", 11, struct.pack("<q", -5)), pair("double", 12, struct.pack("<d", 0.5)),
         pair("truths", ARRAY, struct.pack("<IQ", 7, 3) + b"\0\1\1"), pair("none", ARRAY, struct.pack("<IQ", STRING, 0)),
         pair("texts", ARRAY, struct.pack("<IQ", STRING, 2) + text("") + text("x" * 70)),
-        pair("numbers", ARRAY, struct.pack("<IQ3f", 6, 3, 0.5, 1, 2)), pair("general.alignment", U32, struct.pack("<I", 64)),
+        pair("numbers", ARRAY, struct.pack("<IQ3f", 6, 3, 0.5, 1, 2)),
+        pair("general.alignment", U32, struct.pack("<I", 64)),
     ]  # fmt: skip
     file = written.gguf(
         values, [tensor("t", [2, 3], offset=64)], bytes(64) + np.arange(6.0, dtype="<f4").tobytes(), 2, alignment=64
@@ -330,7 +333,7 @@ def test_an_index_has_a_map(shards, weight_map):
 
 
 def test_an_index_against_its_files(shards):
-    with pytest.raises(CheckpointError, match=r"index\.json: 'c' is in one\.safetensors, which has no such tensor"):
+    with pytest.raises(CheckpointError, match=r"index\.json: 'c' is in 'one\.safetensors', which has no such tensor"):
         rocmkern.open_checkpoint(shards({"a": "one.safetensors", "c": "one.safetensors"}))
     with pytest.raises(CheckpointError, match=r"not there: three\.safetensors"):
         rocmkern.open_checkpoint(shards({"a": "three.safetensors"}))

@@ -88,8 +88,8 @@ def test_dequantize_rms_norm(launch, normal, close):
     np.testing.assert_array_equal(rocmkern.dequantize_rms_norm(zeros, np.ones(32, np.float32), "q8_0", 0.0), 0)
 
 
-# Largest error of a round trip, in shares of the largest number of a block (of its range, for those with a minimum): half a step, what
-# rounding the scales costs, and for formats that saturate what lies beyond the largest element.
+# Largest error of a round trip, in shares of the largest number of a block (of its range, for those with a minimum):
+# half a step, what rounding the scales costs, and for formats that saturate what lies beyond the largest element.
 BOUNDS = {
     "mxfp4": 0.25,
     "mxfp6_e2m3": 0.0626,
