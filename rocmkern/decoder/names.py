@@ -108,6 +108,8 @@ def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Par
         A weight is missing, of another shape, or quantised in a format without operations, or a tensor is none that
         the decoder knows.
     """
+    if config.num_layers > len(checkpoint):
+        raise CheckpointError(f"the checkpoint has {len(checkpoint)} tensors, too few for {config.num_layers} layers")
     shapes = _shapes(config)
     parts: dict[str, Part] = {}
     unknown = []
