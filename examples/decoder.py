@@ -4,7 +4,7 @@
     python examples/decoder.py model.gguf --tokens 1,15043 --dtype float16
     python examples/decoder.py Qwen2.5-0.5B-Instruct --prompt "The capital of France is"
 
-A prompt in words needs ``tokenizers`` and the checkpoint's ``tokenizer.json``; checkpoints need ``rocmkern[files]``.
+A prompt in words needs ``tokenizers`` and the checkpoint's ``tokenizer.json``.
 """
 
 from __future__ import annotations

@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from rocmkern.checkpoint import gguf, safetensors
+from rocmkern.checkpoint.data_file import DataFile
+from rocmkern.checkpoint.json_file import read_object
+from rocmkern.checkpoint.names import short, shown
+from rocmkern.checkpoint.tensors import FileTensor
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
-
-
-@dataclass(frozen=True)
-class FileTensor:
-    """A tensor in a file, whose data was not read: what `DeviceTensor.lazy` takes.
-
-    Attributes
-    ----------
-    name : str
-        Name in the file.
-    shape, dtype : tuple of int, numpy.dtype
-        Of the array that the data becomes. A quantised tensor is its blocks: uint8 ``[..., n_blocks * block_bytes]``.
-    format : str or None
-        Format of the blocks by its lower-case name (``"q4_0"``), as `quantized_linear` takes it; None: not quantised.
-    path : str
-        The file.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    format: str | None
-    path: str
-    _pieces: Callable[[], Iterable[np.ndarray]] = field(repr=False, compare=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the data."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def pieces(self) -> Iterable[np.ndarray]:
-        """The data, read now: arrays which, one after the other, hold all elements in C order."""
-        return self._pieces()
-
-    def to_numpy(self) -> np.ndarray:
-        """The data in an array of its own."""
-        out = np.empty(self.shape, self.dtype)
-        flat, done = out.reshape(-1), 0
-        for piece in self.pieces():
-            flat[done : done + piece.size] = piece.reshape(-1)
-            done += piece.size
-        return out
+#: Bytes that these files have at most; an index has about a hundred for each tensor.
+_LONGEST_INDEX, _LONGEST_CONFIG = 32 << 20, 4 << 20
 
 
 class Checkpoint(Mapping[str, FileTensor]):
@@ -70,11 +31,9 @@ class Checkpoint(Mapping[str, FileTensor]):
         pairs of a GGUF file.
     """
 
-    def __init__(
-        self, format: str, tensors: dict[str, FileTensor], metadata: dict[str, Any], close: Callable[[], None]
-    ):
+    def __init__(self, format: str, tensors: dict[str, FileTensor], metadata: dict[str, Any]):
         self.format, self.metadata = format, metadata
-        self._tensors, self._close = tensors, close
+        self._tensors = tensors
 
     def __getitem__(self, name: str) -> FileTensor:
         return self._tensors[name]
@@ -91,7 +50,6 @@ class Checkpoint(Mapping[str, FileTensor]):
     def close(self) -> None:
         """Let go of the files; lazy tensors that were not used keep those that they need open."""
         self._tensors = {}
-        self._close()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -103,22 +61,22 @@ class Checkpoint(Mapping[str, FileTensor]):
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Open a checkpoint without reading its tensors.
 
-    Needs the packages of the extra ``files``: ``pip install rocmkern[files]``.
+    Files are checked completely when they are opened: names, shapes, sizes and places of all tensors, and an index
+    against the files that it names. Nothing in them is executed, and no file beside them is opened.
 
     Parameters
     ----------
     path : str or Path
         A ``.safetensors`` file, a ``.gguf`` file, or a directory as Hugging Face lays it out: one safetensors file, or
-        several with ``model.safetensors.index.json``, and ``config.json``.
+        several with ``model.safetensors.index.json``, and ``config.json``. An index decides which tensors there are,
+        and in which file.
 
     Raises
     ------
     ArgumentError
         There is no such file, or none of these formats.
     CheckpointError
-        A file is not as its format says.
-    ImportError
-        The format's library is not installed.
+        A file is not as its format says, or cannot be read; the message names it, and the tensor or key.
 
     Examples
     --------
@@ -129,32 +87,33 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         path = Path(path)
     except TypeError:
         raise ArgumentTypeError("path", repr(path), "a path") from None
-    if path.is_dir():
-        return _directory(path)
-    if not path.is_file():
-        raise ArgumentError("path", repr(str(path)), "a .safetensors or .gguf file, or a directory with such files")
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic == b"GGUF":
-        from rocmkern.checkpoint import gguf
-
-        return gguf.open_file(path)
-    if path.suffix != ".safetensors":
-        raise ArgumentError("path", f"{str(path)!r}, which starts with {magic!r}", "a .safetensors or a GGUF file")
-    return _safetensors([path], path.parent / _CONFIG)
+    allowed = "a .safetensors or .gguf file, or a directory with such files"
+    try:
+        if os.path.isdir(path):
+            return _directory(path)
+        if not os.path.lexists(path):
+            raise ArgumentError("path", repr(str(path)), allowed)
+    except ValueError as error:  # a NUL in it
+        if isinstance(error, (ArgumentError, CheckpointError)):
+            raise
+        raise ArgumentError("path", repr(str(path)), allowed) from None
+    file, suffix = DataFile(path), path.suffix.lower()
+    if file.head()[:4] == b"GGUF":
+        metadata, tensors = gguf.contents_of(file)
+        return Checkpoint("gguf", {tensor.name: tensor for tensor in tensors}, metadata)
+    if suffix == ".safetensors":
+        return _safetensors([path], path.parent / _CONFIG)
+    kind = file.other_kind() or f"unknown, and starts with {file.head()[:4]!r}"
+    if suffix == ".gguf":
+        raise CheckpointError(f"{path} is not a GGUF file: it is {kind}")
+    raise ArgumentError("path", f"{str(path)!r}, which is {kind}", "a .safetensors or a GGUF file")
 
 
 def _directory(path: Path) -> Checkpoint:
     index = path / _INDEX
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{index} is not an index of safetensors files: {error!r}") from error
-        missing = [name for name in names if not (path / name).is_file()]
-        if missing:
-            raise CheckpointError(f"{index} names files that are not there: {', '.join(missing)}")
-        return _safetensors([path / name for name in names], path / _CONFIG)
+    if os.path.lexists(index):
+        places = _places(index)
+        return _safetensors([path / name for name in sorted(set(places.values()))], path / _CONFIG, index, places)
     files = sorted(path.glob("*.safetensors"))
     if len(files) == 1:
         return _safetensors(files, path / _CONFIG)
@@ -162,22 +121,40 @@ def _directory(path: Path) -> Checkpoint:
     if not files and len(models) == 1:
         return open_checkpoint(models[0])
     found = ", ".join(file.name for file in [*files, *models]) or "no such file"
-    raise ArgumentError("path", f"{str(path)!r} with {found}", f"a directory with one model, or with {_INDEX}")
+    raise ArgumentError(
+        "path", f"{str(path)!r} with {short(found, 400)}", f"a directory with one model, or with {_INDEX}"
+    )
 
 
-def _safetensors(files: list[Path], config: Path) -> Checkpoint:
-    from rocmkern.checkpoint import safetensors
+def _places(index: Path) -> dict[str, str]:
+    """The file of each tensor, by an index: a file of the same directory."""
+    places = read_object(index, _LONGEST_INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise CheckpointError(f"{index} is not an index of safetensors files: it has no weight_map with names in it")
+    for name, place in places.items():
+        plain = isinstance(place, str) and place.isprintable() and not set(place) & set("/\\:")
+        if not plain or not place.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{index}: {shown(name)} is in {shown(place)}, which is not the plain name of a "
+                ".safetensors file beside the index"
+            )
+    missing = [place for place in sorted(set(places.values())) if not os.path.lexists(index.parent / place)]
+    if missing:
+        raise CheckpointError(f"{index} names files that are not there: {short(', '.join(missing), 400)}")
+    return places
 
-    metadata: dict[str, Any] = {}
-    if config.is_file():
-        try:
-            metadata = json.loads(config.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(f"{config} is not JSON: {error}") from error
+
+def _safetensors(
+    files: list[Path], config: Path, index: Path | None = None, places: dict[str, str] | None = None
+) -> Checkpoint:
+    """The tensors of some files: all of one file, or those that an index names."""
+    metadata = read_object(config, _LONGEST_CONFIG) if os.path.lexists(config) else {}
     tensors: dict[str, FileTensor] = {}
-    for file in files:
-        for tensor in safetensors.tensors_of(file):
-            if tensor.name in tensors:
-                raise CheckpointError(f"{tensor.name} is in {tensors[tensor.name].path} and in {file}")
-            tensors[tensor.name] = tensor
-    return Checkpoint("safetensors", tensors, metadata, lambda: None)
+    for path in files:
+        for tensor in safetensors.tensors_of(DataFile(path)):
+            if places is None or places.get(tensor.name) == path.name:
+                tensors[tensor.name] = tensor
+    for name, place in (places or {}).items():
+        if name not in tensors:
+            raise CheckpointError(f"{index}: {shown(name)} is in {shown(place)}, which has no such tensor")
+    return Checkpoint("safetensors", tensors, metadata)

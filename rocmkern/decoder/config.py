@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rocmkern.checkpoint.names import shown
+from rocmkern.decoder.values import number, one_of, size
 from rocmkern.runtime.errors import CheckpointError
 
 # Architectures whose layers are those of `Decoder`.
@@ -78,36 +80,41 @@ class DecoderConfig:
                 raise CheckpointError(f"config.json of {kind} has no {name}")
             return config[name]
 
-        heads, hidden = get("num_attention_heads"), get("hidden_size")
+        def size_of(name: str, default: Any = None) -> int:
+            return size(config.get(name) or default or get(name), f"config.json: {name}")
+
+        heads, hidden = size_of("num_attention_heads"), size_of("hidden_size")
         # Newer files have base and scaling together.
-        rotation = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        rotation = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if not isinstance(rotation, Mapping):
+            raise CheckpointError(f"config.json: rope_scaling is {shown(rotation)}, not an object")
+        rotation = dict(rotation)
         base = rotation.pop("rope_theta", None) or config.get("rope_theta", 10000.0)
         if rotation in ({"rope_type": "default"}, {"type": "default"}):
             rotation = {}
         # The configuration of the first Gemma names an activation that its implementation does not use.
         named = config.get("hidden_activation") or ("gelu_pytorch_tanh" if kind == "gemma" else get("hidden_act"))
-        if named not in _ACTIVATIONS:
-            raise CheckpointError(f"config.json: activation {named!r}; known are {', '.join(_ACTIVATIONS)}")
+        one_of(named, "config.json: the activation", _ACTIVATIONS)
         window = config.get("sliding_window")
         if kind == "qwen2" and not config.get("use_sliding_window", False):
             window = None
-        elif kind == "qwen2" and config.get("max_window_layers", 0) > 0:
+        elif kind == "qwen2" and config.get("max_window_layers", 0) != 0:
             raise CheckpointError("config.json: only some layers have a sliding window, which this decoder does not do")
         return cls(
-            vocab_size=get("vocab_size"),
+            vocab_size=size_of("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=get("intermediate_size"),
-            num_layers=get("num_hidden_layers"),
+            intermediate_size=size_of("intermediate_size"),
+            num_layers=size_of("num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            rms_norm_eps=get("rms_norm_eps"),
+            num_kv_heads=size_of("num_key_value_heads", heads),
+            head_dim=size_of("head_dim", hidden // heads),
+            rms_norm_eps=number(get("rms_norm_eps"), "config.json: rms_norm_eps"),
             norm_weight_offset=1.0 if kind == "gemma" else 0.0,
-            rope_base=float(base),
+            rope_base=number(base, "config.json: rope_theta"),
             rope_scaling=rotation or None,
             activation=_ACTIVATIONS[named],
             embedding_scale=hidden**0.5 if kind == "gemma" else 1.0,
-            sliding_window=window,
+            sliding_window=None if window is None else size(window, "config.json: sliding_window"),
         )
 
     @classmethod
@@ -129,8 +136,11 @@ class DecoderConfig:
                 raise CheckpointError(f"the GGUF file has no {key}")
             return metadata.get(key, *default)
 
-        heads, hidden = get("attention.head_count"), get("embedding_length")
-        head_dim = get("attention.key_length", hidden // heads)
+        def size_of(name: str, *default: Any) -> int:
+            return size(get(name, *default), f"{kind}.{name}")
+
+        heads, hidden = size_of("attention.head_count"), size_of("embedding_length")
+        head_dim = size_of("attention.key_length", hidden // heads)
         if get("rope.dimension_count", head_dim) != head_dim:
             raise CheckpointError(f"{kind}.rope.dimension_count differs from the head dimension {head_dim}")
         tokens = metadata.get("tokenizer.ggml.tokens")
@@ -139,20 +149,21 @@ class DecoderConfig:
             raise CheckpointError(
                 f"{kind}.rope.scaling.type is {scaling_kind!r}; pass rope_scaling= by dataclasses.replace"
             )
-        factor = get("rope.scaling.factor", 1.0)
+        factor = number(get("rope.scaling.factor", 1.0), f"{kind}.rope.scaling.factor")
+        window = get("attention.sliding_window", None)
         return cls(
-            vocab_size=len(tokens) if tokens is not None else get("vocab_size"),
+            vocab_size=len(tokens) if isinstance(tokens, list) else size_of("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=get("feed_forward_length"),
-            num_layers=get("block_count"),
+            intermediate_size=size_of("feed_forward_length"),
+            num_layers=size_of("block_count"),
             num_heads=heads,
-            num_kv_heads=get("attention.head_count_kv", heads),
+            num_kv_heads=size_of("attention.head_count_kv", heads),
             head_dim=head_dim,
-            rms_norm_eps=get("attention.layer_norm_rms_epsilon"),
+            rms_norm_eps=number(get("attention.layer_norm_rms_epsilon"), f"{kind}.attention.layer_norm_rms_epsilon"),
             rope_variant="interleaved" if kind in _GGUF_INTERLEAVED else "half",
-            rope_base=float(get("rope.freq_base", 10000.0)),
+            rope_base=number(get("rope.freq_base", 10000.0), f"{kind}.rope.freq_base"),
             rope_scaling={"rope_type": "linear", "factor": factor} if scaling_kind == "linear" else None,
             activation="gelu_tanh" if kind == "gemma" else "silu",
             embedding_scale=hidden**0.5 if kind == "gemma" else 1.0,
-            sliding_window=get("attention.sliding_window", None),
+            sliding_window=None if window is None else size(window, f"{kind}.attention.sliding_window"),
         )

@@ -18,8 +18,10 @@ import numpy as np
 
 from rocmkern.checkpoint import Checkpoint, FileTensor
 from rocmkern.decoder.config import DecoderConfig
+from rocmkern.ops.quantized import FORMATS
 from rocmkern.runtime.errors import CheckpointError
 from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.tile.formats import format_named
 
 _OUTER = {
     "safetensors": {
@@ -103,8 +105,11 @@ def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Par
     Raises
     ------
     CheckpointError
-        A weight is missing or of another shape, or a tensor is none that the decoder knows.
+        A weight is missing, of another shape, or quantised in a format without operations, or a tensor is none that
+        the decoder knows.
     """
+    if config.num_layers > len(checkpoint):
+        raise CheckpointError(f"the checkpoint has {len(checkpoint)} tensors, too few for {config.num_layers} layers")
     shapes = _shapes(config)
     parts: dict[str, Part] = {}
     unknown = []
@@ -229,9 +234,16 @@ def _cut(tensor: FileTensor, name: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 def _check_shape(tensor: FileTensor, part: Part, name: str, expected: tuple[int, ...]) -> None:
     shape = tensor.shape if part.rows is None else (part.rows[1] - part.rows[0], *tensor.shape[1:])
-    # How many bytes a row of blocks has is the business of the operation that decodes them.
-    same = shape == expected if tensor.format is None else len(shape) == 2 and shape[0] == expected[0]
-    if not same:
+    if tensor.format is not None:
+        if tensor.format not in FORMATS:
+            raise CheckpointError(
+                f"{tensor.path}: {tensor.name} is {tensor.format}, for which there are no operations; there are for "
+                f"{', '.join(FORMATS)}: quantise the model again to one of these"
+            )
+        kind = format_named(tensor.format)
+        if len(shape) == 2 and shape[1] % kind.nbytes == 0:
+            shape = (shape[0], kind.columns(shape[1]))
+    if shape != expected:
         raise CheckpointError(f"{tensor.name} has shape {tensor.shape}; {name} has {expected}")
 
 

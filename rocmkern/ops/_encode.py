@@ -1,8 +1,8 @@
 """Encoders of the quantised formats, in NumPy on the host: float32 ``[n, elements]`` to uint8 ``[n, block_bytes]``.
 
-MX formats as OCP MX v1.0, section 6.3, says; q4_0 and q8_0 give ggml's bytes. q4_k and q6_k have no prescribed
-encoder: scales are fitted to each group of elements, and the best of the neighbouring 6-bit (8-bit) scales is taken. A
-block with NaN or infinity gets a scale that is NaN.
+MX formats as OCP MX v1.0, section 6.3, says; q4_0, q4_1, q5_0, q5_1 and q8_0 give ggml's bytes. q4_k, q5_k and q6_k
+have no prescribed encoder: scales are fitted to each group of elements, and the best of the neighbouring 6-bit (8-bit)
+scales is taken. A block with NaN or infinity gets a scale that is NaN.
 """
 
 from __future__ import annotations
@@ -93,11 +93,45 @@ def _finite(q: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(q), q, 0)
 
 
-def _q4_0(x: np.ndarray) -> np.ndarray:
+def _around_zero(x: np.ndarray, middle: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scales, and codes of which ``middle`` is 0; the number of the largest size has the code 0."""
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
-    d = largest / np.float32(-8)
-    q = _finite(np.clip(np.trunc(x * _inverse(d) + np.float32(8.5)), 0, 15)).astype(np.uint8)
+    d = largest / np.float32(-middle)
+    q = np.clip(np.trunc(x * _inverse(d) + np.float32(middle + 0.5)), 0, 2 * middle - 1)
+    return d, _finite(q).astype(np.uint8)
+
+
+def _from_minimum(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scales, minima, and codes from 0, the smallest number, to ``most``, the largest one."""
+    lowest, highest = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
+    d = (highest - lowest) / np.float32(most)
+    q = np.clip(np.trunc((x - lowest) * _inverse(d) + np.float32(0.5)), 0, most)
+    return d, lowest, _finite(q).astype(np.uint8)
+
+
+def _fifth_bits(q: np.ndarray) -> np.ndarray:
+    """The fifth bits of 32 codes, side by side."""
+    return np.packbits(q >> 4, axis=1, bitorder="little")
+
+
+def _q4_0(x: np.ndarray) -> np.ndarray:
+    d, q = _around_zero(x, 8)
     return np.concatenate([_half_bytes(d), _low_then_high(q)], axis=1)
+
+
+def _q4_1(x: np.ndarray) -> np.ndarray:
+    d, m, q = _from_minimum(x, 15)
+    return np.concatenate([_half_bytes(d), _half_bytes(m), _low_then_high(q)], axis=1)
+
+
+def _q5_0(x: np.ndarray) -> np.ndarray:
+    d, q = _around_zero(x, 16)
+    return np.concatenate([_half_bytes(d), _fifth_bits(q), _low_then_high(q & 15)], axis=1)
+
+
+def _q5_1(x: np.ndarray) -> np.ndarray:
+    d, m, q = _from_minimum(x, 31)
+    return np.concatenate([_half_bytes(d), _half_bytes(m), _fifth_bits(q), _low_then_high(q & 15)], axis=1)
 
 
 def _q8_0(x: np.ndarray) -> np.ndarray:
@@ -120,19 +154,20 @@ def _candidates(best: np.ndarray, low: int, high: int) -> Iterator[np.ndarray]:
         yield np.clip(best + step, low, high)
 
 
-def _q4_k(x: np.ndarray) -> np.ndarray:
+def _in_groups(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first 16 bytes of q4_k and q5_k, and codes ``[n, 8, 32]`` from 0 to ``most``."""
     special = ~np.isfinite(x).all(axis=1)[:, None]
     groups = np.where(special, 0, x).reshape(-1, 8, 32)
     lowest = np.minimum(groups.min(axis=2), 0)
     highest = np.maximum(groups.max(axis=2), 0)
-    ideal, minimum = (highest - lowest) / np.float32(15), -lowest
+    ideal, minimum = (highest - lowest) / np.float32(most), -lowest
     d, dmin = (_rounded_half(v.max(axis=1, keepdims=True) / np.float32(63)) for v in (ideal, minimum))
     least = np.full(ideal.shape, np.inf, np.float32)
     scale, offset, q = (np.zeros(shape, np.float32) for shape in (ideal.shape, ideal.shape, groups.shape))
     for some_scale in _candidates(np.rint(ideal * _inverse(d)), 0, 63):
         for some_offset in _candidates(np.rint(minimum * _inverse(dmin)), 0, 63):
             step, start = (d * some_scale)[..., None], (dmin * some_offset)[..., None]
-            some_q = np.clip(np.rint((groups + start) * _inverse(step)), 0, 15)
+            some_q = np.clip(np.rint((groups + start) * _inverse(step)), 0, most)
             error = ((step * some_q - start - groups) ** 2).sum(axis=2)
             better = error < least
             least = np.where(better, error, least)
@@ -142,9 +177,23 @@ def _q4_k(x: np.ndarray) -> np.ndarray:
     packed = np.concatenate(
         [s[:, :4] | s[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, s[:, 4:] & 15 | m[:, 4:] << 4], axis=1
     )
-    nibbles = _low_then_high(q.astype(np.uint8).reshape(-1, 4, 64)).reshape(-1, 128)
     d = np.where(special, np.nan, d)
-    return np.concatenate([_half_bytes(d), _half_bytes(dmin), packed, nibbles], axis=1)
+    return np.concatenate([_half_bytes(d), _half_bytes(dmin), packed], axis=1), q.astype(np.uint8)
+
+
+def _nibbles_of_groups(q: np.ndarray) -> np.ndarray:
+    return _low_then_high(q.reshape(-1, 4, 64)).reshape(-1, 128)
+
+
+def _q4_k(x: np.ndarray) -> np.ndarray:
+    head, q = _in_groups(x, 15)
+    return np.concatenate([head, _nibbles_of_groups(q)], axis=1)
+
+
+def _q5_k(x: np.ndarray) -> np.ndarray:
+    head, q = _in_groups(x, 31)
+    fifth = np.packbits(q >> 4, axis=1, bitorder="little").reshape(-1, 32)
+    return np.concatenate([head, fifth, _nibbles_of_groups(q & 15)], axis=1)
 
 
 def _q6_k(x: np.ndarray) -> np.ndarray:
@@ -179,7 +228,11 @@ ENCODERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mxfp8_e4m3": _mx("e4m3", lambda codes: codes),
     "mxfp8_e5m2": _mx("e5m2", lambda codes: codes),
     "q4_0": _q4_0,
+    "q4_1": _q4_1,
+    "q5_0": _q5_0,
+    "q5_1": _q5_1,
     "q8_0": _q8_0,
     "q4_k": _q4_k,
+    "q5_k": _q5_k,
     "q6_k": _q6_k,
 }

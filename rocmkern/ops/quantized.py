@@ -1,9 +1,9 @@
 """Quantised formats: numbers in blocks of bytes with shared scales, from OCP MX and from ggml.
 
 ``format`` is one of ``"mxfp4"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` (blocks of 32
-numbers), ``"q4_0"``, ``"q8_0"`` (32), ``"q4_k"``, ``"q6_k"`` (256). Blocks are uint8 arrays whose last axis holds whole
-blocks side by side, as they lie in a file. The layouts are in `rocmkern.tile.formats`, the meaning in
-`rocmkern.reference.dequantize`.
+numbers), ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"`` (32), ``"q4_k"``, ``"q5_k"``, ``"q6_k"`` (256).
+Blocks are uint8 arrays whose last axis holds whole blocks side by side, as they lie in a file. The layouts are in
+`rocmkern.tile.formats`, the meaning in `rocmkern.reference.dequantize`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from rocmkern.ops._arrays import FLOATS, UINT8, Operand, accept, accept_out, fou
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, TargetError
 
-FORMATS = ("mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "q4_0", "q8_0", "q4_k", "q6_k")
-#: Largest number that the float16 scales of a format can express.
-_LARGEST = {"q4_0": 65504.0 * 8, "q8_0": 65504.0 * 127, "q4_k": 65504.0 * 63, "q6_k": 65504.0 * 32 * 127}
+FORMATS = (
+    "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2",
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k",
+)  # fmt: skip
+#: Largest number that the float16 scales of a format, and its float16 minima, can express.
+_LARGEST = {
+    "q4_0": 65504.0 * 8, "q4_1": 65504.0, "q5_0": 65504.0 * 16, "q5_1": 65504.0, "q8_0": 65504.0 * 127,
+    "q4_k": 65504.0 * 63, "q5_k": 65504.0 * 63, "q6_k": 65504.0 * 32 * 127,
+}  # fmt: skip
 
 
 @planned
@@ -34,8 +40,8 @@ def dequantize(
 ) -> Any:
     """Numbers of quantised blocks.
 
-    In float32 the result is exact, subnormal numbers included, but that q4_k and q6_k round once, to nearest. A scale
-    of an MX block that is NaN (255) makes the block NaN.
+    In float32 the result is exact, subnormal numbers included, but that q4_1, q5_1 and the formats of 256 numbers round
+    once, to nearest. A scale of an MX block that is NaN (255) makes the block NaN.
 
     Parameters
     ----------
@@ -107,8 +113,8 @@ def quantize(
 
     MX formats: the scale of a block is ``2 ** (floor(log2(max|x|)) - emax)``, within the range of E8M0, with emax the
     exponent of the largest element; elements are rounded to nearest even and saturate, so a block whose largest number
-    is 6.1 to 7.99 has 6 for it in mxfp4. A block of zeros has the scale 2 ** -127. q4_0 and q8_0 give the same bytes as
-    ggml. q4_k and q6_k fit their scales to the numbers; other encoders may give other bytes.
+    is 6.1 to 7.99 has 6 for it in mxfp4. A block of zeros has the scale 2 ** -127. q4_0, q4_1, q5_0, q5_1 and q8_0 give
+    the same bytes as ggml. q4_k, q5_k and q6_k fit their scales to the numbers; other encoders may give other bytes.
 
     Parameters
     ----------
@@ -211,8 +217,8 @@ def quantized_linear(
         Of the kind and the dtype of x; summed in float32, rounded once. On GPUs, with more than one row of
         half-precision x, weights are rounded to the dtype of x before they are multiplied: one beyond the range of
         float16 becomes infinite. With one row, scales and minima are applied to the sums of a block; so an infinity
-        in x may give NaN with Q4_K, and on NVIDIA GPUs what is smaller than 2^-38 of the largest number of a block of
-        bfloat16 x is not seen.
+        in x may give NaN with the formats that have a minimum (Q4_1, Q5_1, Q4_K, Q5_K), and on NVIDIA GPUs what is
+        smaller than 2^-38 of the largest number of a block of bfloat16 x is not seen.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Quantised formats in plain NumPy: the OCP MX formats and four of ggml, element by element from their definitions.
+"""Quantised formats in plain NumPy: the OCP MX formats and eight of ggml, element by element from their definitions.
 
 Element codes are those of `ml_dtypes`. Every number of a block is computed exactly, in float64; float32 holds all of
-them but some of q4_k and q6_k, which it rounds.
+them but some of q4_1, q5_1, q4_k, q5_k and q6_k, which it rounds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ BLOCKS = {
     "mxfp8_e4m3": (32, 33),
     "mxfp8_e5m2": (32, 33),
     "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
     "q8_0": (32, 34),
     "q4_k": (256, 144),
+    "q5_k": (256, 176),
     "q6_k": (256, 210),
 }
 _ELEMENTS = {
@@ -55,25 +59,23 @@ def _decoded(blocks, format, order):
         if format in _ELEMENTS:
             values = _mx(split, format, order)
         else:
-            values = {"q4_0": _q4_0, "q8_0": _q8_0, "q4_k": _q4_k, "q6_k": _q6_k}[format](split)
+            values = _GGML[format](split)
     return values.reshape(*blocks.shape[:-1], split.shape[-2] * elements)
 
 
 def quantize(x, format="q4_0", *, order="ggml", nan="error"):
-    """Blocks of the numbers ``[..., n]``, uint8: the MX formats, q4_0 and q8_0.
+    """Blocks of the numbers ``[..., n]``, uint8: the MX formats, and those of ggml with blocks of 32.
 
     MX (OCP MX v1.0, section 6.3): the scale is ``2 ** (floor(log2(max|x|)) - emax)`` within the range of E8M0, elements
-    are rounded to nearest even and saturate; a block of zeros has the smallest scale. q4_0 and q8_0: as ggml does it,
-    in float32. A block with NaN or infinity becomes NaN (which `rocmkern.quantize` refuses unless told otherwise).
-    q4_k and q6_k have no reference: their encoders are free to search.
+    are rounded to nearest even and saturate; a block of zeros has the smallest scale. Those of ggml: as it does it, in
+    float32. A block with NaN or infinity becomes NaN (which `rocmkern.quantize` refuses unless told otherwise).
+    q4_k, q5_k and q6_k have no reference: their encoders are free to search.
     """
     elements, _ = BLOCKS[format]
     x = np.asarray(x, np.float64)
     split = x.reshape(*x.shape[:-1], x.shape[-1] // elements, elements)
     with np.errstate(all="ignore"):
-        blocks = (
-            _to_mx(split, format, order) if format in _ELEMENTS else {"q4_0": _to_q4_0, "q8_0": _to_q8_0}[format](split)
-        )
+        blocks = _to_mx(split, format, order) if format in _ELEMENTS else _TO_GGML[format](split)
     return blocks.reshape(*x.shape[:-1], blocks.shape[-2] * blocks.shape[-1])
 
 
@@ -119,11 +121,45 @@ def _q4_0(blocks):
     return values
 
 
+def _q4_1(blocks):
+    values = np.empty((*blocks.shape[:-1], 32))
+    for j in range(16):
+        values[..., j] = _half(blocks, 0) * (blocks[..., 4 + j] % 16) + _half(blocks, 2)
+        values[..., j + 16] = _half(blocks, 0) * (blocks[..., 4 + j] // 16) + _half(blocks, 2)
+    return values
+
+
+def _five_bits(blocks, start):
+    """Numbers of five bits, of which the fifth ones are in the four bytes from `start` on, the others behind them."""
+    q = np.empty((*blocks.shape[:-1], 32), int)
+    for j in range(32):
+        fifth = blocks[..., start + j // 8] // 2 ** (j % 8) % 2
+        q[..., j] = blocks[..., start + 4 + j % 16] // (16 if j >= 16 else 1) % 16 + 16 * fifth
+    return q
+
+
+def _q5_0(blocks):
+    return _half(blocks, 0)[..., None] * (_five_bits(blocks, 2) - 16)
+
+
+def _q5_1(blocks):
+    return _half(blocks, 0)[..., None] * _five_bits(blocks, 4) + _half(blocks, 2)[..., None]
+
+
 def _q8_0(blocks):
     return _half(blocks, 0)[..., None] * blocks[..., 2:].view(np.int8).astype(np.float64)
 
 
 def _q4_k(blocks):
+    return _groups(blocks, 16, lambda group: 0)
+
+
+def _q5_k(blocks):
+    return _groups(blocks, 48, lambda group: 16 * (blocks[..., 16:48].astype(int) // 2**group % 2))
+
+
+def _groups(blocks, start_of_nibbles, fifth_bits):
+    """Elements of q4_k and q5_k: `fifth_bits` of a group is what they add to the numbers of its low four bits."""
     values = np.empty((*blocks.shape[:-1], 256))
     packed = blocks[..., 4:16].astype(int)
     for group in range(8):
@@ -132,8 +168,9 @@ def _q4_k(blocks):
         else:
             scale = packed[..., group + 4] % 16 + packed[..., group - 4] // 64 * 16
             minimum = packed[..., group + 4] // 16 + packed[..., group] // 64 * 16
-        start = 16 + group // 2 * 32
+        start = start_of_nibbles + group // 2 * 32
         q = blocks[..., start : start + 32].astype(int) // (16 if group % 2 else 1) % 16
+        q = q + fifth_bits(group)
         first, second = _half(blocks, 0) * scale, _half(blocks, 2) * minimum
         values[..., 32 * group : 32 * group + 32] = first[..., None] * q - second[..., None]
     return values
@@ -148,6 +185,18 @@ def _q6_k(blocks):
         high = blocks[..., 128 + 32 * half + column].astype(int) // 4**quarter % 4
         values[..., i] = _half(blocks, 208) * scales[..., i // 16] * (low + 16 * high - 32)
     return values
+
+
+_GGML = {
+    "q4_0": _q4_0,
+    "q4_1": _q4_1,
+    "q5_0": _q5_0,
+    "q5_1": _q5_1,
+    "q8_0": _q8_0,
+    "q4_k": _q4_k,
+    "q5_k": _q5_k,
+    "q6_k": _q6_k,
+}
 
 
 # ------------------------------------------------------------------------------------------------------------- encoding
@@ -175,14 +224,58 @@ def _half_bytes(d):
     return np.where(np.isfinite(d), d, np.nan).astype("<f2")[..., None].view(np.uint8)
 
 
-def _to_q4_0(x):
+def _codes(shifted, d, half, most):
+    inverse = np.where(d == 0, np.float32(0), 1 / d)[..., None]
+    q = np.clip(np.floor(shifted * inverse + np.float32(half)), 0, most)
+    return np.where(np.isfinite(q), q, 0).astype(np.uint8)
+
+
+def _symmetric(x, middle):
+    """Scales, and codes of which `middle` is 0."""
     x = x.astype(np.float32)
     place = np.abs(x).argmax(axis=-1)[..., None]
-    d = np.take_along_axis(x, place, axis=-1)[..., 0] / np.float32(-8)
-    inverse = np.where(d == 0, np.float32(0), 1 / d)[..., None]
-    q = np.minimum(15, np.floor(x * inverse + np.float32(8.5)))
-    q = np.where(np.isfinite(q), q, 0).astype(np.uint8)
-    return np.concatenate([_half_bytes(d), q[..., :16] + 16 * q[..., 16:]], axis=-1)
+    d = np.take_along_axis(x, place, axis=-1)[..., 0] / np.float32(-middle)
+    return d, _codes(x, d, middle + 0.5, 2 * middle - 1)
+
+
+def _affine(x, most):
+    """Scales, minima, and codes from 0 to `most`."""
+    x = x.astype(np.float32)
+    lowest = x.min(axis=-1)
+    d = (x.max(axis=-1) - lowest) / np.float32(most)
+    return d, lowest, _codes(x - lowest[..., None], d, 0.5, most)
+
+
+def _packed(q):
+    """Low four bits of 32 codes."""
+    low = q % 16
+    return low[..., :16] + 16 * low[..., 16:]
+
+
+def _fifth(q):
+    """Their fifth bits, side by side."""
+    bits = q // 16
+    return sum(bits[..., i::8] * np.uint8(1 << i) for i in range(8))
+
+
+def _to_q4_0(x):
+    d, q = _symmetric(x, 8)
+    return np.concatenate([_half_bytes(d), _packed(q)], axis=-1)
+
+
+def _to_q4_1(x):
+    d, m, q = _affine(x, 15)
+    return np.concatenate([_half_bytes(d), _half_bytes(m), _packed(q)], axis=-1)
+
+
+def _to_q5_0(x):
+    d, q = _symmetric(x, 16)
+    return np.concatenate([_half_bytes(d), _fifth(q), _packed(q)], axis=-1)
+
+
+def _to_q5_1(x):
+    d, m, q = _affine(x, 31)
+    return np.concatenate([_half_bytes(d), _half_bytes(m), _fifth(q), _packed(q)], axis=-1)
 
 
 def _to_q8_0(x):
@@ -194,6 +287,9 @@ def _to_q8_0(x):
     q = whole + np.where(np.abs(scaled - whole) >= 0.5, np.sign(scaled), 0)  # halves away from zero
     q = np.where(np.isfinite(q), q, 0).astype(np.int8).view(np.uint8)
     return np.concatenate([_half_bytes(d), q], axis=-1)
+
+
+_TO_GGML = {"q4_0": _to_q4_0, "q4_1": _to_q4_1, "q5_0": _to_q5_0, "q5_1": _to_q5_1, "q8_0": _to_q8_0}
 
 
 # ------------------------------------------------------------------------------------------------------------- products

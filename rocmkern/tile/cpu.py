@@ -374,8 +374,22 @@ class _Block:
     def power(self, offset: ir.Value) -> ir.Value:
         return codes.emit_e8m0(self.b, self.byte(offset))
 
-    def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> None:
+    def joined_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, width: int, less: int,
+        count: int,
+    ) -> None:  # fmt: skip
         """`fields` does it."""
+
+    def five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, less: int, count: int
+    ) -> list[ir.Value]:
+        b, wide = self.b, _vec(I32, count)
+        (packed,) = self.fields(low, count, 8)
+        nibbles = b.and_(b.lshr(packed, _splat(b, shift, count)), const(wide, 15))
+        bits = _splat(b, b.lshr(self.word(plane), first), count)
+        fifth = b.and_(b.lshr(bits, ir.Constant(wide, list(range(count)))), const(wide, 1))
+        code = b.or_(nibbles, b.shl(fifth, const(wide, 4)))
+        return [b.sitofp(b.sub(code, const(wide, less)), _vec(F32, count))]
 
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)

@@ -17,9 +17,14 @@ mxfp6_e3m2    32        25     E8M0 scale; 6 bits an element, the first one lowe
 mxfp8_e4m3    32        33     E8M0 scale; a byte an element
 mxfp8_e5m2    32        33     E8M0 scale; a byte an element
 q4_0          32        18     float16 d; byte j: as mxfp4. ``d * (q - 8)``
+q4_1          32        20     float16 d and m; byte j: as mxfp4. ``d * q + m``
+q5_0          32        22     float16 d; 32 bits, the fifth one of every element; byte j: as mxfp4. ``d * (q - 16)``
+q5_1          32        24     float16 d and m; 32 bits and bytes: as q5_0. ``d * q + m``
 q8_0          32        34     float16 d; int8. ``d * q``
 q4_k          256       144    float16 d and m; 12 bytes: a 6-bit scale and minimum for every 32 elements; for every 64
                                elements 32 bytes, whose low four bits come first. ``(d * scale) * q - (m * minimum)``
+q5_k          256       176    float16 d and m, and 12 bytes: as q4_k; 32 bytes, of which bit i of byte j is the fifth
+                               one of element 32i + j; the others: as q4_k. ``(d * scale) * q - (m * minimum)``
 q6_k          256       210    for every 128 elements 64 bytes of low four bits, then for every 128 elements 32 bytes
                                of high two bits; an int8 scale for every 16; float16 d. ``(d * scale) * (q - 32)``
 ============  ========  =====  ======================================================================================
@@ -42,14 +47,16 @@ from rocmkern.tile import codes
 RUN = 16
 #: Formats of which a lane of a GPU reads nothing but numbers that float16 holds: elements side by side are digits of
 #: bytes side by side (`lanes.PairReader`).
-IN_PAIRS = ("q4_0", "q4_k", "mxfp4", "q8_0", "q6_k", "mxfp8_e4m3", "mxfp8_e5m2")
+IN_PAIRS = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "mxfp8_e4m3", "mxfp8_e5m2",
+)  # fmt: skip
 
 
 class BlockReader(Protocol):
     """Reads one block: offsets are i32 values in bytes from its start.
 
     A reader may give numbers in another form than float32, for those that use it: then all of `nibbles`,
-    `whole_bytes` and `six_bits` do.
+    `whole_bytes`, `joined_bits` and `five_bits` do.
     """
 
     def byte(self, offset: Any) -> Any:
@@ -87,11 +94,21 @@ class BlockReader(Protocol):
         None where the target has nothing better than `fields`.
         """
 
-    def six_bits(self, low: Any, low_shift: Any, high: Any, high_shift: Any, count: int) -> list | None:
-        """Float32 of ``count`` numbers less 32 whose four low and two high bits are in bytes at two offsets.
+    def joined_bits(
+        self, low: Any, low_shift: Any, high: Any, high_shift: Any, width: int, less: int, count: int
+    ) -> list | None:
+        """Float32 of ``count`` numbers less a constant, whose four low and ``width`` high bits (1 or 2) are in bytes at
+        two offsets.
 
         Offsets that are no constants are multiples of ``count``. None where the target has nothing better than
         `fields`.
+        """
+
+    def five_bits(self, low: Any, shift: Any, plane: Any, first: Any, less: int, count: int) -> list:
+        """Float32 of ``count`` numbers less a constant, whose four low bits are ``byte >> shift & 15`` of bytes at an
+        offset, and whose fifth bits lie side by side from bit ``first`` of the four bytes at ``plane`` on.
+
+        ``shift`` is 0 or 4; ``plane`` is a constant.
         """
 
     def lookup(self, numbers: tuple, lanes: list) -> list | None:
@@ -193,17 +210,51 @@ def _q4_0(blocks: np.ndarray) -> np.ndarray:
     return _half(blocks, 0) * (_low_then_high(blocks[..., 2:]).astype(np.float32) - 8)
 
 
+def _fifth_bits(blocks: np.ndarray, offset: int) -> np.ndarray:
+    """32 bits at a byte offset of each block, as what they count in a number of five bits: ``[..., 32]``."""
+    return np.unpackbits(blocks[..., offset : offset + 4], axis=-1, bitorder="little") << 4
+
+
+def _q4_1(blocks: np.ndarray) -> np.ndarray:
+    return _half(blocks, 0) * _low_then_high(blocks[..., 4:]).astype(np.float32) + _half(blocks, 2)
+
+
+def _q5_0(blocks: np.ndarray) -> np.ndarray:
+    q = _low_then_high(blocks[..., 6:]) | _fifth_bits(blocks, 2)
+    return _half(blocks, 0) * (q.astype(np.float32) - 16)
+
+
+def _q5_1(blocks: np.ndarray) -> np.ndarray:
+    q = _low_then_high(blocks[..., 8:]) | _fifth_bits(blocks, 4)
+    return _half(blocks, 0) * q.astype(np.float32) + _half(blocks, 2)
+
+
 def _q8_0(blocks: np.ndarray) -> np.ndarray:
     return _half(blocks, 0) * blocks[..., 2:].astype(np.int8).astype(np.float32)
 
 
-def _q4_k(blocks: np.ndarray) -> np.ndarray:
+def _scaled_groups(blocks: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Elements of q4_k and q5_k of their codes ``[..., 8, 32]``."""
     a, b, c = (blocks[..., i : i + 4] for i in (4, 8, 12))
     scale = np.concatenate([a & 63, c & 15 | (a >> 6) << 4], axis=-1).astype(np.float32)
     minimum = np.concatenate([b & 63, c >> 4 | (b >> 6) << 4], axis=-1).astype(np.float32)
-    q = _low_then_high(blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 32)).reshape(*blocks.shape[:-1], 8, 32)
     scale, minimum = _half(blocks, 0) * scale, _half(blocks, 2) * minimum
     return (scale[..., None] * q.astype(np.float32) - minimum[..., None]).reshape(*blocks.shape[:-1], 256)
+
+
+def _nibbles_of_groups(packed: np.ndarray) -> np.ndarray:
+    """``[..., 128]`` bytes to ``[..., 8, 32]``."""
+    lead = packed.shape[:-1]
+    return _low_then_high(packed.reshape(*lead, 4, 32)).reshape(*lead, 8, 32)
+
+
+def _q4_k(blocks: np.ndarray) -> np.ndarray:
+    return _scaled_groups(blocks, _nibbles_of_groups(blocks[..., 16:]))
+
+
+def _q5_k(blocks: np.ndarray) -> np.ndarray:
+    fifth = blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    return _scaled_groups(blocks, _nibbles_of_groups(blocks[..., 48:]) | fifth << 4)
 
 
 def _q6_k(blocks: np.ndarray) -> np.ndarray:
@@ -341,6 +392,35 @@ def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     return Run(numbers, d, None, factor)
 
 
+def _minimum(b: Any, m: Any) -> Any:
+    """What is subtracted where a float32 is added."""
+    from rocmkern.tile.tensors import const
+
+    return b.fsub(const(m.type, -0.0), m)
+
+
+def _emit_q4_1(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    d, m = reader.half(_integer(0)), reader.half(_integer(2))
+    numbers, factor = _halves(b, reader, 4, first, count, range(16), lambda x: _float(b, x, 0))
+    return Run(numbers, d, _minimum(b, m), factor)
+
+
+def _five_bits(b: Any, reader: BlockReader, plane: int, first: Any, less: int, count: int) -> list:
+    """Numbers of five bits: the fifth ones in four bytes from ``plane`` on, the others in 16 bytes behind them."""
+    at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
+    return reader.five_bits(_add(b, at, plane + 4), shift, _integer(plane), first, less, count)
+
+
+def _emit_q5_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    d = reader.half(_integer(0))
+    return Run(_five_bits(b, reader, 2, first, 16, count), d)
+
+
+def _emit_q5_1(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    d, m = reader.half(_integer(0)), reader.half(_integer(2))
+    return Run(_five_bits(b, reader, 4, first, 0, count), d, _minimum(b, m))
+
+
 def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     d = reader.half(_integer(0))
     at = _add(b, first, 2)
@@ -350,8 +430,8 @@ def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     return Run(_each(reader.fields(at, count, 8), lambda x: _signed_byte(b, x)), d)
 
 
-def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
-    group = b.lshr(first, _integer(5))
+def _scale_and_minimum(b: Any, reader: BlockReader, group: Any) -> tuple[Any, Any]:
+    """Those of a group of 32 elements of q4_k and q5_k."""
     early = b.icmp_unsigned("==", b.lshr(group, _integer(2)), _integer(0))
     byte = b.shl(b.and_(group, _integer(3)), _integer(3))
     x, y, z = (reader.word(_integer(start)) for start in (4, 8, 12))
@@ -363,11 +443,28 @@ def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
         return _float(b, b.and_(b.lshr(four, byte), _integer(255)), 0)
 
     scale = b.fmul(reader.half(_integer(0)), six_bits(x, z))
-    minimum = b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
-    at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), b.and_(first, _integer(31))), 16)
-    shift = b.shl(b.and_(group, _integer(1)), _integer(2))
+    return scale, b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
+
+
+def _nibble_of_group(b: Any, start: int, group: Any, column: Any) -> tuple[Any, Any]:
+    """Where the low four bits of an element of q4_k and q5_k are: a byte's offset, and by how much it is shifted."""
+    at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), column), start)
+    return at, b.shl(b.and_(group, _integer(1)), _integer(2))
+
+
+def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    group = b.lshr(first, _integer(5))
+    scale, minimum = _scale_and_minimum(b, reader, group)
+    at, shift = _nibble_of_group(b, 16, group, b.and_(first, _integer(31)))
     numbers, factor = _nibbles(b, reader, at, count, shift, range(16), lambda x: _float(b, x, 0), step=count)
     return Run(numbers, scale, minimum, factor)
+
+
+def _emit_q5_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    group, column = b.lshr(first, _integer(5)), b.and_(first, _integer(31))
+    scale, minimum = _scale_and_minimum(b, reader, group)
+    at, shift = _nibble_of_group(b, 48, group, column)
+    return Run(_joined_bits(b, reader, at, shift, _add(b, column, 16), group, 1, 0, count), scale, minimum)
 
 
 def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
@@ -379,19 +476,25 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     low_at, high_at = b.add(low_at, column), b.add(high_at, column)
     scale = _signed_byte(b, reader.byte(_add(b, b.lshr(first, _integer(4)), 192)))
     scale = b.fmul(reader.half(_integer(208)), scale)
+    return Run(_joined_bits(b, reader, low_at, low_shift, high_at, high_shift, 2, 32, count), scale)
 
-    numbers = reader.six_bits(low_at, low_shift, high_at, high_shift, count)
+
+def _joined_bits(
+    b: Any, reader: BlockReader, low: Any, low_shift: Any, high: Any, high_shift: Any, width: int, less: int, count: int
+) -> list:
+    """`BlockReader.joined_bits`, or what `fields` makes of it."""
+    numbers = reader.joined_bits(low, low_shift, high, high_shift, width, less, count)
     if numbers is not None:
-        return Run(numbers, scale)
+        return numbers
 
     def one(x: Any, y: Any) -> Any:
         from rocmkern.tile.tensors import const
 
-        top = b.shl(_bits(b, y, high_shift, 3), const(y.type, 4))
-        return _float(b, b.or_(_bits(b, x, low_shift, 15), top), 32)
+        top = b.shl(_bits(b, y, high_shift, (1 << width) - 1), const(y.type, 4))
+        return _float(b, b.or_(_bits(b, x, low_shift, 15), top), less)
 
-    low, high = (reader.fields(at, count, 8, step=count) for at in (low_at, high_at))
-    return Run([one(x, y) for x, y in zip(low, high, strict=True)], scale)
+    lows, highs = (reader.fields(at, count, 8, step=count) for at in (low, high))
+    return [one(x, y) for x, y in zip(lows, highs, strict=True)]
 
 
 FORMATS = {
@@ -404,8 +507,12 @@ FORMATS = {
         Format("mxfp8_e4m3", 32, 33, 32, _mx("e4m3", lambda x: x), _emit_mx("e4m3", 8)),
         Format("mxfp8_e5m2", 32, 33, 32, _mx("e5m2", lambda x: x), _emit_mx("e5m2", 8)),
         Format("q4_0", 32, 18, 32, _q4_0, _emit_q4_0),
+        Format("q4_1", 32, 20, 32, _q4_1, _emit_q4_1),
+        Format("q5_0", 32, 22, 32, _q5_0, _emit_q5_0),
+        Format("q5_1", 32, 24, 32, _q5_1, _emit_q5_1),
         Format("q8_0", 32, 34, 32, _q8_0, _emit_q8_0),
         Format("q4_k", 256, 144, 32, _q4_k, _emit_q4_k),
+        Format("q5_k", 256, 176, 32, _q5_k, _emit_q5_k),
         Format("q6_k", 256, 210, 16, _q6_k, _emit_q6_k),
     )
 }

@@ -161,11 +161,33 @@ class LaneReader:
         words = [self.b.xor(word, const(I32, 0x80808080)) for word in self.words(offset, count)]
         return self._integers(words, count, 0, -128.0, 8), 1.0
 
-    def six_bits(
-        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
-    ) -> list | None:
+    def joined_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, width: int, less: int,
+        count: int,
+    ) -> list | None:  # fmt: skip
         """`fields` does it."""
         return None
+
+    def five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, less: int, count: int
+    ) -> list:
+        return self._integers(self.codes_of_five_bits(low, shift, plane, first, count), count, 0, -float(less), 5)
+
+    def codes_of_five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, count: int
+    ) -> list[ir.Value]:
+        """The numbers of `five_bits`, one in each byte of the words."""
+        b, bits, codes = self.b, self.bit_plane(plane, first), []
+        for i, word in enumerate(self.words(low, count)):
+            # Four bits at bit 4 and, 7 bits apart, three times more: of copy k bit k is the lowest of a high half.
+            four = b.and_(b.lshr(bits, const(I32, 4 * i - 4)) if i else b.shl(bits, const(I32, 4)), const(I32, 0xF0))
+            upper = b.and_(b.mul(four, const(I32, 0x204081)), const(I32, 0x10101010))
+            codes.append(self.masked_onto(b.lshr(word, shift), 0x0F0F0F0F, upper))
+        return codes
+
+    def bit_plane(self, offset: ir.Value, first: ir.Value) -> ir.Value:
+        """Bits of four bytes at an offset, from one of them on."""
+        return self.b.lshr(self.words(offset, 4)[0], first)
 
     def _integers(self, words: list[ir.Value], count: int, place: int, start: float, width: int = 4) -> list[ir.Value]:
         """``start`` plus bits of each byte: set in the mantissa of 2 ** 23, they count 2 ** bit too much."""
@@ -272,16 +294,26 @@ class PairReader(LaneReader):
         self.nan.append(b.icmp_unsigned("!=", carry, const(I32, 0)))
         return pairs, factor
 
-    def six_bits(
-        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int
-    ) -> list[ir.Value]:
-        b, pairs = self.b, []
+    def joined_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, width: int, less: int,
+        count: int,
+    ) -> list[ir.Value]:  # fmt: skip
+        b, codes, mask = self.b, [], 0x10101010 * ((1 << width) - 1)
         for x, y in zip(self.words(low, count, count), self.words(high, count, count), strict=True):
-            upper = b.and_(b.shl(b.lshr(y, high_shift), const(I32, 4)), const(I32, 0x30303030))
-            code = self.masked_onto(b.lshr(x, low_shift), 0x0F0F0F0F, upper)
-            for z in (code, b.lshr(code, const(I32, 8))):
-                pairs.append(self.add_pairs(self.masked_onto(z, 0x00FF00FF, 0x64006400), -1024.0 - 32.0))
-        return pairs
+            upper = b.and_(b.shl(b.lshr(y, high_shift), const(I32, 4)), const(I32, mask))
+            codes.append(self.masked_onto(b.lshr(x, low_shift), 0x0F0F0F0F, upper))
+        return self._pairs_of_codes(codes, less)
+
+    def five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, less: int, count: int
+    ) -> list[ir.Value]:
+        return self._pairs_of_codes(self.codes_of_five_bits(low, shift, plane, first, count), less)
+
+    def _pairs_of_codes(self, codes: list[ir.Value], less: int) -> list[ir.Value]:
+        """Numbers of a byte each, less a constant: bits in the mantissa of 1024."""
+        shifted = [x for code in codes for x in (code, self.b.lshr(code, const(I32, 8)))]
+        pairs = [self.masked_onto(x, 0x00FF00FF, 0x64006400) for x in shifted]
+        return [self.add_pairs(x, -1024.0 - less) for x in pairs]
 
     def masked_and_flipped(self, word: ir.Value, mask: int, bits: int) -> ir.Value:
         """``word & mask ^ bits``."""

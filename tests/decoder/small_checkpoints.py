@@ -121,8 +121,8 @@ def save_gguf(path, weights, architecture="llama", quantised=None, extra=()):
             writer.add_tensor(full, gguf.quantize(array.astype(np.float32), kind), raw_dtype=kind)
         else:
             writer.add_tensor(full, array)
-    for name, array in extra:
-        writer.add_tensor(name, array)
+    for name, array, *kind in extra:
+        writer.add_tensor(name, array, raw_dtype=kind[0] if kind else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

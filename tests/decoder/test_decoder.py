@@ -62,8 +62,9 @@ def test_a_gguf_file_is_the_same_model_whatever_the_order_of_its_rows(tmp_path, 
     np.testing.assert_allclose(logits(decoder), expected, atol=1e-4)
 
 
-def test_quantised_weights_are_the_model_of_their_numbers(tmp_path):
-    decoder = gguf(tmp_path, quantised="Q8_0")
+@pytest.mark.parametrize("format", ["Q8_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_quantised_weights_are_the_model_of_their_numbers(tmp_path, format):
+    decoder = gguf(tmp_path, quantised=format)
     plain = {
         name: rocmkern.dequantize(weight.blocks, weight.format) if isinstance(weight, QuantizedWeight) else weight
         for name, weight in decoder.weights.items()

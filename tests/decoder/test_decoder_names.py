@@ -102,6 +102,74 @@ def test_quantised_matrices_arrive_as_blocks(tmp_path):
     assert loaded["embedding"].dtype == np.float32
 
 
+def test_formats_without_operations_are_refused_when_weights_are_loaded(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType.IQ4_NL
+    weights = hugging_face_weights()
+    blocks = np.zeros((64, 32 // 32 * 18), np.uint8)
+    name = "model.layers.1.mlp.up_proj.weight"
+    rest = {key: weight for key, weight in weights.items() if key != name}
+    extra = [("blk.1.ffn_up.weight", blocks, kind)]
+    with rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", rest, extra=extra)) as checkpoint:
+        config = DecoderConfig.from_gguf(checkpoint.metadata)
+        with pytest.raises(CheckpointError, match=r"model\.gguf: blk\.1\.ffn_up\.weight is iq4_nl.* q5_1.*quantise"):
+            load_weights(checkpoint, config)
+
+
+def test_rows_of_blocks_have_the_length_of_the_matrix(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType.Q5_0
+    weights = hugging_face_weights()
+    name = "model.layers.1.mlp.up_proj.weight"
+    rest = {key: weight for key, weight in weights.items() if key != name}
+    extra = [("blk.1.ffn_up.weight", np.zeros((64, 2 * 22), np.uint8), kind)]
+    checkpoint = rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", rest, extra=extra))
+    with checkpoint, pytest.raises(CheckpointError, match=r"blk\.1\.ffn_up\.weight has shape \(64, 44\)"):
+        load_weights(checkpoint, DecoderConfig.from_gguf(checkpoint.metadata))
+
+
+HF, GGUF = DecoderConfig.from_hugging_face, DecoderConfig.from_gguf
+FILE = {
+    "general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 32, "llama.vocab_size": 50,
+    "llama.feed_forward_length": 64, "llama.attention.head_count": 4, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read", "sound", "key", "values"),
+    [
+        (HF, HUGGING_FACE, "num_attention_heads", (0, -1, 2.0, "4", True, [], 1 << 40)),
+        (HF, HUGGING_FACE, "num_hidden_layers", (0.5, "2", None)),
+        (HF, HUGGING_FACE, "rms_norm_eps", ("x", float("nan"), float("inf"), 10**400, None)),
+        (HF, HUGGING_FACE, "rope_theta", ("x", float("inf"))),
+        (HF, HUGGING_FACE, "rope_scaling", ("x", [1])),
+        (HF, HUGGING_FACE, "hidden_act", ([], {}, 3)),
+        (HF, HUGGING_FACE, "sliding_window", ("x", -1)),
+        (HF, HUGGING_FACE, "model_type", ([], 3)),
+        (GGUF, FILE, "llama.attention.head_count", (0, -1, 2.5, "4", [4, 4])),
+        (GGUF, FILE, "llama.vocab_size", ("x",)),
+        (GGUF, FILE, "llama.attention.layer_norm_rms_epsilon", ("x", [])),
+        (GGUF, FILE, "llama.rope.freq_base", ("x", float("nan"))),
+        (GGUF, FILE, "llama.rope.scaling.type", (3, [])),
+        (GGUF, FILE, "llama.attention.sliding_window", ("x",)),
+    ],
+)
+def test_configurations_of_other_kinds_are_named(read, sound, key, values):
+    read(sound)
+    for value in values:
+        with pytest.raises(CheckpointError) as caught:
+            read(sound | {key: value})
+        assert len(str(caught.value)) < 200
+        if key != "hidden_act":
+            assert key in str(caught.value)
+
+
+def test_a_number_of_layers_is_not_believed(tmp_path):
+    checkpoint = rocmkern.open_checkpoint(save_hugging_face(tmp_path, hugging_face_weights()))
+    with checkpoint, pytest.raises(CheckpointError, match="too few for 2147483647 layers"):
+        load_weights(checkpoint, dataclasses.replace(CONFIG, num_layers=2**31 - 1))
+
+
 def refused(tmp_path, weights, config=CONFIG):
     (tmp_path / "model.safetensors").unlink(missing_ok=True)
     with rocmkern.open_checkpoint(save_hugging_face(tmp_path, weights)) as checkpoint:

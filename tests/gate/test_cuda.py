@@ -27,6 +27,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 from numba import cuda
 
 FOREVER = 2**30
+#: Where the float16 scales and minima of a ggml block lie.
+HALVES = {
+    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q4_k": (0, 2), "q5_k": (0, 2),
+    "q6_k": (208,),
+}  # fmt: skip
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 #: What a result's last rounding and the rounding of the weights may cost, relative to the largest value of a row.
 TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
@@ -722,7 +727,7 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
         # Rows of which some or all weights would leave float16 without their scale.
         blocks[5, ::3, 0] = blocks[11, :, 0] = 127 + 7
         blocks[..., 1:] &= 0xFB if "8" in name else 0xFF  # neither NaN nor infinity
-    for place in {"q4_0": (0,), "q8_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}.get(name, ()):
+    for place in HALVES.get(name, ()):
         halves = rng.standard_normal((19, count)).astype(np.float16)
         blocks[..., place : place + 2] = halves[..., None].view(np.uint8)
     expected = kind.decode(blocks).reshape(19, 4096).astype(DTYPES[dtype])
@@ -736,21 +741,22 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
             x[..., k] = 1
             no_bias = np.zeros((0, 0), DTYPES[dtype])
             run(row_product.row_product, cfg, (-(-19 // cfg.block_n), 1, 1), [x, w[None, None], no_bias, out, 0])
-            # Scales and minima of Q4_K have too many digits for float16.
-            atol = 2.0**-9 * np.abs(expected).max() if (name, dtype) == ("q4_k", "float16") else 0
+            # Scales and minima of Q4_K and Q5_K have too many digits for float16.
+            rounded = name in ("q4_k", "q5_k") and dtype == "float16"
+            atol = 2.0**-9 * np.abs(expected).max() if rounded else 0
             np.testing.assert_allclose(
                 out[0, 0, 0].astype(np.float32), expected[:, k].astype(np.float32), rtol=0, atol=atol
             )
 
 
 @needs_device
-@pytest.mark.parametrize("name", ["q4_0", "q4_k", "mxfp4", "q6_k"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "mxfp4", "q6_k"])
 def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
     rng, kind, dtype = np.random.default_rng(4), FORMATS[name], DTYPES["bfloat16"]
     blocks = rng.integers(0, 256, (16, 4096 // kind.elements, kind.nbytes), dtype=np.uint8)
     if name == "mxfp4":
         blocks[..., 0] = 127
-    for place in {"q4_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}.get(name, ()):
+    for place in HALVES.get(name, ()):
         blocks[..., place : place + 2] = np.float16(rng.uniform(0.5, 1, blocks.shape[:2]))[..., None].view(np.uint8)
     weights = kind.decode(blocks).reshape(16, 4096).astype(np.float64)
     sizes = _configs.one_row(device_arch(), 1, 16, 4096)
@@ -780,7 +786,8 @@ def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
         x[1000] = special
         assert np.isnan(product(x)[weights[:, 1000] == 0]).all()
         found, seen = product(x)[weights[:, 1000] != 0], weights[:, 1000][weights[:, 1000] != 0]
-        if name != "q4_k" or np.isnan(special):  # minima are subtracted from sums: infinity less infinity
+        # Minima are subtracted from sums: infinity less infinity.
+        if len(HALVES.get(name, ())) < 2 or np.isnan(special):
             np.testing.assert_array_equal(found, special * np.sign(seen))
 
 

@@ -9,7 +9,10 @@ import pytest
 from rocmkern import reference
 from rocmkern.reference.quantized import BLOCKS
 
-GGML = {"mxfp4": (0, 1), "q4_0": (0, 2), "q8_0": (0, 2), "q4_k": (0, 4), "q6_k": (208, 210)}
+GGML = {
+    "mxfp4": (0, 1), "q4_0": (0, 2), "q4_1": (0, 4), "q5_0": (0, 2), "q5_1": (0, 4), "q8_0": (0, 2), "q4_k": (0, 4),
+    "q5_k": (0, 4), "q6_k": (208, 210),
+}  # fmt: skip
 
 
 def random_blocks(format, count=200):
@@ -33,7 +36,7 @@ def test_blocks_as_gguf_decodes_them(format):
     np.testing.assert_array_equal(reference.dequantize(blocks, format), theirs)
 
 
-@pytest.mark.parametrize("format", ["q4_0", "q8_0"])
+@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
 def test_bytes_as_gguf_encodes_them(format):
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")
     rng = np.random.default_rng(2)

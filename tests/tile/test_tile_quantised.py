@@ -12,7 +12,10 @@ from rocmkern.tile.formats import FORMATS
 
 pytestmark = pytest.mark.tiles(widest=(4,), others=(4,))
 
-FLOAT16_SCALES = {"q4_0": (0,), "q8_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}
+FLOAT16_SCALES = {
+    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q4_k": (0, 2), "q5_k": (0, 2),
+    "q6_k": (208,),
+}  # fmt: skip
 
 
 def blocks_of(name, rows=7, count=3):
@@ -43,7 +46,7 @@ def test_tiles_and_stages_decode(launch, arch, m, name):
 
 
 @pytest.mark.parametrize(("rows", "k"), [(16, 32), (16, 256), (4, 16)])
-@pytest.mark.parametrize("name", ["mxfp4", "q4_k"])
+@pytest.mark.parametrize("name", ["mxfp4", "q4_k", "q5_0", "q5_k"])
 def test_other_shapes(launch, arch, m, rows, k, name):
     blocks, numbers = blocks_of(name)
     cfg = Config(arch=arch, m=rows, k=k, format=name)
@@ -59,7 +62,7 @@ def test_other_shapes(launch, arch, m, rows, k, name):
 def test_an_unknown_format_is_refused_by_name(launch, arch, m):
     blocks, _ = blocks_of("q4_0")
     with pytest.raises(TileError, match=r"mxfp4.*q6_k"):
-        launch(decode, Config(arch=arch, m=m, format="q5_0"), (1, 1, 1), blocks, np.empty((7, 96), np.float32))
+        launch(decode, Config(arch=arch, m=m, format="q3_k"), (1, 1, 1), blocks, np.empty((7, 96), np.float32))
 
 
 def test_only_bytes_can_be_blocks(launch, arch, m):

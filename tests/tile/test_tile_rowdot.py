@@ -29,7 +29,7 @@ def test_each_row_of_the_tile_stands_for_as_many_of_the_source(launch, arch, m, 
     np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_k", "q6_k", "mxfp6_e2m3"])
+@pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp6_e2m3"])
 @pytest.mark.parametrize("share", [1, 4])
 def test_a_quantised_source_is_decoded(launch, arch, m, name, share):
     blocks, numbers = blocks_of(name, rows=m - 1)
@@ -49,7 +49,7 @@ def test_rows_are_multiplied_with_a_vector(launch, arch, m, k):
     np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "q4_0", "q4_k"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k"])
 def test_quantised_rows_are_multiplied_with_a_vector(launch, arch, m, name):
     blocks, numbers = blocks_of(name, rows=m - 1)
     x, _ = arrays(m, numbers.shape[1], 2)

@@ -30,7 +30,7 @@ def _decoding(name: str, description: str, formats: tuple[str, ...], wrong: Call
 
 
 def _swapped(decode: Callable[[Any], Any], blocks: Any) -> Any:
-    start = {17: 1, 18: 2, 144: 16}[blocks.shape[-1]]
+    start = {17: 1, 18: 2, 20: 4, 22: 6, 24: 8, 144: 16, 176: 48}[blocks.shape[-1]]
     packed = blocks[..., start:]
     return decode(np.concatenate([blocks[..., :start], packed >> 4 | packed << 4], axis=-1))
 
@@ -54,7 +54,21 @@ def _without(start: int, stop: int) -> Callable[[Any, Any], Any]:
 
 def _no_offset(decode: Callable[[Any], Any], blocks: Any) -> Any:
     d = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32)
-    return decode(blocks) + 8 * d
+    return decode(blocks) + {18: 8, 22: 16}[blocks.shape[-1]] * d
+
+
+def _halves_of_fifth_bits(decode: Callable[[Any], Any], blocks: Any) -> Any:
+    """Those of the first 16 elements serve the last 16, and the other way round."""
+    start = {22: 2, 24: 4}[blocks.shape[-1]]
+    fifth = np.roll(blocks[..., start : start + 4], 2, axis=-1)
+    return decode(np.concatenate([blocks[..., :start], fifth, blocks[..., start + 4 :]], axis=-1))
+
+
+def _neighbours_fifth_bits(decode: Callable[[Any], Any], blocks: Any) -> Any:
+    """Every group of 32 elements takes those of the one before."""
+    planes = np.roll(np.unpackbits(blocks[..., 16:48, None], axis=-1), 1, axis=-1)
+    fifth = np.packbits(planes, axis=-1)[..., 0]
+    return decode(np.concatenate([blocks[..., :16], fifth, blocks[..., 48:]], axis=-1))
 
 
 def _unsigned(decode: Callable[[Any], Any], blocks: Any) -> Any:
@@ -85,14 +99,41 @@ def _first_scales(decode: Callable[[Any], Any], blocks: Any) -> Any:
 MX = ("mxfp4", "mxfp4_ocp", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2")
 
 FAULTS = (
-    _decoding("nibbles_swapped", "high four bits come first", ("q4_0", "mxfp4", "q4_k"), _swapped),
     _decoding(
-        "scale_of_the_neighbour", "a block takes the scale of the one before", ("q4_0", "q8_0", *MX), _neighbours_scale
+        "nibbles_swapped",
+        "high four bits come first",
+        ("q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "q4_k", "q5_k"),
+        _swapped,
     ),
-    _decoding("minimum_not_subtracted", "q4_k without its minima", ("q4_k",), _without(2, 4)),
+    _decoding(
+        "scale_of_the_neighbour",
+        "a block takes the scale of the one before",
+        ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", *MX),
+        _neighbours_scale,
+    ),
+    _decoding(
+        "minimum_not_subtracted", "formats without their minima", ("q4_1", "q5_1", "q4_k", "q5_k"), _without(2, 4)
+    ),
+    _decoding("fifth_bits_lost", "q5_0 without the fifth bits of its elements", ("q5_0",), _without(2, 6)),
+    _decoding("fifth_bits_of_q5_1_lost", "the same of q5_1", ("q5_1",), _without(4, 8)),
+    _decoding("fifth_bits_of_q5_k_lost", "the same of q5_k", ("q5_k",), _without(16, 48)),
+    _decoding(
+        "fifth_bits_of_the_other_half",
+        "q5_0 and q5_1 with the fifth bits of the other 16 elements",
+        ("q5_0", "q5_1"),
+        _halves_of_fifth_bits,
+    ),
+    _decoding(
+        "fifth_bits_of_the_neighbour",
+        "q5_k with the fifth bits of the group before",
+        ("q5_k",),
+        _neighbours_fifth_bits,
+    ),
     _decoding("high_bits_lost", "q6_k without the high two bits of its elements", ("q6_k",), _without(128, 192)),
-    _decoding("late_scales_wrong", "q4_k with six-bit scales of the first groups only", ("q4_k",), _first_scales),
-    _decoding("offset_missing", "q4_0 without its offset of 8", ("q4_0",), _no_offset),
+    _decoding(
+        "late_scales_wrong", "q4_k with six-bit scales of the first groups only", ("q4_k", "q5_k"), _first_scales
+    ),
+    _decoding("offset_missing", "q4_0 and q5_0 without their offset", ("q4_0", "q5_0"), _no_offset),
     _decoding("bytes_unsigned", "q8_0 with unsigned bytes", ("q8_0",), _unsigned),
     _decoding("subnormal_numbers_flushed", "what float32 holds as a subnormal number becomes 0", MX, _flushed),
     _decoding("nan_scale_is_infinite", "a scale of 255 makes infinity instead of NaN", MX, _scale_of_infinity),

@@ -23,7 +23,10 @@ CONTENT = Feature("content", ("codes", "scales", "special"), default="ordinary")
 ACTIVATION = Feature("activation", ("silu", "gelu", "gelu_tanh", "relu"))
 
 #: Where the float16 scales of a ggml block lie.
-_HALVES = {"q4_0": (0,), "q8_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}
+_HALVES = {
+    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q4_k": (0, 2), "q5_k": (0, 2),
+    "q6_k": (208,),
+}  # fmt: skip
 _EXPONENT_OF_ONE = 127
 
 
@@ -185,7 +188,7 @@ OPERATIONS = (
         dims=(LEAD, ROWS, COUNT),
         arrays=("x",),
         features=(
-            Feature("format", tuple(name for name in BLOCKS if name not in ("q4_k", "q6_k")), default="q4_0"),
+            Feature("format", tuple(name for name in BLOCKS if name not in ("q4_k", "q5_k", "q6_k")), default="q4_0"),
             ORDER,
             Feature("nan", ("propagate",)),
             Feature("zeros", (True,), default=False),

@@ -220,11 +220,13 @@ class Product:
     def numbers(self, rows: ir.Value, start: int, slot: int) -> list[list[ir.Value]]:
         """Words of this lane's elements of each block of a row, without scale."""
         b, found = self.b, []
-        own = b.add(rows, b.mul(self.quarter, const(I32, PART)))
+        ahead = b.mul(self.quarter, const(I32, PART))
+        own = b.add(rows, ahead)
         readers: dict[int, NumberReader] = {}
         for place, element in self.blocks():
             fold = FoldingBuilder(b)
-            reader = readers.setdefault(place, NumberReader(fold, local_words(b, own, start + place)))
+            words, shared = (local_words(b, base, start + place) for base in (own, rows))
+            reader = readers.setdefault(place, NumberReader(fold, words, shared, ahead))
             halves = (const(I32, element), const(I32, element + BLOCK // 2))
             found.append([word for first in halves for word in self.kind.emit(fold, reader, first, PART).numbers])
         for reader in readers.values():

@@ -60,7 +60,24 @@ class Reader(Instructions, LaneReader):
 
 
 class NumberReader(Instructions, PairReader):
-    """Numbers without their scale, which is not read."""
+    """Numbers of a lane without their scale, which is not read.
+
+    Parameters
+    ----------
+    b, words
+        As `LaneReader`; the words begin with the lane's own, as if its elements were the first ones of the block.
+    shared : callable
+        The same for all lanes: those of the block.
+    ahead : i32 value
+        Elements that other lanes have before this one.
+    """
+
+    def __init__(self, b: ir.IRBuilder, words: Callable, shared: Callable, ahead: ir.Value):
+        super().__init__(b, words)
+        self._of_block, self._ahead = LaneReader(b, shared), ahead
+
+    def bit_plane(self, offset: ir.Value, first: ir.Value) -> ir.Value:
+        return self.b.lshr(self._of_block.bit_plane(offset, self._ahead), first)
 
     def byte(self, offset: ir.Value) -> ir.Value:
         return const(I32, 0)
@@ -86,7 +103,15 @@ class ScaleReader(Instructions, PairReader):
     def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list, float]:
         return [], self.FACTORS[kind]
 
-    def six_bits(self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, count: int) -> list:
+    def joined_bits(
+        self, low: ir.Value, low_shift: ir.Value, high: ir.Value, high_shift: ir.Value, width: int, less: int,
+        count: int,
+    ) -> list:  # fmt: skip
+        return []
+
+    def five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, less: int, count: int
+    ) -> list:
         return []
 
 
