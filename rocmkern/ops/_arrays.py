@@ -102,6 +102,20 @@ def describe(x: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def kind_of_elements(x: Any) -> str | None:
+    """``"bool"``, ``"int"`` or ``"float"`` for an array of any library, told by the name of its dtype; None for others.
+
+    For the words of an error: what is wrong with x is not known yet.
+    """
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    return next((kind for kind in ("bool", "int", "float") if kind in name), None)
+
+
+def as_bool(name: str, x: Any) -> str:
+    """How one writes an array as truth values, for the words of an error."""
+    return f"{name}.bool()" if torch_of(x) is not None else f"{name}.astype(bool)"
+
+
 def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
     """Check the kind and the dtype of an argument.
 

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from rocmkern.ops import _arrays, _graph_break, _recording, _streams
+from rocmkern.ops import _arrays, _graph_break, _recording, _spellings, _streams
 from rocmkern.runtime.layout import ALIGNMENT, Layout
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.tensor import DeviceTensor
@@ -210,6 +210,13 @@ class Plan:
                 launch()
 
 
+class _Untried:
+    """Stands for a plan that nobody has tried to make."""
+
+
+UNTRIED = _Untried()
+
+
 class Plans:
     """The plans of one operation. What is not used while `LIMIT` others are made is forgotten.
 
@@ -225,14 +232,14 @@ class Plans:
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
-    def get(self, key: tuple) -> Plan | None:
-        """The plan of a key; None where a call cannot be planned. `KeyError` where it was not tried."""
-        try:
-            return self._young[key]
-        except KeyError:
-            plan = self._old[key]
-            self.keep(key, plan)
-            return plan
+    def get(self, key: tuple) -> Plan | _Untried | None:
+        """The plan of a key; None where a call cannot be planned, `UNTRIED` where that is not known."""
+        plan = self._young.get(key, UNTRIED)
+        if plan is UNTRIED:
+            plan = self._old.get(key, UNTRIED)
+            if not isinstance(plan, _Untried):
+                self.keep(key, plan)
+        return plan
 
     def keep(self, key: tuple, plan: Plan | None) -> None:
         """Remember a plan, or that there is none."""
@@ -255,22 +262,41 @@ def planned(operation: Function) -> Function:
 
     @functools.wraps(operation)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A step of an operation that is being recorded is recorded too.
-        found = _read(args, kwargs) if thread.recorder is None else None
-        if found is None:
-            return operation(*args, **kwargs)
-        key, arrays, addresses, owners, _ = found
         try:
+            # A step of an operation that is being recorded is recorded too.
+            found = _read(args, kwargs) if thread.recorder is None else None
+            if found is None:
+                return operation(*args, **kwargs)
+            key, arrays, addresses, owners, _ = found
             plan = plans.get(key)
-        except KeyError:
-            return _record(plans, operation, Call(*found), args, kwargs)
-        if plan is None or not plan.applies(addresses):
-            if plan is not None and plan.ended:
+            if plan is None:
+                return operation(*args, **kwargs)
+            if type(plan) is _Untried or plan.ended:
                 return _record(plans, operation, Call(*found), args, kwargs)
-            return operation(*args, **kwargs)
-        return plan.run(arrays, addresses, owners)
+            if not plan.applies(addresses):
+                return operation(*args, **kwargs)
+            return plan.run(arrays, addresses, owners)
+        except TypeError as error:
+            _spellings.explain(operation, kwargs, error)
+            raise
 
     call.plans = plans  # type: ignore[attr-defined]
+    for function in (operation, call):
+        _graph_break.end_graphs_before(function)
+    return call  # type: ignore[return-value]
+
+
+def unplanned(operation: Function) -> Function:
+    """Decorate a public operation whose calls are not planned."""
+
+    @functools.wraps(operation)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return operation(*args, **kwargs)
+        except TypeError as error:
+            _spellings.explain(operation, kwargs, error)
+            raise
+
     for function in (operation, call):
         _graph_break.end_graphs_before(function)
     return call  # type: ignore[return-value]
