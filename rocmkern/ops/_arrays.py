@@ -22,6 +22,7 @@ from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
 from rocmkern.runtime.layout import Layout, layout_of
 from rocmkern.runtime.memory import POISON_BYTE
+from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -38,6 +39,9 @@ HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
 _TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS, *QUANTIZED)}
+# Libraries whose arrays may be written, though their DLPack capsules from before version 1.0 do not say so.
+_WRITABLE_LIBRARIES = ("torch", "cupy")
+_WRITABLE = "NumPy, DeviceTensor, PyTorch, CuPy, or an object whose DLPack capsule (1.0) has no read-only flag"
 # Effort that NumPy may spend on the exact overlap of two strided arrays; beyond it they count as overlapping.
 _OVERLAP_WORK = 100_000
 
@@ -98,6 +102,20 @@ def describe(x: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def kind_of_elements(x: Any) -> str | None:
+    """``"bool"``, ``"int"`` or ``"float"`` for an array of any library, told by the name of its dtype; None for others.
+
+    For the words of an error: what is wrong with x is not known yet.
+    """
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    return next((kind for kind in ("bool", "int", "float") if kind in name), None)
+
+
+def as_bool(name: str, x: Any) -> str:
+    """How one writes an array as truth values, for the words of an error."""
+    return f"{name}.bool()" if torch_of(x) is not None else f"{name}.astype(bool)"
+
+
 def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
     """Check the kind and the dtype of an argument.
 
@@ -134,19 +152,13 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
         raise ArgumentTypeError(name, "a masked array", "an array without a mask of its own; pass mask= instead")
     if isinstance(x, np.ndarray):
         return np.asarray(x), HOST
-    if getattr(x, "requires_grad", False):
-        raise ArgumentError(
-            name, "a tensor that requires a gradient", "a tensor without one, as there is no gradient yet: x.detach()"
-        )
-    if any(getattr(x, flag, bool)() for flag in ("is_neg", "is_conj")):
-        # DLPack does not carry these flags: what it hands over has the wrong sign.
-        raise ArgumentError(
-            name, "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
-        )
     from rocmkern.runtime.tensor import DeviceTensor
 
     if isinstance(x, DeviceTensor):
         return (x.numpy_view() if x.device.host_accessible else device_view(x)), x.device
+    torch = torch_of(x)
+    if torch is not None:
+        plain_tensor(torch, x, name)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device_type, index = _ask(name, x, x.__dlpack_device__)
         if int(device_type) in _DLPACK_HOST:
@@ -170,22 +182,19 @@ def _dlpack_device_view(name: str, x: Any, device_type: int, index: int) -> Devi
     origin = _streams.origin_of(x, index)
     plain = _plain_torch(x)
     if plain is not None:
-        return _foreign_view(plain, device, origin)
+        return _foreign_view(plain, device, origin, False)
     # CUDA's default stream is 1 in the protocol, ROCm's is 0.
     stream = LEGACY_STREAM if kind == "cuda" and origin.stream == 0 else origin.stream
     there = _ask(name, x, lambda: dlpack.read_dlpack(x, stream=stream, argument=name))
-    return _foreign_view(there, device, origin)
+    return _foreign_view(there, device, origin, _is_read_only(there, x))
 
 
 def _plain_torch(x: Any) -> ForeignArray | None:
-    """A torch tensor in device memory as its attributes say; a DLPack capsule costs some 30 us more.
+    """A torch tensor in device memory (`plain_tensor`) as its attributes say; a DLPack capsule costs 30 us more.
 
-    None for everything else: `__dlpack__` then refuses by name what has no plain memory.
+    None for everything else, and for an element type that operations do not take.
     """
-    library: Any = _streams.library_of(x)
-    if library is None or library.__name__ != "torch":
-        return None
-    if x.layout is not library.strided or x.is_conj() or x.is_neg():
+    if torch_of(x) is None:
         return None
     dtype = _TORCH_DTYPES.get(str(x.dtype))
     if dtype is None:
@@ -213,7 +222,8 @@ def _interface_view(name: str, x: Any) -> DeviceView:
     there = read_cuda_array_interface(x.__cuda_array_interface__, x, name)
     device = _reachable(name, x, None, None, there.address)
     # An array without a stream is ready; Numba's, for one, go on with the default stream.
-    return _foreign_view(there, device, _streams.Origin(_streams.handle_of(there.stream)))
+    origin = _streams.Origin(_streams.handle_of(there.stream))
+    return _foreign_view(there, device, origin, _is_read_only(there, x))
 
 
 def _reachable(name: str, x: Any, kind: str | None, index: int | None, address: int = 0) -> Any:
@@ -228,13 +238,21 @@ def _reachable(name: str, x: Any, kind: str | None, index: int | None, address: 
         ) from error
 
 
-def _foreign_view(there: Any, device: Any, origin: Any) -> DeviceView:
+def _foreign_view(there: ForeignArray, device: Any, origin: Any, read_only: bool) -> DeviceView:
     from rocmkern.runtime.tensor import DeviceTensor
 
     tensor = DeviceTensor.from_foreign(
-        there.owner, there.address, there.shape, there.dtype, there.strides, device, read_only=there.read_only
+        there.owner, there.address, there.shape, there.dtype, there.strides, device, read_only=read_only
     )
     return device_view(tensor, origin)
+
+
+def _is_read_only(there: ForeignArray, x: Any) -> bool:
+    """Whether writing is forbidden; so it is where nothing says that it is allowed: JAX's arrays never change."""
+    if there.read_only is not None:
+        return there.read_only
+    library = _streams.library_of(x)
+    return library is None or library.__name__ not in _WRITABLE_LIBRARIES
 
 
 def same_place(first: Operand, others: Iterable[Operand | None]) -> None:
@@ -285,7 +303,10 @@ def accept_out(
     if array.shape != tuple(shape):
         raise ArgumentError(name, f"shape {array.shape}", f"shape {tuple(shape)}")
     if not array.flags.writeable:
-        raise ArgumentError(name, "a read-only array", "an array that can be written")
+        given = "a read-only array"
+        if not isinstance(out, np.ndarray) and not hasattr(out, "read_only"):
+            given = f"{describe(out)}, which does not say that it may be written"
+        raise ArgumentError(name, given, f"an array that can be written: {_WRITABLE}")
     if not array.flags.aligned:
         raise ArgumentError(name, "an array that is not aligned", "elements at multiples of their size")
     if _overlaps_itself(array):
@@ -525,7 +546,8 @@ def _dlpack_view(name: str, x: Any) -> np.ndarray:
     from rocmkern.runtime.views import memory_view
 
     there = _ask(name, x, lambda: dlpack.read_dlpack(x, argument=name))
-    return memory_view(there.address, there.shape, there.strides, there.dtype, there.owner, there.read_only)
+    read_only = _is_read_only(there, x)
+    return memory_view(there.address, there.shape, there.strides, there.dtype, there.owner, read_only)
 
 
 def _ask(name: str, x: Any, question: Callable[[], Any]) -> Any:

@@ -134,11 +134,26 @@ def _window(window: Any) -> tuple[int, int]:
             integer("window", side, 0)
         except ArgumentError:
             allowed = (
-                "counts of keys of at least 0 (a model's sliding_window = W is left = W - 1), or None for no limit"
+                "counts of keys of at least 0 (a model's sliding_window = W is left = W - 1), or None for no limit, "
+                "which is -1 elsewhere"
             )
             raise ArgumentError("window", repr(window), allowed) from None
     left, right = (UNLIMITED if side is None else min(int(side), UNLIMITED) for side in window)
     return left, right
+
+
+def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Operand:
+    """A mask: bool, or also of the dtypes of `numbers`. What others mean by other dtypes is said in the error."""
+    kind = _arrays.kind_of_elements(value)
+    remedy = None
+    if kind == "int":
+        remedy = _arrays.as_bool(name, value)
+    elif kind == "float" and not numbers:
+        remedy = "numbers that are added to the scores (0 and -inf) are bias="
+    if remedy is None:
+        return _arrays.accept(name, value, (*_arrays.BOOL, *numbers))
+    given = describe(value) if isinstance(value, np.ndarray) else f"dtype {value.dtype}"
+    raise ArgumentTypeError(name, given, f"dtype bool, True where a key is visible: {remedy}")
 
 
 def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
@@ -146,7 +161,15 @@ def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
     try:
         return np.broadcast_to(x.aligned(), shape, subok=True)
     except ValueError:
-        raise ArgumentError(x.name, f"shape {x.shape}", f"a shape that broadcasts to {axes} = {shape}") from None
+        allowed = f"a shape that broadcasts to {axes} = {shape}"
+        views = {
+            (shape[0], shape[-1]): ("[:, None, None, :]", "one row of keys a batch element"),
+            (shape[0], *shape[-2:]): ("[:, None]", "the same for all heads"),
+        }
+        if len(shape) == 4 and x.shape in views:
+            view, meaning = views[x.shape]
+            allowed += f": {x.name}{view} for {meaning}"
+        raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
 
 
 def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:

@@ -36,10 +36,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from rocmkern.ops import _arrays, _recording, _streams
+from rocmkern.ops import _arrays, _graph_break, _recording, _spellings, _streams
 from rocmkern.runtime.layout import ALIGNMENT, Layout
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.torch_tensors import outside_of_transforms
 
 #: Plans of one operation that are kept at least; twice as many at most.
 LIMIT = 128
@@ -52,6 +53,7 @@ _by_repr: set[type] = set()
 # Filled when PyTorch is first seen: a process without it does not import it.
 _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
+_torch: Any = None
 _strided: Any = None
 _torch_layouts: dict[tuple, Layout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -208,6 +210,13 @@ class Plan:
                 launch()
 
 
+class _Untried:
+    """Stands for a plan that nobody has tried to make."""
+
+
+UNTRIED = _Untried()
+
+
 class Plans:
     """The plans of one operation. What is not used while `LIMIT` others are made is forgotten.
 
@@ -223,14 +232,14 @@ class Plans:
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
-    def get(self, key: tuple) -> Plan | None:
-        """The plan of a key; None where a call cannot be planned. `KeyError` where it was not tried."""
-        try:
-            return self._young[key]
-        except KeyError:
-            plan = self._old[key]
-            self.keep(key, plan)
-            return plan
+    def get(self, key: tuple) -> Plan | _Untried | None:
+        """The plan of a key; None where a call cannot be planned, `UNTRIED` where that is not known."""
+        plan = self._young.get(key, UNTRIED)
+        if plan is UNTRIED:
+            plan = self._old.get(key, UNTRIED)
+            if not isinstance(plan, _Untried):
+                self.keep(key, plan)
+        return plan
 
     def keep(self, key: tuple, plan: Plan | None) -> None:
         """Remember a plan, or that there is none."""
@@ -253,22 +262,43 @@ def planned(operation: Function) -> Function:
 
     @functools.wraps(operation)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A step of an operation that is being recorded is recorded too.
-        found = _read(args, kwargs) if thread.recorder is None else None
-        if found is None:
-            return operation(*args, **kwargs)
-        key, arrays, addresses, owners, _ = found
         try:
+            # A step of an operation that is being recorded is recorded too.
+            found = _read(args, kwargs) if thread.recorder is None else None
+            if found is None:
+                return operation(*args, **kwargs)
+            key, arrays, addresses, owners, _ = found
             plan = plans.get(key)
-        except KeyError:
-            return _record(plans, operation, Call(*found), args, kwargs)
-        if plan is None or not plan.applies(addresses):
-            if plan is not None and plan.ended:
+            if plan is None:
+                return operation(*args, **kwargs)
+            if type(plan) is _Untried or plan.ended:
                 return _record(plans, operation, Call(*found), args, kwargs)
-            return operation(*args, **kwargs)
-        return plan.run(arrays, addresses, owners)
+            if not plan.applies(addresses):
+                return operation(*args, **kwargs)
+            return plan.run(arrays, addresses, owners)
+        except TypeError as error:
+            _spellings.explain(operation, kwargs, error)
+            raise
 
     call.plans = plans  # type: ignore[attr-defined]
+    for function in (operation, call):
+        _graph_break.end_graphs_before(function)
+    return call  # type: ignore[return-value]
+
+
+def unplanned(operation: Function) -> Function:
+    """Decorate a public operation whose calls are not planned."""
+
+    @functools.wraps(operation)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return operation(*args, **kwargs)
+        except TypeError as error:
+            _spellings.explain(operation, kwargs, error)
+            raise
+
+    for function in (operation, call):
+        _graph_break.end_graphs_before(function)
     return call  # type: ignore[return-value]
 
 
@@ -337,15 +367,19 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             key += (kind, value or str(value))  # 0.0 and -0.0 are equal too
             continue
         elif kind in _torch_kinds:
-            if not value.is_cuda or value.layout is not _strided or value.requires_grad or value.is_neg():
+            if not value.is_cuda or value.layout is not _strided or value.is_neg():
                 return None
+            if value.requires_grad and _torch.is_grad_enabled():
+                return None
+            if stream is None:
+                if not outside_of_transforms(_torch):
+                    return None
+                stream = _streams.current_stream_of_torch(value.get_device())
             address = value.data_ptr()
-            layout = _torch_layout(value, address)
+            layout = _torch_layout(value, address) if address else None
             if layout is None:
                 return None
             addresses.append(address)
-            if stream is None:
-                stream = _streams.current_stream_of_torch(value.get_device())
         elif kind in _by_repr:
             key += (kind, repr(value))
             continue
@@ -387,11 +421,12 @@ def _import_launch() -> Any:
 
 def _learn(kind: type) -> bool:
     """Look whether a type is PyTorch's; whether it was not known before."""
-    global _strided
+    global _torch, _strided
     torch: Any = sys.modules.get("torch")
     if torch is None or _torch_kinds or kind not in (torch.Tensor, torch.nn.Parameter, torch.cuda.Stream):
         return False
-    _strided = torch.strided
+    _torch, _strided = torch, torch.strided
+    _graph_break.hide_frames(torch)
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True
@@ -407,6 +442,11 @@ def _torch_layout(x: Any, address: int) -> Layout | None:
             _torch_layouts.clear()
         layout = _torch_layouts[key] = _arrays.torch_layout(x)
         return layout
+
+
+# Where PyTorch was imported after us, these see the first of its tensors, and then hide the rest of our frames.
+for _function in (_read, _learn):
+    _graph_break.end_graphs_before(_function)
 
 
 def _after_fork_in_child() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import BOOL, FLOAT32, INT32, Operand, accept, accept_out, heads_second
+from rocmkern.ops._arrays import FLOAT32, INT32, Operand, accept, accept_out, heads_second
 from rocmkern.ops._device_view import DeviceView, device_view, read
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
@@ -360,7 +360,7 @@ def _attention(
             if value is not None:
                 raise ArgumentError(name, "an array", "None where there are cu_seqlens_q and cu_seqlens_k")
     bias = None if bias is None else accept("bias", bias)
-    mask = None if mask is None else accept("mask", mask, BOOL)
+    mask = None if mask is None else _checks.accept_mask("mask", mask)
     sinks = None if sinks is None else accept("sinks", sinks)
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
     inputs = [q, k, v, bias, mask, sinks, slopes]

@@ -62,6 +62,9 @@ def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None,
     """
     # Checks
     stream = _checks.stream(stream)
+    if (_arrays.kind_of_elements(table), _arrays.kind_of_elements(indices)) == ("int", "float"):
+        allowed = "the table first, embedding(table, indices): torch.nn.functional takes them the other way round"
+        raise ArgumentTypeError("table", _arrays.describe(table), allowed)
     table, indices = accept("table", table), accept("indices", indices, INTEGERS)
     _arrays.same_place(table, [indices])
     _checks.rank(table, "V n")

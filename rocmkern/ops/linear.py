@@ -37,7 +37,7 @@ def matmul(
     transpose_b : bool
         Whether the last two axes of b are swapped.
     bias : array, ``[N]``, optional
-        Of the dtype of a, added to every row.
+        Added to every row in float32; float32, float16 or bfloat16, whatever a is.
     activation : {None, "silu", "gelu", "gelu_tanh", "relu"}
         Applied to the sum: ``x / (1 + exp(-x))``, ``x / 2 * (1 + erf(x / sqrt(2)))``, its approximation by tanh, or
         ``max(x, 0)``.
@@ -72,7 +72,7 @@ def matmul(
     given_bias = None if bias is None else accept("bias", bias)
     others = [b] if given_bias is None else [b, given_bias]
     _arrays.same_place(a, others)
-    _arrays.same_dtype(a, others)
+    _arrays.same_dtype(a, [b])
     _checks.some_axes(a)
     _checks.some_axes(b)
     is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
@@ -117,7 +117,7 @@ def linear(
     weight : array, ``[out, in]``
         Of the dtype of x.
     bias : array, ``[out]``, optional
-        Of the dtype of x.
+        float32, float16 or bfloat16, whatever x is.
     activation : {None, "silu", "gelu", "gelu_tanh", "relu"}
         As in `matmul`.
     out : array, optional
@@ -148,7 +148,7 @@ def linear(
     given_bias = None if bias is None else accept("bias", bias)
     others = [weight] if given_bias is None else [weight, given_bias]
     _arrays.same_place(x, others)
-    _arrays.same_dtype(x, others)
+    _arrays.same_dtype(x, [weight])
     _checks.some_axes(x)
     _checks.rank(weight, "out in")
     _checks.extent(weight, 1, x.shape[-1], "the length of the last axis of x")

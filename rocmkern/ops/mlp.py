@@ -34,12 +34,13 @@ def mlp(
     x : array, ``[..., in]``
         float32, float16 or bfloat16, with any strides.
     w_gate : array, ``[hidden, in]``, or None
-        Of the dtype of x, as all that follow.
+        Of the dtype of x, as `w_up` and `w_down`.
     w_up : array, ``[hidden, in]``
     w_down : array, ``[out, hidden]``
     activation : {"silu", None, "gelu", "gelu_tanh", "relu"}
         As in `matmul`; of the gate where there is one.
     b_gate, b_up : array, ``[hidden]``, optional
+        float32, float16 or bfloat16, each whatever x is; `b_down` too.
     b_down : array, ``[out]``, optional
     out : array, optional
         Where to write the result: exact shape and dtype, apart from the inputs.
@@ -74,9 +75,10 @@ def mlp(
         None if array is None else accept(name, array)
         for name, array in (("w_gate", w_gate), ("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
     )
-    others = [array for array in (w_gate, w_up, w_down, b_gate, b_up, b_down) if array is not None]
+    weights = [array for array in (w_gate, w_up, w_down) if array is not None]
+    others = [*weights, *(array for array in (b_gate, b_up, b_down) if array is not None)]
     _arrays.same_place(x, others)
-    _arrays.same_dtype(x, others)
+    _arrays.same_dtype(x, weights)
     _checks.some_axes(x)
     _checks.rank(w_up, "hidden in")
     _checks.rank(w_down, "out hidden")

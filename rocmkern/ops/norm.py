@@ -31,7 +31,7 @@ def rms_norm(
     x : array, ``[..., n]``
         float32, float16 or bfloat16, at least one axis, with any strides.
     weight : array, ``[n]``
-        Of the dtype of x.
+        float32, float16 or bfloat16, whatever x is: files keep norms in float32 beside halves.
     eps : float
         At least 0; it is added inside the root. A row of zeros gives zeros, with an eps of 0 too.
     residual : array, ``[..., n]``, optional
@@ -68,11 +68,12 @@ def rms_norm(
     """
     # Checks
     stream = _checks.stream(stream)
-    x, weight = accept("x", x), accept("weight", weight)
+    x, weight = accept("x", x), _accept_weight(weight)
     added = None if residual is None else accept("residual", residual)
     inputs = [x, weight] if added is None else [x, weight, added]
     _arrays.same_place(x, inputs[1:])
-    _arrays.same_dtype(x, inputs[1:])
+    if added is not None:
+        _arrays.same_dtype(x, [added])
     _checks.some_axes(x)
     _checks.same_shape(weight, x.shape[-1:], "the last axis of x")
     eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
@@ -108,7 +109,7 @@ def layer_norm(
     x : array, ``[..., n]``
         float32, float16 or bfloat16, at least one axis, with any strides.
     weight, bias : array, ``[n]``, optional
-        Of the dtype of x; 1 and 0 by default.
+        float32, float16 or bfloat16, each whatever x is; 1 and 0 by default.
     eps : float
         At least 0; it is added inside the root. A row of equal numbers gives `bias`, with an
         eps of 0 too, where their sum is in the range of float32.
@@ -141,11 +142,10 @@ def layer_norm(
     # Checks
     stream = _checks.stream(stream)
     x = accept("x", x)
-    scale = None if weight is None else accept("weight", weight)
+    scale = None if weight is None else _accept_weight(weight)
     shift = None if bias is None else accept("bias", bias)
     parameters = [p for p in (scale, shift) if p is not None]
     _arrays.same_place(x, parameters)
-    _arrays.same_dtype(x, parameters)
     _checks.some_axes(x)
     for p in parameters:
         _checks.same_shape(p, x.shape[-1:], "the last axis of x")
@@ -215,6 +215,14 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
         for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.array):
             launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
+
+
+def _accept_weight(weight: Any) -> Operand:
+    """The weights of a norm."""
+    if isinstance(weight, int) or (isinstance(weight, (tuple, list)) and all(isinstance(n, int) for n in weight)):
+        allowed = "the weights: the shape that torch.nn.functional takes here is always that of the last axis of x"
+        raise ArgumentTypeError("weight", repr(weight), allowed)
+    return accept("weight", weight)
 
 
 def _given_outputs(out: Any, x: Operand, inputs: list, *, pair: bool) -> tuple[Operand | None, Operand | None]:

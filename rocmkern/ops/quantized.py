@@ -14,7 +14,7 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import FLOATS, UINT8, Operand, accept, accept_out, four_axes
-from rocmkern.ops._plan import planned
+from rocmkern.ops._plan import planned, unplanned
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, TargetError
 
 FORMATS = (
@@ -100,6 +100,7 @@ def dequantize(
     return result.source
 
 
+@unplanned
 def quantize(
     x: Any,
     format: str,
@@ -203,7 +204,7 @@ def quantized_linear(
     format, order : str
         As in `dequantize`.
     bias : array, ``[out]``, optional
-        Of the dtype of x.
+        float32, float16 or bfloat16, whatever x is: files keep biases in float32.
     activation : {None, "silu", "gelu", "gelu_tanh", "relu"}
         As in `rocmkern.linear`.
     out : array, ``[..., out]``, optional
@@ -239,7 +240,6 @@ def quantized_linear(
     given_bias = None if bias is None else accept("bias", bias)
     floats = [] if given_bias is None else [given_bias]
     _arrays.same_place(x, [blocks, *floats])
-    _arrays.same_dtype(x, floats)
     _checks.some_axes(x)
     _checks.rank(blocks, "out bytes")
     columns = _columns(blocks, name)

@@ -8,12 +8,14 @@ import numpy as np
 
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import accept, accept_out
+from rocmkern.ops._plan import unplanned
 from rocmkern.runtime.errors import ArgumentError
 
 MAX_VOCABULARY = 1 << 24  # counts of tokens are exact in float32 up to here
 _INT32 = np.dtype(np.int32)
 
 
+@unplanned
 def sample(
     logits: Any,
     *,

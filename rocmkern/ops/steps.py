@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import BOOL, FLOATS, accept, accept_out, four_axes, heads_second
+from rocmkern.ops._arrays import FLOATS, accept, accept_out, four_axes, heads_second
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentTypeError
 
@@ -190,7 +190,7 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
     """
     # Checks
     stream = _checks.stream(stream)
-    scores, mask = accept("scores", scores), accept("mask", mask, BOOL + FLOATS)
+    scores, mask = accept("scores", scores), _checks.accept_mask("mask", mask, FLOATS)
     _arrays.same_place(scores, [mask])
     _checks.some_axes(scores)
     mask_view = _checks.broadcastable(mask, scores.shape, "the shape of scores")

@@ -18,6 +18,7 @@ import numpy as np
 from rocmkern.runtime.errors import ArgumentTypeError
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.geometry import contiguous_strides
+from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
 
 CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST = 1, 2, 3, 10, 11
 DEVICE_KINDS = {CPU: "host", CUDA: "cuda", CUDA_HOST: "host", ROCM: "hip", ROCM_HOST: "host"}
@@ -163,7 +164,7 @@ def read_capsule(capsule: Any, argument: str = "array") -> ForeignArray:
     else:
         strides = contiguous_strides(shape, dtype.itemsize)
     address = (tensor.data or 0) + tensor.byte_offset if math.prod(shape) else 0
-    read_only = bool(versioned and managed.flags & READ_ONLY)
+    read_only = bool(managed.flags & READ_ONLY) if versioned else None
     device_index = tensor.device_id
     _set_name(capsule, _USED_NAMES[name])
     owner = _Owner(pointer, managed.deleter)
@@ -185,8 +186,13 @@ def read_dlpack(array: Any, *, stream: int | None = None, argument: str = "array
     Raises
     ------
     ArgumentTypeError
-        As `read_capsule`. What the producer raises (a tensor that requires a gradient, say) passes through.
+        As `read_capsule`. What the producer raises passes through.
+    ArgumentError
+        For a tensor of PyTorch that is not plain memory, or that requires a gradient where gradients are on.
     """
+    torch = torch_of(array)
+    if torch is not None:
+        array = plain_tensor(torch, array, argument)
     device_type, _ = array.__dlpack_device__()
     on_host = check_device_type(device_type, argument) == "host"
     keywords = {} if on_host or stream is None else {"stream": stream}

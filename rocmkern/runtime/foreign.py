@@ -27,8 +27,8 @@ class ForeignArray:
         both kinds of GPU).
     device_index : int or None
         Number of the device; None where the interface does not say.
-    read_only : bool
-        Whether writing is forbidden.
+    read_only : bool or None
+        Whether writing is forbidden; None where the interface does not say (a DLPack capsule from before version 1).
     stream : int or None
         Stream that the data is ready on, for the CUDA array interface; None if nothing is to be waited for.
     owner : object
@@ -41,6 +41,6 @@ class ForeignArray:
     dtype: np.dtype
     device_kind: str | None
     device_index: int | None
-    read_only: bool
+    read_only: bool | None
     stream: int | None
     owner: Any

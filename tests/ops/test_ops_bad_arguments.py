@@ -388,11 +388,6 @@ def test_a_tensor_that_requires_a_gradient():
     refused(steps.softmax, trained, argument="x")
 
 
-def test_a_tensor_without_plain_memory():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    refused(steps.softmax, torch.eye(3).to_sparse(), argument="x")
-
-
 class OnDevice:
     """What a GPU library's array looks like."""
 

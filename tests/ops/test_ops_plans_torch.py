@@ -28,6 +28,7 @@ class Tensor:
     """A tensor of the stand-in library; the numbers that a test looks at are ``x.numbers``."""
 
     is_cuda, requires_grad, layout, dtype, negative = True, False, "strided", FLOAT32, False
+    device, is_nested, is_quantized, __torch_dispatch__ = SimpleNamespace(type="cuda"), False, False, None
 
     def __init__(self, numbers, owner=None):
         self.numbers, self.owner = numbers, owner
@@ -51,6 +52,14 @@ class Tensor:
     def is_conj(self):
         return False
 
+    def _is_zerotensor(self):
+        return False
+
+    def detach(self):
+        plain = Tensor(self.numbers, self.owner)
+        plain.dtype = self.dtype
+        return plain
+
     def __dlpack_device__(self):
         return 10, 0  # kDLROCM
 
@@ -63,8 +72,22 @@ def torch(device, no_plans, monkeypatch):
     """The stand-in library, of which ``current`` is the current stream."""
     library = ModuleType("torch")
     library.Tensor, library.strided, library.current = Tensor, "strided", 0
-    library._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: library.current)
-    library.nn = SimpleNamespace(Parameter=type("Parameter", (Tensor,), {"__module__": "torch"}))
+    library.gradients, library.transform = True, None
+    library.is_grad_enabled = lambda: library.gradients
+    library._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda index: library.current,
+        _len_torch_dispatch_stack=lambda: 0,
+        _get_tracing_state=lambda: None,
+        _functorch=SimpleNamespace(
+            peek_interpreter_stack=lambda: library.transform,
+            is_functorch_wrapped_tensor=lambda x: library.transform is not None,
+        ),
+    )
+    library.autograd = SimpleNamespace(forward_ad=SimpleNamespace(_current_level=-1))
+    library.nn = SimpleNamespace(
+        Parameter=type("Parameter", (Tensor,), {"__module__": "torch"}),
+        parameter=SimpleNamespace(UninitializedTensorMixin=type("UninitializedTensorMixin", (), {})),
+    )
     library.cuda = SimpleNamespace(
         Stream=type("Stream", (SimpleNamespace,), {"__module__": "torch"}),
         current_stream=lambda index: library.cuda.Stream(cuda_stream=library.current),
@@ -221,3 +244,23 @@ def test_work_for_the_default_stream_of_a_thread_goes_on_our_own(torch, device, 
         assert gpu.ran.pop() == ("flash_attention", own) and not gpu.ran
         waits = [call for call in device.calls if "waits" in call]
         assert waits[0] == f"stream {own:#x} waits for 0x2" and waits[-1] == f"stream 0x2 waits for {own:#x}"
+
+
+def test_parameters_are_planned_where_gradients_are_off(torch, planned):
+    weight = torch.nn.Parameter(normal(8, 16).numbers)
+    weight.requires_grad, torch.gradients = True, False
+    for seed, expected in enumerate((False, True)):
+        x = normal(3, 16, seed=seed + 1)
+        assert planned(rocmkern.linear, x, weight) is expected
+        np.testing.assert_allclose(planned.result.numbers, x.numbers @ weight.numbers.T, rtol=1e-4, atol=1e-4)
+    torch.gradients = True
+    with pytest.raises(ArgumentError, match=r"weight: .*requires a gradient.*no_grad"):
+        rocmkern.linear(normal(3, 16), weight)
+
+
+def test_no_plan_answers_inside_a_transform(torch, planned):
+    x = normal(3, 40)
+    assert [planned(rocmkern.softmax, x) for _ in range(2)] == [False, True]
+    torch.transform = "vmap"
+    with pytest.raises(ArgumentError, match=r"x: .*torch\.func"):
+        rocmkern.softmax(x)

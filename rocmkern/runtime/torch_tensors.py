@@ -1,0 +1,116 @@
+"""Which PyTorch tensors are plain memory, told without importing PyTorch.
+
+An operation reads and writes addresses. Some tensors mean something else than the elements at their address, or have
+none: those of FakeTensorMode, of `torch.func` transforms, of tracers, wrapper subclasses, lazy views, layouts that are
+not strided. DLPack does not notice all of them: what it hands over for a fake tensor is whatever lies there. So each
+kind is refused here, with what to write instead.
+
+Whether a parameter may be used is PyTorch's own rule: it requires a gradient only where gradient mode is on.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rocmkern.runtime.errors import ArgumentError
+
+_NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or x.detach()"
+_EAGER = "a call outside of it, on tensors with elements"
+
+
+def torch_of(x: Any) -> Any:
+    """The module ``torch`` if x is one of its tensors, else None; PyTorch is never imported."""
+    torch: Any = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)
+    return torch if isinstance(kind, type) and isinstance(x, kind) else None
+
+
+def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
+    """The tensor as one that shares its memory without question: x, or x without its place in the gradient's graph.
+
+    Parameters
+    ----------
+    torch : module
+        As `torch_of` gives it.
+    x : torch.Tensor
+    argument : str
+        Its name for errors.
+
+    Raises
+    ------
+    ArgumentError
+        For a tensor that is not plain memory; the message says what to write instead.
+    """
+    refusal = _without_elements(torch, x) or _elsewhere(torch, x)
+    if refusal is not None:
+        raise ArgumentError(argument, *refusal)
+    if not x.requires_grad:
+        return x
+    if torch.is_grad_enabled():
+        raise ArgumentError(argument, "a tensor that requires a gradient", _NO_GRADIENT)
+    return x.detach()
+
+
+def outside_of_transforms(torch: Any) -> bool:
+    """Whether PyTorch's tensors mean their elements now: no tracer, no transform, no mode that computes shapes only."""
+    core = torch._C
+    return not (
+        core._len_torch_dispatch_stack()
+        or core._functorch.peek_interpreter_stack() is not None
+        or core._get_tracing_state() is not None
+        or _dual_level(torch) >= 0
+    )
+
+
+def _dual_level(torch: Any) -> int:
+    """Number of the innermost level of forward differentiation; -1 outside."""
+    return torch.autograd.forward_ad._current_level
+
+
+def _mode(torch: Any) -> str | None:
+    """What PyTorch is doing instead of computing, or None."""
+    core = torch._C
+    if core._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if not core._len_torch_dispatch_stack():
+        return None
+    keys = core._TorchDispatchModeKey
+    names = {keys.FAKE: "FakeTensorMode", keys.PROXY: "a tracer (make_fx, torch.export)", keys.FUNCTIONAL: "a tracer"}
+    return next((name for key, name in names.items() if core._get_dispatch_mode(key) is not None), None)
+
+
+def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
+    """What was given and what is allowed, where x stands for elements that are not there."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "a tensor inside a transform of torch.func (vmap, grad, jvp, functionalize)", _EAGER
+    mode = _mode(torch)
+    if mode is not None:
+        return f"a tensor inside {mode}, where results are not computed", _EAGER
+    kind = type(x)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        words = f"a {kind.__module__}.{kind.__qualname__}, a subclass that says itself what its elements are"
+        return words, "the plain torch.Tensor in it, or one made of it (a fake tensor has no elements)"
+    if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
+        return "a parameter that is not initialized yet", "a module that was called once, or parameters with a shape"
+    if x.device.type == "meta":
+        return "a tensor on the meta device, which has no elements", "a tensor in host memory or on a GPU"
+    if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return "a dual tensor of forward differentiation", "a plain tensor: forward_ad.unpack_dual(x).primal"
+    return None
+
+
+def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:
+    """The same where the elements are not what lies at the address, as PyTorch computes them when it reads."""
+    if x.is_nested:
+        return "a nested tensor", "a padded one with a mask, torch.nested.to_padded_tensor(x, 0.0), or packed sequences"
+    if x.is_quantized:
+        return "a quantized tensor", "a tensor of floats: x.dequantize()"
+    if x.layout is not torch.strided:
+        return f"a tensor of layout {x.layout}", "a strided tensor: x.to_dense()"
+    if x.is_neg() or x.is_conj():
+        # DLPack does not carry these flags: what it hands over has the wrong sign.
+        return "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
+    if x._is_zerotensor():
+        return "a tensor of zeros without memory", "a tensor with memory: x.clone()"
+    return None

@@ -1,0 +1,165 @@
+"""PyTorch's tensors: which are taken, which are refused because they are not what lies at their address, and how an
+operation runs under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rocmkern
+from rocmkern.runtime import dlpack
+from rocmkern.runtime.errors import ArgumentError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+OPERATIONS = {
+    "softmax": lambda x: rocmkern.softmax(x),
+    "flash_attention": lambda x: rocmkern.flash_attention(*(x.reshape(1, 1, *x.shape),) * 3),
+    "rms_norm": lambda x: rocmkern.rms_norm(x, np_ones(x)),
+    "linear": lambda x: rocmkern.linear(np_ones(x)[None], x),
+    "out": lambda x: rocmkern.softmax(torch.ones(x.shape), out=x),
+    "dlpack": lambda x: dlpack.read_dlpack(x, argument="x"),
+}
+
+
+def np_ones(x):
+    return torch.ones(x.shape[-1])
+
+
+@pytest.fixture(params=OPERATIONS)
+def operation(request):
+    """Something that takes a matrix of PyTorch."""
+    return OPERATIONS[request.param]
+
+
+# Gradient mode
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_parameters_are_taken_where_gradients_are_off(operation, off):
+    parameter = torch.nn.Linear(4, 3).weight
+    with off():
+        operation(parameter)
+        operation(parameter[:2])
+    with pytest.raises(ArgumentError, match=r"requires a gradient.*no_grad.*detach"):
+        operation(parameter)
+
+
+def test_a_linear_layer_without_gradients():
+    layer, x = torch.nn.Linear(8, 4), torch.randn(3, 8)
+    with torch.no_grad():
+        ours, theirs = rocmkern.linear(x, layer.weight, layer.bias), layer(x)
+    assert not ours.requires_grad
+    torch.testing.assert_close(ours, theirs)
+
+
+# Tensors that are not what lies at their address
+
+
+def refused(call, words):
+    with pytest.raises(ArgumentError, match=words) as caught:
+        call()
+    assert str(caught.value).startswith(f"{caught.value.argument}: got ") and "; allowed: " in str(caught.value)
+
+
+def test_fake_tensors(operation):
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.randn(3, 4)
+        refused(lambda: operation(x), "FakeTensorMode")
+    refused(lambda: rocmkern.softmax(x), "FakeTensor")
+    with FakeTensorMode():
+        real = rocmkern.softmax(np.zeros((1, 2), np.float32))  # NumPy is not PyTorch's matter
+    assert (real == 0.5).all()
+
+
+@pytest.mark.parametrize("transform", ["vmap", "functionalize", "grad", "jvp"])
+def test_transforms(transform):
+    call = {
+        "vmap": lambda: torch.vmap(rocmkern.softmax)(torch.randn(2, 4)),
+        "functionalize": lambda: torch.func.functionalize(rocmkern.softmax)(torch.randn(2, 4)),
+        "grad": lambda: torch.func.grad(lambda x: rocmkern.softmax(x).sum())(torch.randn(2, 4)),
+        "jvp": lambda: torch.func.jvp(rocmkern.softmax, (torch.randn(2, 4),), (torch.randn(2, 4),)),
+    }[transform]
+    refused(call, r"torch\.func")
+
+
+def test_dual_tensors():
+    import torch.autograd.forward_ad as forward
+
+    with forward.dual_level():
+        refused(lambda: rocmkern.softmax(forward.make_dual(torch.randn(2, 4), torch.ones(2, 4))), "primal")
+        assert rocmkern.softmax(torch.randn(2, 4)).shape == (2, 4)
+
+
+def test_tracers_do_not_get_a_constant():
+    refused(lambda: torch.jit.trace(lambda x: rocmkern.softmax(x) + x, torch.randn(2, 4)), "torch.jit.trace")
+
+
+def test_wrapper_subclasses(operation):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x = torch.randn(3, 4)
+    refused(lambda: operation(TwoTensor(x, x)), "TwoTensor|forbids")
+
+
+def test_subclasses_with_elements_of_their_own_are_taken(operation):
+    class Named(torch.Tensor):
+        pass
+
+    operation(torch.randn(3, 4).as_subclass(Named))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda x: x.to_sparse(), "to_dense"),
+        (lambda x: x.to_sparse_csr(), "to_dense"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "dequantize"),
+        (lambda x: torch.nested.nested_tensor([x, x]), "padded"),
+        (lambda x: x.to("meta"), "meta"),
+        (lambda x: torch._neg_view(x), "resolve_neg"),
+        (lambda x: torch.complex(x, x).conj().imag, "resolve_neg"),
+        (lambda x: torch._efficientzerotensor(x.shape), "clone"),
+        (lambda x: torch.nn.LazyLinear(3).weight, "initialized"),
+    ],
+)
+def test_other_memory(make, words):
+    with torch.no_grad():
+        x = make(torch.eye(4))
+        refused(lambda: rocmkern.softmax(x), words)
+        refused(lambda: rocmkern.linear(torch.ones(2, 4), x), words)
+        refused(lambda: rocmkern.softmax(torch.ones(4, 4), out=x), words)
+
+
+# torch.compile
+
+_COMPILED = """
+import torch, rocmkern
+rocmkern.use("python")
+layer = torch.nn.Linear(4, 3)
+x = torch.randn(2, 4)
+for backend in ("eager", "aot_eager"):
+    two = lambda x: torch.relu(rocmkern.linear(rocmkern.softmax(x * 2), layer.weight))
+    compiled = torch.compile(two, backend=backend)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), torch.relu(torch.softmax(x * 2, -1) @ layer.weight.T))
+try:
+    torch.compile(lambda x: rocmkern.softmax(x) + 1, backend="eager", fullgraph=True)(x)
+except torch._dynamo.exc.Unsupported as error:
+    print("refused" if "launch kernels of their own" in str(error) else error)
+"""
+
+
+@pytest.mark.parametrize("before", ["import rocmkern; rocmkern.softmax", "import torch"])
+def test_a_graph_ends_before_an_operation(before):
+    done = subprocess.run([sys.executable, "-c", f"{before}\n{_COMPILED}"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("refused")
