@@ -56,6 +56,7 @@ _strided: Any = None
 _torch_layouts: dict[tuple, Layout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
+_UNTRIED: Any = object()
 
 
 #: Two arguments whose extents must not meet: number, first byte and end of one (from its element 0), then of the other.
@@ -261,6 +262,8 @@ def planned(operation: Function) -> Function:
         try:
             plan = plans.get(key)
         except KeyError:
+            plan = _UNTRIED  # recorded outside this block: an error of the operation is no consequence of this one
+        if plan is _UNTRIED:
             return _record(plans, operation, Call(*found), args, kwargs)
         if plan is None or not plan.applies(addresses):
             if plan is not None and plan.ended:
@@ -400,13 +403,12 @@ def _learn(kind: type) -> bool:
 def _torch_layout(x: Any, address: int) -> Layout | None:
     """Layout of a torch tensor in device memory; None where operations do not take its element type."""
     key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
-    try:
-        return _torch_layouts[key]
-    except KeyError:
+    layout = _torch_layouts.get(key, _UNTRIED)
+    if layout is _UNTRIED:
         if len(_torch_layouts) >= _KNOWN_LAYOUTS:
             _torch_layouts.clear()
         layout = _torch_layouts[key] = _arrays.torch_layout(x)
-        return layout
+    return layout
 
 
 def _after_fork_in_child() -> None:
