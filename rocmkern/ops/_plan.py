@@ -435,13 +435,12 @@ def _learn(kind: type) -> bool:
 def _torch_layout(x: Any, address: int) -> Layout | None:
     """Layout of a torch tensor in device memory; None where operations do not take its element type."""
     key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
-    try:
-        return _torch_layouts[key]
-    except KeyError:
+    layout = _torch_layouts.get(key, UNTRIED)
+    if isinstance(layout, _Untried):
         if len(_torch_layouts) >= _KNOWN_LAYOUTS:
             _torch_layouts.clear()
         layout = _torch_layouts[key] = _arrays.torch_layout(x)
-        return layout
+    return layout
 
 
 # Where PyTorch was imported after us, these see the first of its tensors, and then hide the rest of our frames.

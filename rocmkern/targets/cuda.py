@@ -154,7 +154,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
             launch_bounds=(threads, cfg.resident) if cfg.resident else threads,
         )
     except (NumbaError, NumbaCudaError) as e:
-        raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
+        raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from None
     finally:
         lowering.COMPUTE_CAPABILITY.reset(token)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]

@@ -295,7 +295,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
                 space["launch"], types.void, (types.int64,) * n_words, options=options, amdgpu_arch=cfg.arch
             )
         except NumbaError as e:
-            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
+            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from None
         library, wrapper = result.target_context.prepare_hip_kernel(
             result.library, result.fndesc, False, False, options, kernel.__code__.co_filename, 1
         )

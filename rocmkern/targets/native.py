@@ -122,7 +122,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
                 cpu_target.typing_context, context, space["launch"], ARGUMENTS, types.void, flags, {}
             )
         except NumbaError as e:
-            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from e
+            raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from None
         library = result.library
         library.add_ir_module(_entry(library, context, result.fndesc))
         code = library.emit_native_object()

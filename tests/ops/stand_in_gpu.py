@@ -37,13 +37,13 @@ class StandInTarget(GpuTarget):
         self.ordinary += 1
         super().launch(*args, **kwargs)
 
-    def _compiled(self, kernel, cfg, dtypes):
-        return kernel, cfg, dtypes
+    def _obtained(self, kernel, cfg, dtypes):
+        return StandInVariant(self, kernel, cfg, dtypes)
 
-    def load(self, compiled):
-        return StandInVariant(self, *compiled)
+    def load(self, entry):
+        raise AssertionError("nothing is loaded")
 
-    def compile_kernel(self, kernel, cfg, dtypes):
+    def compile_entry(self, kernel, cfg, dtypes):
         raise AssertionError("nothing is compiled")
 
     def versions(self):

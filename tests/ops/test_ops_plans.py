@@ -69,6 +69,17 @@ def test_the_second_call_with_other_arrays_gives_what_the_ordinary_way_gives(man
         np.testing.assert_allclose(out.to_numpy(), exact, atol=1e-5)
 
 
+def test_an_error_of_a_first_call_stands_alone(gpu, manager):
+    """Nothing of how plans are looked up is shown before it."""
+    with manager.from_numpy(normal(3, 40)) as x:
+        try:
+            rocmkern.rms_norm(x, x, eps=1e-6)
+        except ArgumentError as error:
+            assert error.__context__ is None and error.__cause__ is None
+        else:
+            pytest.fail("a weight of two axes was accepted")
+
+
 def test_new_results_are_the_callers_own(manager, planned):
     x = manager.from_numpy(normal(3, 40))
     first = rocmkern.softmax(x)
