@@ -32,7 +32,12 @@ def checked_name(name: bytes | str, path: str, what: str) -> str:
 
 def shown(name: object) -> str:
     """A name, or what stands in the place of one, for a message."""
-    return short(repr(name))
+    if isinstance(name, (str, bytes)):
+        name = name[:100]
+    try:
+        return short(repr(name))
+    except RecursionError:
+        return "something nested"
 
 
 def short(text: str, most: int = 80) -> str:
