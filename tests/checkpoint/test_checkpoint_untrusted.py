@@ -72,6 +72,12 @@ TWO = {"a": entry(), "b": entry(begin=2, end=4)}
         (b'{"a":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}', b"12", "not an array"),
         (b'{"\\ud800":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"12", "is not UTF-8"),
         (b'{"\xff":{}}', b"", "damaged string"),
+        (b'{"\\x":{}}', b"", "damaged string"),
+        (b'{"a\nb":{}}', b"", "damaged string"),
+        (b'{"a\\":{}}', b"", "not a string"),
+        (b'{"' + b"\\a" * 10**6 + b'":{}}', b"", "damaged string"),
+        (b"{" + b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(131073)) + b"}",
+         b"", "more than 131072 keys"),
         (b"{} x", b"", "not its end"),
         (b"{", b"", "not a string"),
         (b"", b"", "too short"),
@@ -91,7 +97,7 @@ def test_lengths_of_headers(refused, length):
 
 def test_spaces_and_metadata_in_a_header(tmp_path):
     tensors = b'"x" : {"shape":[ 1 , 2 ],"data_offsets":[0,2],"dtype":"U8"}'
-    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"" },\n' + tensors + b" }   "
+    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"\\\\", "\\\\\\"":"" },\n' + tensors + b" }   "
     (tmp_path / "model.safetensors").write_bytes(safetensors(header, b"\1\2"))
     with rocmkern.open_checkpoint(tmp_path) as checkpoint:
         assert checkpoint["x"].shape == (1, 2)
