@@ -55,7 +55,7 @@ _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-#: What a header may have at most: bytes, tensors and as many pairs, axes of a tensor (ggml's limit), and elements of all
+#: What a header may have at most: bytes, tensors and as many pairs, axes of a tensor (as ggml), and elements of all
 #: its arrays: vocabularies and their merges have about a million.
 _MOST_BYTES, _MOST_TENSORS, _MOST_AXES, _MOST_ELEMENTS = 100_000_000, 1 << 17, 4, 1 << 22
 _DEFAULT_ALIGNMENT = 32
