@@ -84,7 +84,9 @@ def contents_of(file: DataFile) -> tuple[dict[str, Any], list[FileTensor]]:
     metadata = header.metadata(pairs)
     parts = metadata.get("split.count", 0)
     if not isinstance(parts, int) or parts > 1:
-        raise CheckpointError(f"{file.path} is one of {parts} files of a model: merge them with gguf-split --merge")
+        raise CheckpointError(
+            f"{file.path} is one of {shown(parts)} files of a model: merge them with gguf-split --merge"
+        )
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise CheckpointError(f"{file.path}: general.alignment is {shown(alignment)}, not a power of two")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rocmkern.runtime.errors import CheckpointError
 
-#: Bytes of a name: GGUF allows 64 for tensors and 65535 for keys, safetensors any number.
-LONGEST = 65535
+#: Bytes of a name. GGUF allows 64 for tensors and more for keys, safetensors any number; those of models have about 100.
+LONGEST = 1024
 
 
 def checked_name(name: bytes | str, path: str, what: str) -> str:
