@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocmkern.runtime.errors import CheckpointError
 
-#: Bytes of a name. GGUF allows 64 for tensors and more for keys, safetensors any number; those of models have about 100.
+#: Bytes of a name. GGUF allows 64 for tensors and more for keys, safetensors any number; models have about 100.
 LONGEST = 1024
 
 
