@@ -16,21 +16,19 @@ import numpy as np
 from rocmkern.runtime.errors import CheckpointError
 
 #: What files begin with that are something else than their name says, and what to do about it.
+_POINTER = "a Git LFS pointer, which stands for the file: fetch it with `git lfs pull`"
+_PAGE = "an HTML page: what was downloaded is not the file itself"
+_PICKLE = "a Python pickle, which is not opened because that runs code: convert it to safetensors"
+_GGML = "a GGML file of before GGUF: convert the model again"
 _OTHERS = (
-    (
-        b"version https://git-lfs.github.com/spec/",
-        "a Git LFS pointer, which stands for the file: fetch it with `git lfs pull`",
-    ),
-    (b"<!doctype html", "an HTML page: what was downloaded is not the file itself"),
-    (b"<html", "an HTML page: what was downloaded is not the file itself"),
+    (b"version https://git-lfs.github.com/spec/", _POINTER),
+    (b"<!doctype html", _PAGE),
+    (b"<html", _PAGE),
     (b"PK\x03\x04", "a ZIP archive, as torch.save writes: convert it with safetensors.torch.save_file"),
-    (b"\x80\x02", "a Python pickle, which is not opened because that runs code: convert it to safetensors"),
-    (b"\x80\x04", "a Python pickle, which is not opened because that runs code: convert it to safetensors"),
+    *((bytes([0x80, protocol]), _PICKLE) for protocol in range(2, 6)),
     (b"\x1f\x8b", "compressed by gzip: decompress it first"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file: convert it to safetensors"),
-    (b"tjgg", "a GGML file of before GGUF: convert the model again"),
-    (b"fmgg", "a GGML file of before GGUF: convert the model again"),
-    (b"lmgg", "a GGML file of before GGUF: convert the model again"),
+    *((magic, _GGML) for magic in (b"tjgg", b"fmgg", b"lmgg")),
     (b"GGUF", "a GGUF file: give it a name that ends in .gguf"),
 )
 _KINDS = (

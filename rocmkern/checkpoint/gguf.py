@@ -55,9 +55,9 @@ _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-#: What a header may have at most: bytes, tensors, axes of a tensor (ggml's limit), and elements of all its arrays.
-#: Vocabularies and their merges have about a million.
-_MOST_BYTES, _MOST_TENSORS, _MOST_AXES, _MOST_ELEMENTS = 100_000_000, 1 << 18, 4, 1 << 22
+#: What a header may have at most: bytes, tensors and as many pairs, axes of a tensor (as ggml), and elements of all
+#: its arrays: vocabularies and their merges have about a million.
+_MOST_BYTES, _MOST_TENSORS, _MOST_AXES, _MOST_ELEMENTS = 100_000_000, 1 << 17, 4, 1 << 22
 _DEFAULT_ALIGNMENT = 32
 
 
@@ -84,7 +84,9 @@ def contents_of(file: DataFile) -> tuple[dict[str, Any], list[FileTensor]]:
     metadata = header.metadata(pairs)
     parts = metadata.get("split.count", 0)
     if not isinstance(parts, int) or parts > 1:
-        raise CheckpointError(f"{file.path} is one of {parts} files of a model: merge them with gguf-split --merge")
+        raise CheckpointError(
+            f"{file.path} is one of {shown(parts)} files of a model: merge them with gguf-split --merge"
+        )
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise CheckpointError(f"{file.path}: general.alignment is {shown(alignment)}, not a power of two")
@@ -145,7 +147,7 @@ class _Header:
             advice = "it is big-endian: convert it with gguf-convert-endian" if big else "2 and 3 are read"
             raise CheckpointError(f"{self.path} has version {version} of GGUF; {advice}")
         # A tensor takes 24 bytes at least, a pair 13.
-        if count > _MOST_TENSORS or 24 * count + 13 * pairs > min(self.file.size, _MOST_BYTES):
+        if max(count, pairs) > _MOST_TENSORS or 24 * count + 13 * pairs > self.file.size:
             raise CheckpointError(f"{self.path} is damaged: it cannot have {count} tensors and {pairs} pairs")
         return count, pairs
 
@@ -175,7 +177,9 @@ class _Header:
         extents = struct.unpack(f"<{axes}Q", self.take(8 * axes, what))
         number, offset = struct.unpack("<IQ", self.take(12, what))
         if number not in KINDS:
-            raise CheckpointError(f"{self.path}: {what} is of type {number}, which is not known here")
+            raise CheckpointError(
+                f"{self.path}: {what} is of type {number}, which is not known here: quantise the model again"
+            )
         kind, count = KINDS[number], math.prod(extents)
         if extents[0] % kind.elements:
             raise CheckpointError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rocmkern.runtime.errors import CheckpointError
 
-#: Bytes of a name: GGUF allows 64 for tensors and 65535 for keys, safetensors any number.
-LONGEST = 65535
+#: Bytes of a name. GGUF allows 64 for tensors and more for keys, safetensors any number; models have about 100.
+LONGEST = 1024
 
 
 def checked_name(name: bytes | str, path: str, what: str) -> str:
@@ -32,7 +32,12 @@ def checked_name(name: bytes | str, path: str, what: str) -> str:
 
 def shown(name: object) -> str:
     """A name, or what stands in the place of one, for a message."""
-    return short(repr(name))
+    if isinstance(name, (str, bytes)):
+        name = name[:100]
+    try:
+        return short(repr(name))
+    except RecursionError:
+        return "something nested"
 
 
 def short(text: str, most: int = 80) -> str:

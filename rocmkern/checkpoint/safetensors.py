@@ -41,11 +41,10 @@ _DTYPES = {
 _PER_BYTE = {"F4": 2}
 #: Longest header; the library ``safetensors`` has the same limit.
 _LONGEST_HEADER = 100_000_000
-#: Most tensors of a file, and axes of a tensor: NumPy's limit in all its versions.
-_MOST_TENSORS, _MOST_AXES = 1 << 18, 32
+#: Most tensors of a file; and axes of a tensor: NumPy's limit in all its versions.
+_MOST_KEYS, _MOST_AXES = 1 << 17, 32
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
-_STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
 _NUMBER = rb"[ \t\n\r]*(?:0|[1-9][0-9]{0,19})[ \t\n\r]*"
 _NUMBERS = re.compile(rb"\[(?:[ \t\n\r]*|(%b(?:,%b){0,%d}))\]" % (_NUMBER, _NUMBER, _MOST_AXES - 1))
 
@@ -145,8 +144,6 @@ class _Header:
                     self.string("a value of __metadata__")
                 continue
             name = checked_name(key, self.path, "the name of a tensor")
-            if len(entries) == _MOST_TENSORS:
-                raise CheckpointError(f"{self.path} has more than {_MOST_TENSORS} tensors")
             entries[name] = self.entry(name)
         self.space()
         if self.at != len(self.text):
@@ -181,6 +178,8 @@ class _Header:
             key = self.string(what)
             if key in seen:
                 raise CheckpointError(f"{self.path}: {what} has {shown(key)} twice")
+            if len(seen) == _MOST_KEYS:
+                raise CheckpointError(f"{self.path}: {what} has more than {_MOST_KEYS} keys")
             seen.add(key)
             self.expect(b":", what)
             yield key
@@ -195,13 +194,18 @@ class _Header:
 
     def string(self, what: str) -> str:
         self.space()
-        match = _STRING.match(self.text, self.at)
-        if match is None:
+        start = end = self.at
+        escaped = self.text.startswith(b'"', start)
+        while escaped:
+            before, end = end, self.text.find(b'"', end + 1)
+            piece = self.text[before : max(end, before)]
+            escaped = end > 0 and (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+        if end <= start:
             raise self.error(what, "a string")
-        self.at, literal = match.end(), match[0]
+        self.at, literal = end + 1, self.text[start : end + 1]
         try:
-            return json.loads(literal) if b"\\" in literal else literal[1:-1].decode()
-        except ValueError:  # no UTF-8, or an escape that does not exist
+            return json.loads(literal.decode())
+        except ValueError:  # no UTF-8, a control character, or an escape that does not exist
             raise CheckpointError(f"{self.path}: {what} has a damaged string {shown(literal)}") from None
 
     def numbers(self, what: str) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class DecoderConfig:
         """
         kind = config.get("model_type")
         if kind not in _FAMILY:
-            raise CheckpointError(f"config.json: model_type is {kind!r}; this decoder is for {', '.join(_FAMILY)}")
+            raise CheckpointError(f"config.json: model_type is {shown(kind)}; this decoder is for {', '.join(_FAMILY)}")
 
         def get(name: str) -> Any:
             if name not in config:
@@ -128,7 +128,7 @@ class DecoderConfig:
         """
         kind = metadata.get("general.architecture")
         if kind not in _FAMILY:
-            raise CheckpointError(f"general.architecture is {kind!r}; this decoder is for {', '.join(_FAMILY)}")
+            raise CheckpointError(f"general.architecture is {shown(kind)}; this decoder is for {', '.join(_FAMILY)}")
 
         def get(name: str, *default: Any) -> Any:
             key = f"{kind}.{name}"

@@ -61,7 +61,7 @@ TWO = {"a": entry(), "b": entry(begin=2, end=4)}
         ({"": entry()}, b"12", "the name of a tensor is empty"),
         ({"a\0b": entry()}, b"12", "cannot be printed"),
         ({"\x1b[2J": entry()}, b"12", "cannot be printed"),
-        ({"x" * 70000: entry()}, b"12", "70000 bytes"),
+        ({"x" * 1025: entry()}, b"12", "1025 bytes"),
         ({"__metadata__": {"a": 1}}, b"", "not a string"),
         ({"__metadata__": []}, b"", "__metadata__"),
         ([], b"", "the header has b'[]'"),
@@ -72,6 +72,12 @@ TWO = {"a": entry(), "b": entry(begin=2, end=4)}
         (b'{"a":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}', b"12", "not an array"),
         (b'{"\\ud800":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"12", "is not UTF-8"),
         (b'{"\xff":{}}', b"", "damaged string"),
+        (b'{"\\x":{}}', b"", "damaged string"),
+        (b'{"a\nb":{}}', b"", "damaged string"),
+        (b'{"a\\":{}}', b"", "not a string"),
+        (b'{"' + b"\\a" * 10**6 + b'":{}}', b"", "damaged string"),
+        (b"{" + b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(131073)) + b"}",
+         b"", "more than 131072 keys"),
         (b"{} x", b"", "not its end"),
         (b"{", b"", "not a string"),
         (b"", b"", "too short"),
@@ -91,7 +97,7 @@ def test_lengths_of_headers(refused, length):
 
 def test_spaces_and_metadata_in_a_header(tmp_path):
     tensors = b'"x" : {"shape":[ 1 , 2 ],"data_offsets":[0,2],"dtype":"U8"}'
-    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"" },\n' + tensors + b" }   "
+    header = b'{ "__metadata__" : { "format":"pt" , "a\\n":"\\\\", "\\\\\\"":"" },\n' + tensors + b" }   "
     (tmp_path / "model.safetensors").write_bytes(safetensors(header, b"\1\2"))
     with rocmkern.open_checkpoint(tmp_path) as checkpoint:
         assert checkpoint["x"].shape == (1, 2)
@@ -147,7 +153,7 @@ def test_narrow_dtypes_arrive_as_those_of_ml_dtypes(tmp_path):
         (written.gguf([pair(b"\xff", U32, b"1234")]), "is not UTF-8"),
         (written.gguf([pair("general.alignment", U32, b"\3\0\0\0")]), "not a power of two"),
         (written.gguf([pair("general.alignment", STRING, text("x"))]), "not a power of two"),
-        (written.gguf([pair("split.count", STRING, text("x"))]), "one of x files"),
+        (written.gguf([pair("split.count", STRING, text("x"))]), "one of 'x' files"),
         (written.gguf([], [tensor("t", [8])] * 2, bytes(64)), "the tensor 't' twice"),
         (written.gguf([], [tensor("t", [])], bytes(64)), "0 axes"),
         (written.gguf([], [tensor("t", [1] * 5)], bytes(64)), "5 axes"),
