@@ -102,6 +102,11 @@ def target() -> TargetInfo:
     return TargetInfo(name, _get(name).arch, reason)
 
 
+def chosen_name() -> str:
+    """Name of the target that an operation on NumPy arrays uses now; nothing is opened or compiled."""
+    return _chosen()[0]
+
+
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
     return getattr(_thread, "object", None) or _get(_chosen()[0])

@@ -424,7 +424,7 @@ def test_host_arrays_and_device_tensors_are_not_mixed():
     from rocmkern.runtime.manager import ResourceManager
 
     array = filled(1, 2, 3, 4)
-    with ResourceManager() as manager:
+    with ResourceManager("host") as manager:
         tensor = manager.from_numpy(array)
         message = refused(flash_attention, tensor, tensor, array, argument="v")
         assert "host memory" in message and "as q" in message
@@ -438,7 +438,7 @@ def test_a_closed_tensor():
     from rocmkern.runtime.errors import ClosedError
     from rocmkern.runtime.manager import ResourceManager
 
-    with ResourceManager() as manager:
+    with ResourceManager("host") as manager:
         tensor = manager.from_numpy(filled(3))
         tensor.close()
         with pytest.raises(ClosedError):
