@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
+from rocmkern.targets.numba_switches import check_switches, compiles
 
 #: Targets that run on a graphics card, and all targets, best first.
 GPU_TARGETS = ("hip", "cuda")
@@ -146,6 +147,8 @@ def _chosen() -> tuple[str, str]:
         if wanted not in NAMES:
             raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))
         return wanted, f"ROCMKERN_TARGET={wanted}"
+    if not compiles():
+        return "python", "automatic: NUMBA_DISABLE_JIT is set, so nothing is compiled"
     return _automatic()
 
 
@@ -159,8 +162,15 @@ def _automatic() -> tuple[str, str]:
     return "cpu", f"automatic: {status.reason}"
 
 
-@functools.cache
 def _get(name: str) -> Any:
+    """The target object of a name, checked: variables may change between two calls."""
+    if name in NAMES:
+        check_switches(name)
+    return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Any:
     if name == "python":
         from rocmkern.targets.python import PythonTarget
 
