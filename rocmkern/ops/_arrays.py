@@ -22,7 +22,7 @@ from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
 from rocmkern.runtime.layout import Layout, layout_of
 from rocmkern.runtime.memory import POISON_BYTE
-from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
+from rocmkern.runtime.torch_tensors import check_marks, plain_tensor, torch_of
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -159,6 +159,8 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
     torch = torch_of(x)
     if torch is not None:
         plain_tensor(torch, x, name)
+    else:
+        check_marks(x, name)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device_type, index = _ask(name, x, x.__dlpack_device__)
         if int(device_type) in _DLPACK_HOST:

@@ -688,9 +688,8 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
                     fail(f"{name}: cannot combine {show(a)} with {show(b)}")
                 return a
             if isinstance(b, Tile):
-                fail(
-                    f"{name}: {api.TILE_OPERATORS}" if op is operator.truediv else f"{name}: write the tile on the left"
-                )
+                why = api.TILE_OPERATORS if op is operator.truediv else "write the tile on the left"
+                fail(f"{name}: {why}")
             rows = join(name, a, b)
             if rows is not None and op in (operator.floordiv, operator.mod) and rows.kind != "i32":
                 fail(f"{name}: needs rows of i32, got {show(rows)}")

@@ -460,7 +460,7 @@ def test_a_closed_tensor():
         ((filled(3, 5), filled(5, 4)), {"transpose_b": 1}, "transpose_b", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"bias": filled(3)}, "bias", ArgumentError),
         ((filled(3, 5), filled(5, 4)), {"bias": filled(1, 4)}, "bias", ArgumentError),
-        ((filled(3, 5), filled(5, 4)), {"bias": filled(4, dtype=F16)}, "bias", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"bias": filled(4, dtype=np.float64)}, "bias", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"activation": "swish"}, "activation", ArgumentError),
         ((filled(3, 5), filled(5, 4)), {"activation": 1}, "activation", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"out": filled(4, 3)}, "out", ArgumentError),
