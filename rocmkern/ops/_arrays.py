@@ -305,10 +305,10 @@ def accept_out(
     if array.shape != tuple(shape):
         raise ArgumentError(name, f"shape {array.shape}", f"shape {tuple(shape)}")
     if not array.flags.writeable:
-        given = "a read-only array"
+        words = "a read-only array"
         if not isinstance(out, np.ndarray) and not hasattr(out, "read_only"):
-            given = f"{describe(out)}, which does not say that it may be written"
-        raise ArgumentError(name, given, f"an array that can be written: {_WRITABLE}")
+            words = f"{describe(out)}, which does not say that it may be written"
+        raise ArgumentError(name, words, f"an array that can be written: {_WRITABLE}")
     if not array.flags.aligned:
         raise ArgumentError(name, "an array that is not aligned", "elements at multiples of their size")
     if _overlaps_itself(array):

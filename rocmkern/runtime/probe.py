@@ -387,7 +387,7 @@ def gpu_status(*, refresh: bool = False) -> GpuStatus:
     with _found_lock:
         if refresh or key not in _found:
             try:
-                kinds = {"named": named} if named else {}
+                kinds: dict[str, Any] = {"named": named} if named else {}
                 _found[key] = _unless_suspect(probe(refresh=refresh, **kinds))
             except Exception as error:
                 # Asked while a program starts: whatever is wrong here must not end it.

@@ -1,4 +1,4 @@
-"""Attention where every intermediate number is exact, so that the result has to be: no factor near 1 hides in a bound."""
+"""Attention where every intermediate number is exact, so the result is too: no factor near 1 hides in a bound."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def attention(request):
 
 
 def same(out, expected, attention):
-    """Equal; of parts, which are joined by float32 logarithms, to within one unit in the last place."""
-    units = 1 if attention is FUNCTIONS["decode in parts"] else 0
+    """Equal; of parts, which are joined by float32 logarithms, to within a few units in the last place."""
+    units = 4 if attention is FUNCTIONS["decode in parts"] else 0
     np.testing.assert_array_max_ulp(out, expected, units) if units else np.testing.assert_array_equal(out, expected)
 
 
