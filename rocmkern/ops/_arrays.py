@@ -7,6 +7,7 @@ which has further rules; `allocate` makes a result of the kind of another operan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -381,12 +382,21 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         source = like.source.manager.empty(shape, dtype, uninitialized=True)
         array = source.numpy_view()
     else:
-        source = array = np.empty(shape, dtype)
+        source = array = _empty(name, shape, dtype)
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
     if _poison is not None and array.size:
         _poison(array)
     return Operand(name, array, source, HOST if like is None else like.place)
+
+
+def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new host array; one that no memory could hold is refused by name."""
+    try:
+        return np.empty(shape, dtype)
+    except ValueError:  # more bytes, or a longer axis, than NumPy counts
+        words = f"a result of shape {shape}, {math.prod(shape) * dtype.itemsize} bytes"
+        raise ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments") from None
 
 
 def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Operand:
