@@ -1,7 +1,8 @@
 """Say what works on this machine, what does not, and which line mends it.
 
-Prints the versions, the chosen target and why, every target and what it lacks, the memory, the state of the kernel
-cache, and the result of a small attention on the cpu target. The exit status is 0 if that attention is right.
+Prints the versions, the chosen target and why, every target and what it lacks, the memory, and the state of the kernel
+cache. A target counts as usable if a small attention was compiled and run on it, in a child process, and is right. The
+exit status is 0 if that is so for the cpu target and for the chosen one.
 """
 
 from __future__ import annotations
@@ -10,30 +11,33 @@ import argparse
 import json
 import os
 import platform
-import time
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocmkern.cli._trial import Trial, run_in_child, words
 from rocmkern.runtime.versions import installed_version
 
 SUMMARY = "what works on this machine, what does not, and what to do about it"
 
 _DISTRIBUTIONS = ("rocmkern", "numba", "llvmlite", "numpy", "ml_dtypes", "numba-hip", "numba-cuda", "torch")
 _EXTRAS = {"hip": "numba-hip", "cuda": "numba-cuda"}
-# The check is an attention of a few dozen elements in float32; its results are of order one.
-_CHECK_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class TargetReport:
-    """One target: whether it runs operations here, and if not, why not and what to do."""
+    """One target: whether it runs operations here, and if not, why not and what to do.
+
+    ``trial`` is None where there was nothing to try: the target cannot be opened.
+    """
 
     name: str
     available: bool
     detail: str
     install: str = ""
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -57,18 +61,6 @@ class CacheReport:
     writable: bool
     kernels: int
     nbytes: int
-
-
-@dataclass(frozen=True)
-class CpuReport:
-    """Architecture, threads, and a small attention on the cpu target against the float64 reference."""
-
-    works: bool
-    arch: str = ""
-    threads: int = 0
-    error: float | None = None
-    seconds: float | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ class Report:
     conflict: str
     memory: tuple[MemoryReport, ...]
     cache: CacheReport
-    cpu: CpuReport
+    cpu: Trial
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -106,10 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, print, and return 0 if the cpu target works, else 1."""
+    """Look, print, and return 0 if the cpu target and the chosen one work, else 1."""
     report = examine()
     print(json.dumps(asdict(report), indent=2) if arguments.json else "\n".join(describe(report)))
-    return 0 if report.cpu.works else 1
+    works = {each.name: each.available for each in report.targets}
+    return 0 if report.cpu.works and works.get(report.target, True) else 1
 
 
 def examine() -> Report:
@@ -119,19 +112,20 @@ def examine() -> Report:
 
     suspects = examine_suspects()
     gpu = gpu_status(refresh=True)
-    cpu = check_cpu()
+    targets = tuple(examine_target(each) for each in NAMES)
+    cpu = next(each for each in targets if each.name == "cpu")
     try:
         chosen = target()
         name, reason = chosen.name, chosen.reason
     except Exception as error:
-        name, reason = "none", _words(error)
+        name, reason = "none", words(error)
     return Report(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
         versions={distribution: installed_version(distribution) for distribution in _DISTRIBUTIONS},
         target=name,
         reason=reason,
-        targets=tuple(examine_target(each) for each in NAMES),
+        targets=targets,
         gpu={
             "available": gpu.available,
             "reason": gpu.reason,
@@ -143,22 +137,24 @@ def examine() -> Report:
         conflict=_conflict(),
         memory=tuple(examine_memory(device) for device in ("host", gpu.chosen) if device is not None),
         cache=examine_cache(),
-        cpu=cpu,
+        cpu=cpu.trial or Trial(False, problem=cpu.detail),
         environment={key: value for key, value in sorted(os.environ.items()) if key.startswith("ROCMKERN_")},
     )
 
 
 def examine_target(name: str) -> TargetReport:
-    """Whether a target can be chosen here; where a package is missing, the line that installs it."""
+    """Whether a target works here; where a package is missing, the line that installs it."""
     from rocmkern.targets import target, using
 
     package = _EXTRAS.get(name)
     install = f'pip install "rocmkern[{name}]"' if package and installed_version(package) is None else ""
     try:
         with using(name):
-            return TargetReport(name, True, target().arch)
+            arch = target().arch
     except Exception as error:
-        return TargetReport(name, False, _words(error), install)
+        return TargetReport(name, False, words(error), install)
+    trial = run_in_child(name)
+    return TargetReport(name, trial.works, arch if trial.works else f"{arch}: {trial.problem}", install, trial)
 
 
 def examine_suspects() -> tuple[SuspectReport, ...]:
@@ -168,7 +164,7 @@ def examine_suspects() -> tuple[SuspectReport, ...]:
     try:
         return tuple(SuspectReport(str(s.device), s.reason, look_again(s) or "") for s in suspicions())
     except Exception as error:
-        return (SuspectReport("unknown", "the marks cannot be read", _words(error)),)
+        return (SuspectReport("unknown", "the marks cannot be read", words(error)),)
 
 
 def examine_locks(devices: Iterable[Any]) -> dict[str, str]:
@@ -180,7 +176,7 @@ def examine_locks(devices: Iterable[Any]) -> dict[str, str]:
         try:
             holder = holder_of(device)
         except Exception as error:
-            holder = _words(error)
+            holder = words(error)
         if holder is not None:
             holders[str(device)] = holder
     return holders
@@ -194,7 +190,7 @@ def examine_memory(device: Any) -> MemoryReport:
         with ResourceManager(device) as manager:
             stats = manager.memory_stats()
     except Exception as error:
-        return MemoryReport(str(device), error=_words(error))
+        return MemoryReport(str(device), error=words(error))
     return MemoryReport(str(device), stats.free, stats.total, stats.allowed, stats.sources["free"])
 
 
@@ -211,35 +207,10 @@ def examine_cache() -> CacheReport:
     return CacheReport(
         directory=str(directory),
         exists=directory.is_dir(),
-        writable=nearest.is_dir()
-        and os.access(nearest, os.W_OK | os.X_OK)
-        and (nearest != directory or shared_with(directory.stat()) is None),
+        writable=_can_be_written(nearest) and (nearest != directory or shared_with(directory.stat()) is None),
         kernels=sum(path.suffix == SUFFIX for path in files),
         nbytes=sum(_size(path) for path in files),
     )
-
-
-def check_cpu() -> CpuReport:
-    """Compile and run a small causal attention on the cpu target."""
-    try:
-        import numpy as np
-
-        from rocmkern import flash_attention, reference
-        from rocmkern.targets import target, using
-        from rocmkern.targets.cpu import thread_count
-
-        rng = np.random.default_rng(0)
-        q, k, v = (rng.standard_normal((1, 2, 7, 16), dtype=np.float32) for _ in range(3))
-        with using("cpu"):
-            arch, threads = target().arch, thread_count()
-            started = time.perf_counter()
-            out = flash_attention(q, k, v, causal=True)
-            seconds = time.perf_counter() - started
-        error = float(np.abs(out - reference.flash_attention(q, k, v, causal=True)).max())
-    except Exception as failure:
-        return CpuReport(False, problem=_words(failure))
-    problem = "" if error <= _CHECK_TOLERANCE else f"the result is wrong: error {error:.2g}, bound {_CHECK_TOLERANCE:g}"
-    return CpuReport(not problem, arch, threads, error, seconds, problem)
 
 
 def describe(report: Report) -> list[str]:
@@ -293,6 +264,17 @@ def _conflict() -> str:
     return EXCLUSION if all(installed_version(package) for package in _EXTRAS.values()) else ""
 
 
+def _can_be_written(directory: Path) -> bool:
+    """Whether a file can be made there, which rights alone do not say: of a full disk, or of one that is read only."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory) as file:
+            file.write(bytes(1))
+            file.flush()
+    except OSError:
+        return False
+    return True
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -302,9 +284,3 @@ def _size(path: Path) -> int:
 
 def _size_text(nbytes: int) -> str:
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
-
-
-def _words(error: Exception) -> str:
-    from rocmkern.runtime.errors import RocmkernError
-
-    return str(error) if isinstance(error, RocmkernError) else f"{type(error).__name__}: {error}"

@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rocmkern.cli._matrix_file import default_matrix
+
 SUMMARY = "compile the kernels for AMD architectures without a card, and check registers and memory"
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--matrix",
         type=Path,
-        default=Path("matrix.yaml"),
+        default=default_matrix(),
         metavar="FILE",
         help="matrix file: what to compile, and budgets (default: %(default)s)",
     )

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from rocmkern.cli._matrix_file import default_matrix
+
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
 COMPARED = (
     "A benchmark row became slower or faster, and is no noise, when a two-sided Mann-Whitney rank test of the samples "
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--matrix",
             type=Path,
-            default=_default_matrix(),
+            default=default_matrix(),
             metavar="FILE",
             help="matrix file (default: %(default)s)",
         )
@@ -105,13 +107,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained HTML page")
     report.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown (default: print it)")
     report.set_defaults(action=_report)
-
-
-def _default_matrix() -> Path:
-    """``matrix.yaml`` here, else that of the library: in the package where it is installed, else in its checkout."""
-    here, package = Path("matrix.yaml"), Path(__file__).parents[1]
-    installed = package / "matrix" / "matrix.yaml"
-    return here if here.exists() else installed if installed.exists() else package.parent / "matrix.yaml"
 
 
 def run(arguments: argparse.Namespace) -> int:

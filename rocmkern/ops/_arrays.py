@@ -7,6 +7,7 @@ which has further rules; `allocate` makes a result of the kind of another operan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
 from rocmkern.runtime.layout import Layout, layout_of
 from rocmkern.runtime.memory import POISON_BYTE
-from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
+from rocmkern.runtime.torch_tensors import check_marks, plain_tensor, torch_of
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -159,6 +160,8 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
     torch = torch_of(x)
     if torch is not None:
         plain_tensor(torch, x, name)
+    else:
+        check_marks(x, name)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         device_type, index = _ask(name, x, x.__dlpack_device__)
         if int(device_type) in _DLPACK_HOST:
@@ -303,10 +306,10 @@ def accept_out(
     if array.shape != tuple(shape):
         raise ArgumentError(name, f"shape {array.shape}", f"shape {tuple(shape)}")
     if not array.flags.writeable:
-        given = "a read-only array"
+        words = "a read-only array"
         if not isinstance(out, np.ndarray) and not hasattr(out, "read_only"):
-            given = f"{describe(out)}, which does not say that it may be written"
-        raise ArgumentError(name, given, f"an array that can be written: {_WRITABLE}")
+            words = f"{describe(out)}, which does not say that it may be written"
+        raise ArgumentError(name, words, f"an array that can be written: {_WRITABLE}")
     if not array.flags.aligned:
         raise ArgumentError(name, "an array that is not aligned", "elements at multiples of their size")
     if _overlaps_itself(array):
@@ -379,12 +382,21 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
         source = like.source.manager.empty(shape, dtype, uninitialized=True)
         array = source.numpy_view()
     else:
-        source = array = np.empty(shape, dtype)
+        source = array = _empty(name, shape, dtype)
         if like is not None and not isinstance(like.source, np.ndarray):
             source = _like_dlpack(array, like.source)
     if _poison is not None and array.size:
         _poison(array)
     return Operand(name, array, source, HOST if like is None else like.place)
+
+
+def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new host array; one that no memory could hold is refused by name."""
+    try:
+        return np.empty(shape, dtype)
+    except ValueError:  # more bytes, or a longer axis, than NumPy counts
+        words = f"a result of shape {shape}, {math.prod(shape) * dtype.itemsize} bytes"
+        raise ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments") from None
 
 
 def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Operand:

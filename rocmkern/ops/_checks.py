@@ -200,20 +200,21 @@ def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:
 
 
 def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) -> int:
-    """Length of the longest sequence: computed where it is None, and at least that where it is given.
+    """A bound of the length of the longest sequence: the length itself where it is None, and at least that otherwise.
 
-    Where the lengths lie in device memory, None stands for `total`, the number of rows of all sequences.
+    It is at most `total`, as no sequence has more rows than all have.
+    Where the lengths lie in device memory, None stands for `total`.
     """
     if lengths is None:
         if value is not None:
             raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
         return 0
     if isinstance(lengths, DeviceView):
-        return total if value is None else integer(name, value, 0)
+        return total if value is None else min(integer(name, value, 0), total)
     longest = int(np.diff(lengths).max(initial=0))
     if value is None:
         return longest
-    return integer(name, value, longest)
+    return min(integer(name, value, longest), total)
 
 
 def stream(value: Any) -> Any:

@@ -118,7 +118,7 @@ def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any,
     """
     if isinstance(beside, DeviceView):
         return _arrays.temporary(shape, dtype, beside, stream)
-    return default_manager(target.device).empty(shape, dtype, uninitialized=True)
+    return default_manager("host" if target.device is None else target.device).empty(shape, dtype, uninitialized=True)
 
 
 @contextmanager

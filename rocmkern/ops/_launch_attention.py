@@ -115,6 +115,8 @@ def launch_attention(
         seen = min(k_len, left + right + longest)  # keys within the window of some row
         whole = packed or _configs.fill_device(target, blocks)
         num_splits = 1 if whole else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
+    # A part is a whole number of blocks of keys: more parts than blocks would be empty.
+    num_splits = max(1, min(num_splits, ceil_div(k_len, cfg.block_n)))
     cfg = _configs.with_splits(target, cfg, blocks, num_splits)
 
     none = np.zeros(0, np.int32)

@@ -271,7 +271,7 @@ def planned(operation: Function) -> Function:
             plan = plans.get(key)
             if plan is None:
                 return operation(*args, **kwargs)
-            if type(plan) is _Untried or plan.ended:
+            if isinstance(plan, _Untried) or plan.ended:
                 return _record(plans, operation, Call(*found), args, kwargs)
             if not plan.applies(addresses):
                 return operation(*args, **kwargs)

@@ -61,6 +61,10 @@ def _shown(name: str, value: Any) -> str:
     return name
 
 
+def _is_true(value: Any) -> bool:
+    return bool(value) if isinstance(value, (bool, int, float)) else value is not None
+
+
 # What to write, of the keyword and its value.
 
 
@@ -87,15 +91,15 @@ def _sliding(name: str, value: Any) -> str:
 def _attention_mask(name: str, value: Any) -> str:
     kind = _arrays.kind_of_elements(value)
     if kind == "float":
-        return f"bias={name}, which is added to the scores"
+        return f"bias={name} (mask={name} of apply_mask), which is added to the scores"
     mask = name if kind in ("bool", None) else _arrays.as_bool(name, value)
     keys = "[:, None, None, :]" if len(getattr(value, "shape", ())) == 2 and name == "attention_mask" else ""
-    return f"mask={mask}{keys}, True where a key is visible; what is added to the scores is bias="
+    return f"mask={mask}{keys}, which is True where a key is visible; what is added to the scores is bias="
 
 
 def _padding_mask(name: str, value: Any) -> str:
     mask = name if _arrays.kind_of_elements(value) in ("bool", None) else _arrays.as_bool(name, value)
-    return f"mask=~{mask}[:, None, None, :] where True means padding (torch.nn), without ~ where it means a visible key"
+    return f"mask=~{mask}[:, None, None, :], where True is padding (torch.nn), without ~ where it is a visible key"
 
 
 def _no_dropout(name: str, value: Any) -> str:
@@ -108,21 +112,21 @@ def _layout(name: str, value: Any) -> str:
 
 
 def _axis(name: str, value: Any) -> str:
-    if value == -1:
+    if isinstance(value, int) and value == -1:
         return "the same call without it: it is always the last axis"
     return f"the last axis, so a view: x.swapaxes({_shown(name, value)}, -1), and the same of the result"
 
 
 def _interleaved(name: str, value: Any) -> str:
-    return f'variant="{"interleaved" if value else "half"}"'
+    return f'variant="{"interleaved" if _is_true(value) else "half"}"'
 
 
 def _neox(name: str, value: Any) -> str:
-    return f'variant="{"half" if value else "interleaved"}"'
+    return f'variant="{"half" if _is_true(value) else "interleaved"}"'
 
 
 def _greedy(name: str, value: Any) -> str:
-    return "the same call without it" if value else "temperature=0.0, the largest logit"
+    return "the same call without it" if _is_true(value) else "temperature=0.0, the largest logit"
 
 
 _NO_GROUPS = _without("query heads share key-value heads wherever there are fewer of those")
@@ -158,7 +162,7 @@ _SPELLINGS: dict[str, tuple[Candidate, ...]] = {
     **dict.fromkeys(("up_proj", "w3"), (_as("w_up"), _as("up"))),
     **dict.fromkeys(("down_proj", "w2"), (_as("w_down"),)),
     **dict.fromkeys(("output", "result"), (_as("out"),)),
-    "inplace": (("out", lambda name, value: "out=x" if value else "the same call without it"),),
+    "inplace": (("out", lambda name, value: "out=x" if _is_true(value) else "the same call without it"),),
     # Attention
     **dict.fromkeys(("softmax_scale", "sm_scale", "qk_scale"), (_as("scale"), _as("factor"))),
     **dict.fromkeys(("is_causal", "causal_mask"), (_as("causal"), _PAGES_ARE_CAUSAL)),

@@ -187,7 +187,8 @@ def decode_attention(
     k, v : array, ``[B, Hkv, Sk, D]`` and ``[B, Hkv, Sk, Dv]``
         Keys and values.
     num_splits : int, optional
-        Number of parts of the keys, at least 1; chosen from the shapes by default. Results differ by rounding only,
+        Number of parts of the keys, at least 1; chosen from the shapes by default. A part holds at least one block of
+        keys: parts beyond that would be empty, and there are none. Results differ by rounding only,
         that of the float32 log-sum-exps of the parts included: it is felt where scores are beyond about 1e4.
 
     Returns

@@ -79,7 +79,8 @@ def paged_attention(
     return_lse : bool
         Also return the natural-log log-sum-exp of the scores, sink included.
     num_splits : int, optional
-        Number of parts of the keys that different blocks of the device work on; chosen from the shapes by default.
+        Number of parts of the keys that different blocks of the device work on; chosen from the shapes by default. See
+        `decode_attention`.
     out : array, or (array, array) with ``return_lse=True``, optional
         Where to write the result (and the lse).
     stream : optional
@@ -244,7 +245,7 @@ def _check_table(
         given = f"{table.shape[1]} blocks for the {most} tokens of sequence {numbers.argmax()}"
         raise ArgumentError("block_table", given, f"at least {-(-most // block_size)} blocks of {block_size}")
     if longest is not None:
-        most = _checks.integer("max_context_len", longest, most)
+        most = min(_checks.integer("max_context_len", longest, most), room)
     if not isinstance(table.array, DeviceView):
         needed = np.arange(table.shape[1]) < -(-numbers[:, None] // block_size)
         wrong = needed & ((table.array < 0) | (table.array >= n_blocks))

@@ -55,6 +55,21 @@ def open_device(device: Device | DeviceInfo | str | int | None = None) -> Device
     raise ArgumentError("device", repr(device), "a Device, 'host', 'hip', 'cuda', an index, a PCI id, a name, or None")
 
 
+def default_device() -> Device:
+    """The device whose memory is meant where nobody says which: that of the target which operations use, else the host.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If that target is a GPU which cannot be used.
+    """
+    # The choice of a target lies one layer up. It is asked for here only, where it is left to us.
+    from rocmkern.targets import chosen_name
+
+    name = chosen_name()
+    return open_device(name) if name in KINDS else host_device()
+
+
 def device_of(kind: str | None, index: int | None, address: int = 0) -> Device:
     """Return the device that an array of another library lies on.
 

@@ -21,7 +21,7 @@ import numpy as np
 from rocmkern.runtime import transfer
 from rocmkern.runtime.cap import DEFAULT_CAP, check_cap, usable_free
 from rocmkern.runtime.device import Device, Stream
-from rocmkern.runtime.devices import open_device
+from rocmkern.runtime.devices import default_device, open_device
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError, RocmkernError
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
@@ -87,8 +87,9 @@ class ResourceManager:
 
     Parameters
     ----------
-    device : Device, "host" or None
-        Where; None is host memory.
+    device : Device, str, int or None
+        Where: see `open_device`; None is the GPU where operations on NumPy arrays run on one (`rocmkern.target`), else
+        host memory.
     cap : float
         Fraction of the memory that is free or held by this process which this process may hold at most,
         ``0 < cap <= 0.90``, default 0.70.
@@ -128,7 +129,7 @@ class ResourceManager:
         if isinstance(deadline_s, bool) or not isinstance(deadline_s, (int, float)) or not 0 < deadline_s < math.inf:
             raise ArgumentError("deadline_s", repr(deadline_s), "a number of seconds > 0")
         self.deadline_s = float(deadline_s)
-        self.device = open_device(device)
+        self.device = default_device() if device is None else open_device(device)
         self.settings = MemorySettings.from_environment() if settings is None else settings
         self._clock, self._sleep = clock, sleep
         self._number = next(self._numbers)
@@ -581,8 +582,11 @@ _defaults_lock = threading.Lock()
 
 
 def default_manager(device: Device | str | None = None) -> ResourceManager:
-    """Return this process's manager of a device (None: host memory); made on the first call and after a close."""
-    opened = open_device(device)
+    """Return this process's manager of a device; made on the first call and after a close.
+
+    None is the device of the target that operations use: the GPU where they run on one, else host memory.
+    """
+    opened = default_device() if device is None else open_device(device)
     with _defaults_lock:
         manager = _defaults.get(opened)
         if manager is None or manager.closed:

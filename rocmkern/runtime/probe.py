@@ -3,6 +3,10 @@
 In order: ``ROCMKERN_NO_GPU=1`` says no without looking at anything; no device node says no at once; a missing extra
 says which line installs it; and only then a child process asks the driver. What the child found is kept on disk for
 this boot, driver and environment.
+
+Some systems give a GPU without a device node (WSL). So the driver of a kind that somebody names is asked all the same:
+by ``ROCMKERN_TARGET``, which then is the only kind that counts, or by opening such a device in this process. That way
+everybody has the same answer: the target, `gpu_available`, the memory managers, tests and ``doctor``.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,7 @@ from rocmkern.runtime.directories import cache_directory, make_own, read_plain_f
 from rocmkern.runtime.errors import DeviceUnavailableError, RocmkernError
 
 NO_GPU_VARIABLE = "ROCMKERN_NO_GPU"
+TARGET_VARIABLE = "ROCMKERN_TARGET"
 PROBE_TIMEOUT_S = 60.0
 FAILURE_LIFETIME_S = 300.0
 """How long a failed probe is believed: somebody may be mending the driver."""
@@ -263,6 +268,7 @@ def check_driver(kind: str) -> None:
     if reason:
         checks = "".join(f"\n  {number}. {check}" for number, check in enumerate(_CHECKS[kind], 1))
         raise DeviceUnavailableError(f"no {_MAKERS[kind]} GPU can be used: {reason}. Check:{checks}")
+    _named.add(kind)
 
 
 def probe(
@@ -275,6 +281,7 @@ def probe(
     timeout_s: float = PROBE_TIMEOUT_S,
     refresh: bool = False,
     now: Callable[[], float] = time.time,
+    named: Collection[str] = (),
 ) -> GpuStatus:
     """Look for a GPU; the parameters replace the machine in tests.
 
@@ -296,6 +303,8 @@ def probe(
         Ask the driver even if an answer is kept.
     now : callable
         Seconds since the epoch.
+    named : collection of str
+        Kinds to ask even without a device node, beside that of ``ROCMKERN_TARGET``.
 
     Returns
     -------
@@ -306,7 +315,12 @@ def probe(
         return GpuStatus(
             False, f"{NO_GPU_VARIABLE}={environ[NO_GPU_VARIABLE]} is set: no driver was touched", _CHECKS_ANY
         )
-    nodes = {kind: found for kind, found in device_nodes(filesystem_root).items() if found}
+    wanted_kind = _wanted_kind(environ)
+    nodes = {
+        kind: found
+        for kind, found in device_nodes(filesystem_root).items()
+        if (found or kind in named if wanted_kind is None else kind == wanted_kind)
+    }
     if not nodes:
         return GpuStatus(
             False, "there is no device node of a GPU (/dev/kfd, /dev/nvidia*, an AMD /dev/dri/renderD*)", _CHECKS_ANY
@@ -320,10 +334,8 @@ def probe(
     reasons: list[str] = []
     for kind, found in nodes.items():
         if not installed(_PACKAGES[kind]):
-            reasons.append(
-                f"an {_MAKERS[kind]} card is there ({found[0]}), but {_PACKAGES[kind]} is not installed: "
-                f'pip install "rocmkern[{kind}]"'
-            )
+            why = f"an {_MAKERS[kind]} card is there ({found[0]})" if found else _asked_for(kind, environ)
+            reasons.append(f'{why}, but {_PACKAGES[kind]} is not installed: pip install "rocmkern[{kind}]"')
             continue
         path = _path(cache, cache_key(kind, found, environ, filesystem_root))
         entry = None if refresh else _load(path, now())
@@ -333,7 +345,8 @@ def probe(
         if entry["failure"]:
             reasons.append(f"{_MAKERS[kind]}: {entry['failure']}")
         elif not entry["devices"]:
-            reasons.append(f"{_MAKERS[kind]}: the driver sees no device, although {found[0]} exists")
+            why = f"although {found[0]} exists" if found else _asked_for(kind, environ)
+            reasons.append(f"{_MAKERS[kind]}: the driver sees no device, {why}")
     if not devices:
         return GpuStatus(False, "; ".join(reasons), _CHECKS[first])
     # HIP is the purpose of this library: where both kinds answer, AMD's cards come first.
@@ -346,7 +359,20 @@ def probe(
     return GpuStatus(True, f"using {chosen}", (), tuple(devices), chosen)
 
 
-_found: dict[tuple[str, str], GpuStatus] = {}
+def _wanted_kind(environ: Mapping[str, str]) -> str | None:
+    """The kind of GPU that ``ROCMKERN_TARGET`` names, if it names one."""
+    name = environ.get(TARGET_VARIABLE, "").strip()
+    return name if name in _PACKAGES else None
+
+
+def _asked_for(kind: str, environ: Mapping[str, str]) -> str:
+    by = f" by {TARGET_VARIABLE}={kind}" if _wanted_kind(environ) == kind else ""
+    return f"{_MAKERS[kind]} was asked for{by}"
+
+
+#: Kinds whose driver has answered in this process where somebody asked for it by name.
+_named: set[str] = set()
+_found: dict[tuple, GpuStatus] = {}
 _found_lock = threading.Lock()
 
 
@@ -358,11 +384,14 @@ def gpu_status(*, refresh: bool = False) -> GpuStatus:
     refresh : bool
         Forget what was found, on disk too, and ask the driver again (``rocmkern doctor`` does).
     """
-    key = os.environ.get(NO_GPU_VARIABLE, ""), os.environ.get(DEVICE_VARIABLE, "")
+    variables = NO_GPU_VARIABLE, DEVICE_VARIABLE, TARGET_VARIABLE
+    named = frozenset(_named)
+    key = (*(os.environ.get(name, "") for name in variables), named)
     with _found_lock:
         if refresh or key not in _found:
             try:
-                _found[key] = _unless_suspect(probe(refresh=refresh))
+                kinds: dict[str, Any] = {"named": named} if named else {}
+                _found[key] = _unless_suspect(probe(refresh=refresh, **kinds))
             except Exception as error:
                 # Asked while a program starts: whatever is wrong here must not end it.
                 reason = f"the probe itself failed: {type(error).__name__}: {error}"

@@ -140,7 +140,7 @@ class DeviceTensor:
         """
         from rocmkern.runtime.manager import default_manager
 
-        manager = default_manager(device)
+        manager = default_manager("host" if device is None else device)
         shape, dtype = check_shape(shape), check_dtype(dtype)
         if strides is None:
             strides = contiguous_strides(shape, dtype.itemsize)
@@ -179,7 +179,7 @@ class DeviceTensor:
         """
         from rocmkern.runtime.manager import default_manager
 
-        return default_manager(device).lazy(source)
+        return default_manager("host" if device is None else device).lazy(source)
 
     # Identity
 

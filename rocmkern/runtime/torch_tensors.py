@@ -16,6 +16,7 @@ from typing import Any
 from rocmkern.runtime.errors import ArgumentError
 
 _NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or x.detach()"
+_LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
 _EAGER = "a call outside of it, on tensors with elements"
 
 
@@ -50,6 +51,14 @@ def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
     if torch.is_grad_enabled():
         raise ArgumentError(argument, "a tensor that requires a gradient", _NO_GRADIENT)
     return x.detach()
+
+
+def check_marks(x: Any, argument: str) -> None:
+    """Raise `ArgumentError` for an array of another library that bears the marks of PyTorch's tensors."""
+    if getattr(x, "requires_grad", False):
+        raise ArgumentError(argument, "an array that requires a gradient", "one without: x.detach(), or gradients off")
+    if any(getattr(x, flag, bool)() for flag in ("is_neg", "is_conj")):
+        raise ArgumentError(argument, *_LAZY_SIGN)
 
 
 def outside_of_transforms(torch: Any) -> bool:
@@ -110,7 +119,7 @@ def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:
         return f"a tensor of layout {x.layout}", "a strided tensor: x.to_dense()"
     if x.is_neg() or x.is_conj():
         # DLPack does not carry these flags: what it hands over has the wrong sign.
-        return "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
+        return _LAZY_SIGN
     if x._is_zerotensor():
         return "a tensor of zeros without memory", "a tensor with memory: x.clone()"
     return None

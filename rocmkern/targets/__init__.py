@@ -16,6 +16,7 @@ from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.once import once
+from rocmkern.targets.numba_switches import check_switches, compiles
 
 #: Targets that run on a graphics card, and all targets, best first.
 GPU_TARGETS = ("hip", "cuda")
@@ -102,6 +103,11 @@ def target() -> TargetInfo:
     return TargetInfo(name, _get(name).arch, reason)
 
 
+def chosen_name() -> str:
+    """Name of the target that an operation on NumPy arrays uses now; nothing is opened or compiled."""
+    return _chosen()[0]
+
+
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
     return getattr(_thread, "object", None) or _get(_chosen()[0])
@@ -141,6 +147,8 @@ def _chosen() -> tuple[str, str]:
         if wanted not in NAMES:
             raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))
         return wanted, f"ROCMKERN_TARGET={wanted}"
+    if not compiles():
+        return "python", "automatic: NUMBA_DISABLE_JIT is set, so nothing is compiled"
     return _automatic()
 
 
@@ -154,8 +162,15 @@ def _automatic() -> tuple[str, str]:
     return "cpu", f"automatic: {status.reason}"
 
 
-@once
 def _get(name: str) -> Any:
+    """The target object of a name, checked: variables may change between two calls."""
+    if name in NAMES:
+        check_switches(name)
+    return _made(name)
+
+
+@once
+def _made(name: str) -> Any:
     if name == "python":
         from rocmkern.targets.python import PythonTarget
 

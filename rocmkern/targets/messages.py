@@ -41,5 +41,9 @@ def first_message(error: Exception) -> str:
         if mark in line and re.match(r"raised from .*rocmkern.tile\b", source)
     ]
     message = (ours or spoken or lines or [repr(error)])[0]
+    if message.endswith("for signature:"):
+        # Numba writes the signature on a line of its own.
+        signature = next((line[4:] for line in lines if line.startswith(">>> ")), "")
+        message = f"{message} {signature}".rstrip(": ")
     place = re.search(r" at (.+) \((\d+)\)", text)
     return f"{message} (line {place[2]} of {place[1]})" if place else message

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime.errors import TileError
+from rocmkern.targets import source
 from rocmkern.targets.launches import launching
 from rocmkern.tile import api
+from rocmkern.tile.types import DTYPES, dtype_refusal
 
 
 class PythonTarget:
@@ -23,6 +26,9 @@ class PythonTarget:
 
     def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""
+        for name in source.dtypes_of(kernel, args):
+            if name not in DTYPES:
+                raise TileError(f"kernel {kernel.__name__}: {dtype_refusal(name)}")
         # Infinities and NaN are data here, as on the machine targets: no warnings about them.
         with np.errstate(all="ignore"), launching(kernel.__name__):
             for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):

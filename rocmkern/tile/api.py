@@ -171,6 +171,10 @@ def set_block(index: tuple[int, int, int]) -> None:
 # ------------------------------------------------------------------------------------------------------- tile values
 
 
+TILE_OPERATORS = "tiles have + - * only: multiply by a reciprocal, T.reciprocal_or_zero(rows) or 1 / a number"
+TILE_COMPARISONS = "tiles are not compared: compare rows, or use T.maximum, T.pad_columns or a mask"
+
+
 class _Owned:
     """A value that an operation may consume; afterwards every use raises."""
 
@@ -268,6 +272,27 @@ class Tile(_Owned):
         raise TileError(f"cannot combine {_show(other)} with {_show(self)}: write the tile on the left")
 
     __radd__ = __rsub__ = __rmul__ = _reflected
+
+
+def _refuse_operators() -> None:
+    """The operators that tiles do not have are refused in the words of the machine targets."""
+
+    def refusing(name: str, why: str) -> Callable:
+        def method(self: Tile, *others: Any) -> Any:
+            raise TileError(f"{name}: {why}")
+
+        return method
+
+    for name in ("truediv", "floordiv", "mod", "pow", "matmul"):
+        for method in (f"__{name}__", f"__r{name}__"):
+            setattr(Tile, method, refusing(name, TILE_OPERATORS))
+    for name in ("neg", "abs"):
+        setattr(Tile, f"__{name}__", refusing(name, TILE_OPERATORS))
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(Tile, f"__{name}__", refusing(name, TILE_COMPARISONS))
+
+
+_refuse_operators()
 
 
 class Operand(_Owned):

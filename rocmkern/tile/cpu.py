@@ -1186,6 +1186,10 @@ class CpuLowering(TensorLowering):
         return self.rows_or_tile(ir.IRBuilder.fmul, ir.IRBuilder.mul)
 
     @property
+    def operator_truediv(self) -> Any:
+        return self.rows_or_tile(ir.IRBuilder.fdiv)
+
+    @property
     def operator_floordiv(self) -> Any:
         return self.rows_or_tile(None, lambda b, x, y: _floor_divide(b, x, y)[0])
 

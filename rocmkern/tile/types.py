@@ -24,12 +24,19 @@ DTYPES = {
     "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1, "uint8": 1,
     "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+
+
+def dtype_refusal(name: Any) -> str:
+    """What to say of a tensor whose element type is none of `DTYPES`."""
+    return f"a tensor has dtype {name}; allowed: {', '.join(DTYPES)}"
+
+
 #: Those that stages convert.
 QUANTIZED = ("int8", "float8_e4m3fn", "float8_e5m2")
 #: Those that tiles and rows can be stored as.
 STORABLE = ("float32", "float16", "bfloat16")
 
-ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 LOGICAL = (operator.and_,)
 OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
@@ -212,7 +219,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
     def _(dtype, *words):
         name = getattr(dtype, "literal_value", None)
         if name not in DTYPES:
-            fail(f"a tensor has dtype {name}; allowed: {', '.join(DTYPES)}")
+            fail(dtype_refusal(name))
         return Tensor(name, len(words) // 2)
 
     @rule(entry.float32)
@@ -671,7 +678,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         def typed(a, b):
             if isinstance(a, Tile):
                 if op not in (operator.add, operator.sub, operator.mul):
-                    fail(f"{name}: tiles have + - * only")
+                    fail(f"{name}: {api.TILE_OPERATORS}")
                 if isinstance(b, Tile):
                     return same_tile(name, a, b)
                 if isinstance(b, Rows):
@@ -681,16 +688,21 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
                     fail(f"{name}: cannot combine {show(a)} with {show(b)}")
                 return a
             if isinstance(b, Tile):
-                fail(f"{name}: write the tile on the left")
+                why = api.TILE_OPERATORS if op is operator.truediv else "write the tile on the left"
+                fail(f"{name}: {why}")
             rows = join(name, a, b)
             if rows is not None and op in (operator.floordiv, operator.mod) and rows.kind != "i32":
                 fail(f"{name}: needs rows of i32, got {show(rows)}")
+            if rows is not None and op is operator.truediv and rows.kind != "f32":
+                fail(f"{name}: needs rows of f32, got {show(rows)}")
             return rows
 
         return typed
 
     def comparison(op: Callable) -> Callable:
         def typed(a, b):
+            if isinstance(a, Tile) or isinstance(b, Tile):
+                fail(f"{op.__name__}: {api.TILE_COMPARISONS}")
             rows = join(op.__name__, a, b)
             return rows and Rows(rows.m, "i1", rows.hw)
 

@@ -2,17 +2,30 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import rocmkern
-from rocmkern.cli import doctor, main
+from rocmkern.cli import _trial, doctor, main
+
+
+def in_this_process(target, deadline_s=None):
+    """A trial without its child, which takes seconds to compile."""
+    return _trial.measure(target)
+
+
+@pytest.fixture(autouse=True)
+def trials_here(monkeypatch):
+    """Trials run in this process, where a test can break something; the child has tests of its own."""
+    monkeypatch.setattr(doctor, "run_in_child", in_this_process)
 
 
 @pytest.fixture
-def report():
+def report(trials_here):
     return doctor.examine()
 
 
@@ -116,4 +129,61 @@ def test_a_cache_that_cannot_be_written_is_said_to_be_so(monkeypatch, tmp_path):
 def test_a_cache_below_a_file_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    assert not doctor.examine_cache().writable
+
+
+# A target is usable if it works
+
+
+def test_a_target_whose_kernels_do_not_compile_is_not_usable(monkeypatch, capsys):
+    def trial(name):
+        return _trial.Trial(False, problem="np.row_stack is gone") if name == "python" else _trial.measure(name)
+
+    monkeypatch.setattr(doctor, "run_in_child", trial)
+    found = doctor.examine_target("python")
+    assert not found.available and found.detail == "python: np.row_stack is gone"
+    monkeypatch.setenv("ROCMKERN_TARGET", "python")
+    assert main(["doctor"]) == 1
+    assert "  python  no   python: np.row_stack is gone" in capsys.readouterr().out
+
+
+def child(code, deadline_s=60.0, monkeypatch=None):
+    monkeypatch.setattr(_trial.sys, "executable", sys.executable)
+    run = subprocess.run
+    monkeypatch.setattr(
+        _trial.subprocess, "run", lambda command, **options: run([sys.executable, "-c", code], **options)
+    )
+    return _trial.run_in_child("cpu", deadline_s)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import os; os.abort()", "by signal 6"),
+        ("raise SystemExit('a driver went away')", "with status 1: a driver went away"),
+        ("print('hello')", "printed 'hello"),
+        ("import time; time.sleep(60)", "within 1 s"),
+    ],
+)
+def test_what_happens_to_the_child_is_reported(monkeypatch, code, problem):
+    trial = child(code, 1.0 if "sleep" in code else 60.0, monkeypatch)
+    assert not trial.works and problem in trial.problem
+
+
+def test_the_child_finds_the_package_and_keeps_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setenv("ROCMKERN_TARGET", "abacus")
+    monkeypatch.chdir(tmp_path)
+    trial = _trial.run_in_child("python")
+    assert trial.works and trial.error < 1e-5, trial.problem
+    assert not (tmp_path / "kernels").exists()
+
+
+def test_a_disk_that_is_full_or_read_only_is_not_said_to_be_writable(monkeypatch, tmp_path):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path / "kernels"))
+    assert doctor.examine_cache().writable
+    monkeypatch.setattr(doctor.tempfile, "NamedTemporaryFile", full)
     assert not doctor.examine_cache().writable

@@ -71,3 +71,15 @@ def test_its_results_become_a_page(project, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     done = project("-m", "rocmkern", "matrix", "report", results, "--html", page)
     assert done.returncode == 0 and "log_sum_exp-rows-r4096n1024-f32" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["isa", "--list", "--arch", "gfx1100", "--kernel", "softmax"], ["matrix", "validate"],
+              ["matrix", "list", "softmax-*"]], ids=" ".join
+)  # fmt: skip
+def test_commands_in_a_folder_of_their_own(python, tmp_path, words):
+    """Without a checkout around, what a command reads by default is what the wheel brings."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k != "PYTHONPATH"}
+    done = _run([python, "-m", "rocmkern", *words], cwd=tmp_path, env=environment | {"ROCMKERN_NO_GPU": "1"})
+    assert done.returncode == 0 and done.stdout, done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []

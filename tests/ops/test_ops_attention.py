@@ -320,7 +320,7 @@ def test_torch_and_numpy_are_both_host_memory(torch, normal, close):
 def manager():
     from rocmkern.runtime.manager import ResourceManager
 
-    with ResourceManager() as manager:
+    with ResourceManager("host") as manager:
         yield manager
 
 

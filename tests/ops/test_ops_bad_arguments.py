@@ -424,7 +424,7 @@ def test_host_arrays_and_device_tensors_are_not_mixed():
     from rocmkern.runtime.manager import ResourceManager
 
     array = filled(1, 2, 3, 4)
-    with ResourceManager() as manager:
+    with ResourceManager("host") as manager:
         tensor = manager.from_numpy(array)
         message = refused(flash_attention, tensor, tensor, array, argument="v")
         assert "host memory" in message and "as q" in message
@@ -438,7 +438,7 @@ def test_a_closed_tensor():
     from rocmkern.runtime.errors import ClosedError
     from rocmkern.runtime.manager import ResourceManager
 
-    with ResourceManager() as manager:
+    with ResourceManager("host") as manager:
         tensor = manager.from_numpy(filled(3))
         tensor.close()
         with pytest.raises(ClosedError):
@@ -460,7 +460,7 @@ def test_a_closed_tensor():
         ((filled(3, 5), filled(5, 4)), {"transpose_b": 1}, "transpose_b", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"bias": filled(3)}, "bias", ArgumentError),
         ((filled(3, 5), filled(5, 4)), {"bias": filled(1, 4)}, "bias", ArgumentError),
-        ((filled(3, 5), filled(5, 4)), {"bias": filled(4, dtype=F16)}, "bias", ArgumentTypeError),
+        ((filled(3, 5), filled(5, 4)), {"bias": filled(4, dtype=np.float64)}, "bias", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"activation": "swish"}, "activation", ArgumentError),
         ((filled(3, 5), filled(5, 4)), {"activation": 1}, "activation", ArgumentTypeError),
         ((filled(3, 5), filled(5, 4)), {"out": filled(4, 3)}, "out", ArgumentError),

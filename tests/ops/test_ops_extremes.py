@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -132,3 +133,40 @@ def test_a_call_after_the_end_of_the_main_thread(monkeypatch):
     monkeypatch.setenv("ROCMKERN_NUM_THREADS", "2")
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and float(done.stdout) == 1.0, done.stderr
+
+
+HUGE = 2**62
+PACKED, LENGTHS = np.ones((7, 2, 8), np.float32), np.array([0, 3, 7], np.int32)
+CACHE = np.ones((4, 16, 2, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: rocmkern.flash_attention(
+            PACKED, PACKED, PACKED, cu_seqlens_q=LENGTHS, cu_seqlens_k=LENGTHS, max_seqlen_q=n, max_seqlen_k=n
+        ),
+        lambda n: rocmkern.flash_attention(ONES, ONES, ONES, window=(n, n)),
+        lambda n: rocmkern.paged_attention(
+            PACKED[:1], CACHE, CACHE, np.zeros((1, 2), np.int32), np.int32([3]), num_splits=n, max_context_len=n
+        ),
+        lambda n: rocmkern.paged_attention(
+            PACKED[:3], CACHE, CACHE, np.zeros((1, 2), np.int32), np.int32([3]),
+            cu_seqlens_q=np.int32([0, 3]), max_seqlen_q=n,
+        ),
+    ],
+    ids=["max_seqlen", "window", "num_splits", "max_seqlen of pages"],
+)  # fmt: skip
+def test_a_bound_of_any_size_costs_no_more_than_what_it_bounds(call):
+    expected = call(64)
+    started = time.process_time()
+    np.testing.assert_array_equal(call(HUGE), expected)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: rocmkern.causal_mask(HUGE, 4), lambda: rocmkern.repeat_kv(np.ones((1, 2, 3, 8), np.float32), HUGE)]
+)
+def test_a_result_that_no_memory_holds_is_refused_by_name(call):
+    with pytest.raises(ArgumentError, match=r"out: got a result of shape .* bytes; allowed: less than"):
+        call()

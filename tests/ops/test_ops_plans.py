@@ -259,7 +259,7 @@ def test_host_arrays_have_no_plan():
     with rocmkern.use("python"):
         for factor in (2.0, 3.0):
             np.testing.assert_array_equal(rocmkern.scale(np.ones(5, np.float32), factor), np.full(5, factor))
-        with default_manager(None).from_numpy(np.ones(5, np.float32)) as x:
+        with default_manager("host").from_numpy(np.ones(5, np.float32)) as x:
             assert (rocmkern.scale(x, 2.0).to_numpy() == 2).all()
     assert len(rocmkern.scale.plans) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -106,3 +107,12 @@ def test_longer_sequences_than_said_do_not_leave_their_parts(target, monkeypatch
     )
     if longest == 2:
         np.testing.assert_allclose(out[0, :, 40:42], exact[0].transpose(1, 0, 2), atol=1e-5)
+
+
+def test_more_parts_than_keys_cost_nothing():
+    q, k = np.ones((1, 2, 1, 8), np.float32), np.random.default_rng(0).standard_normal((1, 2, 40, 8), dtype=np.float32)
+    few = rocmkern.decode_attention(q, k, k, num_splits=40)
+    started = time.process_time()
+    np.testing.assert_array_equal(rocmkern.decode_attention(q, k, k, num_splits=10**6), few)
+    np.testing.assert_array_equal(rocmkern.decode_attention(q, k, k, num_splits=2**62), few)
+    assert time.process_time() - started < 1

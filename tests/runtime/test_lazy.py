@@ -184,7 +184,7 @@ def test_an_unused_tensor_of_a_closed_manager_is_closed(manager):
 
 def test_the_default_manager_of_a_device_makes_it():
     tensor = DeviceTensor.lazy(Source(ARRAY))
-    assert tensor.manager is default_manager() and tensor.device.kind == "host"
+    assert tensor.manager is default_manager("host") and tensor.device.kind == "host"
     np.testing.assert_array_equal(np.asarray(tensor), ARRAY)
     np.testing.assert_array_equal(np.from_dlpack(DeviceTensor.lazy(Source(ARRAY))), ARRAY)
     np.testing.assert_array_equal(np.asarray(DeviceTensor.lazy(Source(ARRAY))[1:]), ARRAY[1:])

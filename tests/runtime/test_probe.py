@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -395,3 +396,35 @@ def test_requiring_a_gpu_returns_it(fresh, machine):
     status = machine.with_amd(RX).probe()
     fresh.setattr(probe_module, "probe", lambda refresh=False: status)
     assert require_gpu() == status.chosen
+
+
+# A kind that somebody has named is asked without a device node too: not every system has them.
+
+
+def without_nodes(machine, *devices):
+    """A machine whose AMD cards have no device node, as under WSL."""
+    machine.with_amd(*devices)
+    (machine.root / "dev/kfd").unlink()
+    shutil.rmtree(machine.root / "dev/dri", ignore_errors=True)
+    return machine
+
+
+def test_the_kind_of_the_target_s_variable_is_asked_without_a_node(machine):
+    without_nodes(machine, APU, RX)
+    assert not machine.probe().available and machine.asked == []
+    machine.environ["ROCMKERN_TARGET"] = "hip"
+    status = machine.probe()
+    assert (status.available, status.chosen.name, machine.asked) == (True, "RX 7900 XT", ["hip"])
+
+
+def test_a_kind_whose_device_was_opened_is_asked_without_a_node(machine):
+    assert without_nodes(machine, RX).probe(named={"hip"}).available
+
+
+def test_the_variable_says_which_kind_counts(machine):
+    machine.with_amd(RX).environ["ROCMKERN_TARGET"] = "cuda"
+    status = machine.probe()
+    assert not status.available and machine.asked == []
+    assert "ROCMKERN_TARGET=cuda" in status.reason and 'pip install "rocmkern[cuda]"' in status.reason
+    machine.environ["ROCMKERN_TARGET"] = "cpu"
+    assert machine.probe().available, "the machine has one, whatever this process uses"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -123,3 +124,45 @@ print(json.dumps([after, messages]))
 
 def test_the_error_of_a_target_is_a_runtime_error():
     assert issubclass(TargetError, RuntimeError) and issubclass(ArgumentError, ValueError)
+
+
+# Numba's own switches
+
+
+def test_where_numba_compiles_nothing_the_interpreter_is_chosen(script, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    code = """
+import json, numpy as np, rocmkern
+t = rocmkern.target()
+x = np.ones((2, 4), np.float32)
+messages = []
+for name in ("cpu", "hip", "cuda"):
+    try:
+        rocmkern.use(name)
+    except rocmkern.TargetError as error:
+        messages.append(str(error))
+print(json.dumps([t.name, t.reason, rocmkern.rms_norm(x, x[0]).tolist(), messages]))
+"""
+    name, reason, result, messages = script(code)
+    assert name == "python" and "NUMBA_DISABLE_JIT" in reason
+    assert result == [[pytest.approx(1.0, abs=1e-5)] * 4] * 2
+    assert len(messages) == 3
+    for message in messages:
+        assert "NUMBA_DISABLE_JIT" in message and "ROCMKERN_TARGET=python" in message
+
+
+def test_a_switch_of_zero_is_off(monkeypatch):
+    from rocmkern.targets import numba_switches
+
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    for value, expected in (("0", True), ("", True), ("1", False)):
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", value)
+        assert numba_switches.compiles() is expected
+
+
+def test_the_simulator_of_cuda_is_refused_by_name(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    with pytest.raises(TargetError, match="NUMBA_ENABLE_CUDASIM"):
+        rocmkern.use("cuda")
+    rocmkern.use("python")

@@ -391,6 +391,36 @@ def scratch_rows_of_half_a_piece(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     T.scratch_rows(x[0], 6)
 
 
+@T.kernel
+def tile_divided(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """truediv: tiles have [+] - [*] only: multiply by a reciprocal"""
+    T.rowmax(T.zeros(cfg, 4, 8) / 2.0)
+
+
+@T.kernel
+def tile_divided_by_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """truediv: tiles have [+] - [*] only: multiply by a reciprocal"""
+    T.rowmax(T.zeros(cfg, 4, 8) / T.full_rows(cfg, 4, 2.0))
+
+
+@T.kernel
+def number_divided_by_a_tile(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """truediv: tiles have [+] - [*] only: multiply by a reciprocal"""
+    T.rowmax(1.0 / T.zeros(cfg, 4, 8))
+
+
+@T.kernel
+def tile_compared_with_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """lt: tiles are not compared: compare rows"""
+    T.where(T.zeros(cfg, 4, 8) < T.full_rows(cfg, 4, 1.0), 1.0, 0.0)
+
+
+@T.kernel
+def tile_compared_with_a_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """eq: tiles are not compared: compare rows"""
+    T.where(T.zeros(cfg, 4, 8) == 1.0, 1.0, 0.0)
+
+
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
@@ -516,3 +546,33 @@ def test_a_vector_is_as_long_as_a_row():
     x, rows = np.ones((4, 64), np.float32), np.arange(4, dtype=np.int32)
     with pytest.raises(TileError, match="matvec: a vector of 63 elements for rows of 64"):
         api.matvec(Config(arch="python"), x, (rows,), 0, 64, x[0, 1:], rows < 4)
+
+
+@T.kernel
+def copied(cfg, x: T.Tensor[2], out: T.Out[2]):
+    rows = T.row_index(cfg, 4)
+    T.store_tile(out, (rows,), 0, T.load_tile(cfg, x, (rows,), 0, 8, rows < 4), rows < 4)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint16", "complex64"])
+def test_element_types_that_no_kernel_takes(launch, arch, dtype):
+    x, out = np.ones((4, 8), dtype), np.zeros((4, 8), np.float32)
+    with pytest.raises(TileError, match=f"kernel copied.*: a tensor has dtype {dtype}; allowed: float32, float16"):
+        launch(copied, Config(arch=arch), (1, 1, 1), x, out)
+    assert not out.any()
+
+
+@T.kernel
+def divided_rows(cfg, x: T.Tensor[2], out: T.Out[2], n: T.Float):
+    rows = T.row_index(cfg, 4)
+    t = T.load_tile(cfg, x, (rows,), 0, 8, rows < 4)
+    total = T.rowsum(t)
+    t = T.load_tile(cfg, x, (rows,), 0, 8, rows < 4)
+    T.store_tile(out, (rows,), 0, t * (total / n + n / total + total / T.rowmax(t)), rows < 4)
+
+
+def test_rows_are_divided_by_numbers_and_by_rows(launch, arch):
+    x, out = np.arange(1, 33, dtype=np.float32).reshape(4, 8), np.zeros((4, 8), np.float32)
+    launch(divided_rows, Config(arch=arch), (1, 1, 1), x, out, 8.0)
+    total = x.astype(np.float64).sum(1, keepdims=True)
+    np.testing.assert_allclose(out, x * (total / 8 + 8 / total + total / x.max(1, keepdims=True)), rtol=1e-6)

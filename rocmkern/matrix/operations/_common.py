@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.inputs import Draw, numpy_dtype
 from rocmkern.matrix.registry import Dim, Feature
 
 BATCH = Dim("batch", "b")
@@ -20,6 +20,15 @@ HEAD_DIM_V = Dim("head_dim_v", "v", default="head_dim")
 
 LAYOUT = Feature("layout", ("bhsd", "bshd"), default="bhsd")
 SCALE = Feature("scale", (float,))
+#: Element type of norm weights, and of biases, where it is not that of the row: files keep them in float32.
+WEIGHT_DTYPE = Feature("weight_dtype", ("f32", "f16", "bf16"))
+BIAS_DTYPE = Feature("bias_dtype", ("f32", "f16", "bf16"))
+
+
+def beside(draw: Draw, name: str, shape: tuple[int, ...], feature: Feature) -> np.ndarray:
+    """An array whose element type a feature of the row may name."""
+    other = draw.features.get(feature.name)
+    return draw.array(name, shape, None if other is None else numpy_dtype(other))
 
 
 def with_heads(draw: Draw, name: str, batch: int, heads: int, rows: int, columns: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
-from rocmkern.matrix.operations._common import itemsize, options_of, oracles
+from rocmkern.matrix.operations._common import BIAS_DTYPE, beside, itemsize, options_of, oracles
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 ROWS = Dim("m", "m", default=1)
@@ -42,7 +42,7 @@ def _matmul_call(draw: Draw) -> Call:
         b_shape = (*lead_b, columns, depth)
     arrays = {"a": draw.array("a", a_shape), "b": _shaped(draw, "b", b_shape, depth)}
     if features["bias"]:
-        arrays["bias"] = draw.array("bias", (columns,))
+        arrays["bias"] = beside(draw, "bias", (columns,), BIAS_DTYPE)
     batch = np.broadcast_shapes(a_shape[:-2], b_shape[:-2])
     kept = ((rows,) if len(a_shape) > 1 else ()) + ((columns,) if len(b_shape) > 1 else ())
     return Call(arrays, options_of(features, "transpose_b", "activation"), ((*batch, *kept),))
@@ -56,7 +56,7 @@ def _linear_call(draw: Draw) -> Call:
         "weight": _shaped(draw, "weight", (dims["n"], dims["k"]), dims["k"]),
     }
     if draw.features["bias"]:
-        arrays["bias"] = draw.array("bias", (dims["n"],))
+        arrays["bias"] = beside(draw, "bias", (dims["n"],), BIAS_DTYPE)
     return Call(arrays, options_of(draw.features, "activation"), ((*lead, dims["m"], dims["n"]),))
 
 
@@ -70,8 +70,9 @@ def _mlp_call(draw: Draw) -> Call:
     arrays["w_down"] = _shaped(draw, "w_down", (columns, hidden), hidden)
     if features["bias"]:
         if features["gated"]:
-            arrays["b_gate"] = draw.array("b_gate", (hidden,))
-        arrays["b_up"], arrays["b_down"] = draw.array("b_up", (hidden,)), draw.array("b_down", (columns,))
+            arrays["b_gate"] = beside(draw, "b_gate", (hidden,), BIAS_DTYPE)
+        arrays["b_up"] = beside(draw, "b_up", (hidden,), BIAS_DTYPE)
+        arrays["b_down"] = beside(draw, "b_down", (columns,), BIAS_DTYPE)
     options: dict[str, Any] = {} if features["gated"] else {"w_gate": None}
     name = features["activation"]
     if name != "silu":
@@ -129,6 +130,7 @@ OPERATIONS = (
         features=(
             Feature("transpose_b", (True,), default=False),
             BIAS,
+            BIAS_DTYPE,
             ACTIVATION,
             Feature("vector", ("a", "b", "both")),
         ),
@@ -144,7 +146,7 @@ OPERATIONS = (
         call=_linear_call,
         dims=(LEAD, ROWS, COLUMNS, DEPTH),
         arrays=("x", "weight", "bias"),
-        features=(BIAS, ACTIVATION),
+        features=(BIAS, BIAS_DTYPE, ACTIVATION),
         flops=_flops,
         nbytes=_nbytes,
         peers=(peers.TORCH_LINEAR, peers.NUMPY),
@@ -159,6 +161,7 @@ OPERATIONS = (
         features=(
             Feature("gated", (False,), default=True),
             BIAS,
+            BIAS_DTYPE,
             Feature("activation", ("none", "gelu", "gelu_tanh", "relu"), default="silu"),
         ),
         flops=_mlp_flops,

@@ -6,7 +6,7 @@ from typing import Any
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.inputs import Draw
-from rocmkern.matrix.operations._common import elementwise, moved_bytes, options_of, oracles
+from rocmkern.matrix.operations._common import WEIGHT_DTYPE, beside, elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 SIZE = Dim("size", "n", many=True)
@@ -15,7 +15,7 @@ EPS = Feature("eps", (float,))
 
 def _rms_norm_call(draw: Draw) -> Call:
     shape = tuple(draw.dims["size"])
-    arrays = {"x": draw.array("x", shape), "weight": draw.array("weight", shape[-1:])}
+    arrays = {"x": draw.array("x", shape), "weight": beside(draw, "weight", shape[-1:], WEIGHT_DTYPE)}
     if draw.features["with_residual"]:
         arrays["residual"] = draw.array("residual", shape)
     options = options_of(draw.features, "eps", "weight_offset")
@@ -27,7 +27,7 @@ def _layer_norm_call(draw: Draw) -> Call:
     arrays = {"x": draw.array("x", shape)}
     for name in ("weight", "bias"):
         if draw.features["parameters"] in (name, "both"):
-            arrays[name] = draw.array(name, shape[-1:])
+            arrays[name] = beside(draw, name, shape[-1:], WEIGHT_DTYPE)
     return Call(arrays, options_of(draw.features, "eps"), (shape,))
 
 
@@ -53,7 +53,12 @@ OPERATIONS = (
         call=_rms_norm_call,
         dims=(SIZE,),
         arrays=("x", "weight", "residual"),
-        features=(EPS, Feature("weight_offset", (float,)), Feature("with_residual", (True,), default=False)),
+        features=(
+            EPS,
+            Feature("weight_offset", (float,)),
+            Feature("with_residual", (True,), default=False),
+            WEIGHT_DTYPE,
+        ),
         outputs=(Output("out"), Output("sum", feature="with_residual")),
         flops=elementwise(4),
         nbytes=_rms_norm_bytes,
@@ -66,7 +71,7 @@ OPERATIONS = (
         call=_layer_norm_call,
         dims=(SIZE,),
         arrays=("x", "weight", "bias"),
-        features=(EPS, Feature("parameters", ("weight", "bias", "none"), default="both")),
+        features=(EPS, Feature("parameters", ("weight", "bias", "none"), default="both"), WEIGHT_DTYPE),
         flops=elementwise(8),
         nbytes=moved_bytes(2),
         peers=peers.with_triton(peers.TORCH_LAYER_NORM),

@@ -229,6 +229,9 @@ class RowLowering(TensorLowering):
     def operator_mul(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.arithmetic(context, b, sig, x, y, b.fmul, b.mul)
 
+    def operator_truediv(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.combine_rows(context, b, sig, x, y, b.fdiv)
+
     def operator_floordiv(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.combine_rows(context, b, sig, x, y, lambda p, q: floor_divide(b, p, q)[0])
 

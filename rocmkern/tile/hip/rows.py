@@ -223,6 +223,9 @@ class RowLowering(TensorLowering):
     def operator_mul(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
         return self.arithmetic(context, b, sig, x, y, b.fmul, b.mul)
 
+    def operator_truediv(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
+        return self.on_rows(context, b, sig, (x, y), lambda _, u, v: b.fdiv(u, v))
+
     def operator_floordiv(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
         return self.on_rows(context, b, sig, (x, y), lambda _, u, v: self.floor_divide(b, u, v)[0])
 

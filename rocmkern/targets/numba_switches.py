@@ -1,0 +1,30 @@
+"""Numba's variables that leave nothing to launch: nothing is compiled, or a simulator stands for the GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rocmkern.runtime.errors import TargetError
+
+
+def compiles() -> bool:
+    """Whether Numba compiles: not where ``NUMBA_DISABLE_JIT`` is set. Numba is not imported."""
+    return not _is_on("NUMBA_DISABLE_JIT", "DISABLE_JIT")
+
+
+def check_switches(target: str) -> None:
+    """Raise `TargetError` if a target cannot launch anything under the variables that are set."""
+    instead = 'the interpreter runs the same kernels: rocmkern.use("python"), ROCMKERN_TARGET=python'
+    if target != "python" and not compiles():
+        raise TargetError(f"{target}: NUMBA_DISABLE_JIT is set, so Numba compiles nothing. Unset it, or {instead}")
+    if target == "cuda" and _is_on("NUMBA_ENABLE_CUDASIM", "ENABLE_CUDASIM"):
+        raise TargetError(f"{target}: NUMBA_ENABLE_CUDASIM is set, a simulator that kernels do not run in: unset it")
+
+
+def _is_on(variable: str, setting: str) -> bool:
+    config: Any = getattr(sys.modules.get("numba"), "config", None)
+    if hasattr(config, setting):
+        return bool(getattr(config, setting))
+    return os.environ.get(variable, "").strip() not in ("", "0")
