@@ -230,6 +230,10 @@ class Operation:
         Other implementations for benchmark rows.
     on_device : bool
         The function takes arrays in the memory of a GPU.
+    dense_on_device : tuple of str
+        Arrays whose last axis must be contiguous there.
+    distinct : tuple of str
+        Arrays of which no layout repeats elements: they are written, or repeated numbers would mean something else.
     domain : Domain, optional
         What fuzzing draws; an operation without one is not fuzzed.
     """
@@ -252,6 +256,8 @@ class Operation:
     hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
     peers: tuple[Peer, ...] = ()
     on_device: bool = True
+    dense_on_device: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
     domain: Domain | None = None
 
     @cached_property

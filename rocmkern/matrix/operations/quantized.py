@@ -176,6 +176,7 @@ OPERATIONS = (
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
         domain=_domain("content"),
+        dense_on_device=("blocks",),
     ),
     Operation(
         "quantize",
@@ -207,6 +208,7 @@ OPERATIONS = (
         flops=_linear_flops,
         nbytes=_linear_bytes,
         domain=_domain("content", n=(0, 70)),
+        dense_on_device=("blocks",),
     ),
     Operation(
         "dequantize_rms_norm",
@@ -218,5 +220,6 @@ OPERATIONS = (
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
         domain=_domain("content", "eps", "weight_offset"),
+        dense_on_device=("blocks",),
     ),
 )
