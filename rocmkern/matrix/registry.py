@@ -212,6 +212,9 @@ class Operation:
     baseline : callable or str, optional
         The straightforward algorithm in the compute dtype, with the same arguments, rounded to the output dtypes; its
         error is the e of the tolerance rule. Without one, e is the rounding of the reference to the output dtype.
+    roundings : callable or str, optional
+        What roundings inside the operation cost, for each element of each output, with the same arguments; see
+        `rocmkern.reference.roundings`. The e of the tolerance rule is at least that.
     exact : bool or callable
         Tolerance 0; a callable says so from the features of a case.
     out : bool
@@ -247,6 +250,7 @@ class Operation:
     features: tuple[Feature, ...] = ()
     outputs: tuple[Output, ...] = (Output("out"),)
     baseline: Function | None = None
+    roundings: Function | None = None
     exact: bool | Callable[[Mapping[str, Any]], bool] = False
     out: bool = True
     in_place: str | None = None

@@ -204,6 +204,14 @@ def live_buffers() -> int:
     return sum(not entry.kept for memory in memories for entry in memory.ledger.entries())
 
 
+def rounding_costs(case: Case, call: Call) -> tuple[np.ndarray, ...] | None:
+    """What roundings cost in every output, where the declaration says so."""
+    if case.operation.roundings is None:
+        return None
+    with np.errstate(all="ignore"):
+        return _as_tuple(resolve(case.operation.roundings)(**call.arguments))
+
+
 def expected_outputs(case: Case, call: Call) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...] | None]:
     """float64 reference of every output, and the outputs of the baseline where there is one."""
     widened = {
@@ -221,12 +229,14 @@ def expected_outputs(case: Case, call: Call) -> tuple[tuple[np.ndarray, ...], tu
 def compare_outputs(case: Case, call: Call, outputs: tuple[np.ndarray, ...]) -> tuple[Comparison, ...]:
     """Every output of a call against its reference, under the case's tolerance."""
     references, baselines = expected_outputs(case, call)
+    costs = rounding_costs(case, call)
     declared = case.operation.outputs_of(case.features)
     return tuple(
         compare(
             out,
             np.asarray(reference, np.float64),
             None if baselines is None else baselines[index],
+            None if costs is None else costs[index],
             tolerance=case.facts.tolerance,
             exact=case.operation.is_exact(case.features),
             name=declared[index].name,
