@@ -273,9 +273,13 @@ class _RowExpansion:
             for dtype, (feature, feature_label) in itertools.product(dtypes, features):
                 parts = [prefix, shape_label, dtype, *feature_label, *suffix]
                 plain = Case("-".join(parts), facts, dims, dtype, feature, "contiguous")
-                for memory in _each_memory(plain) if memories == EACH else memories:
+                for memory in self._each_memory(plain) if memories == EACH else memories:
                     label = _memory_label(memory)
                     yield replace(plain, id="-".join([*parts, label]), memory=memory) if label else plain
+
+    def _each_memory(self, case: Case) -> Iterator[Memory]:
+        """Every layout of every array of a case."""
+        yield from each_layout(array_shapes(case), (*self.operation.distinct, OUT_ARRAY))
 
     def _error(self, keys: DataPath, message: str, key: bool = True) -> MatrixError:
         return self.document.source.error(self.path + keys, message, key=key)
@@ -434,8 +438,8 @@ class _RowExpansion:
         return self.document.source.error(path, f"{name} is {value!r};{hint} allowed: {feature.describe()}")
 
 
-def _each_memory(case: Case) -> Iterator[Memory]:
-    """Every layout of every array of a case; see `each_layout`."""
+def array_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Shape of every array of a case that a row may lay out: those that the declaration names, and the output."""
     from rocmkern.matrix.inputs import Draw  # which takes cases, and is not needed to describe them otherwise
 
     operation, call = case.operation, case.operation.call(Draw(case))
@@ -444,7 +448,7 @@ def _each_memory(case: Case) -> Iterator[Memory]:
     if operation.out:
         # The layout of one that has fewer axes is one that the others may have, too.
         shapes[OUT_ARRAY] = min(call.out_shapes, key=len)
-    yield from each_layout(shapes, (*operation.distinct, OUT_ARRAY))
+    return shapes
 
 
 def error_type(name: str) -> type[BaseException]:

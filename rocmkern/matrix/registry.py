@@ -179,7 +179,7 @@ class Domain:
     accepts : callable, optional
         ``accepts(dims, features)``: whether these fit together.
     plain : tuple of str
-        Arrays whose layout is not drawn: repeated numbers would mean something else.
+        Arrays in whose drawn layouts nothing is repeated: repeated numbers would mean something else.
     """
 
     dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
