@@ -116,7 +116,8 @@ def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, or
     unit, weights = _UNITS[x.dtype.name], _dequantize(blocks, format, order=order)
     (numbers,) = _wide(x)
     with np.errstate(all="ignore"):
-        shared = np.abs(weights).reshape(*weights.shape[:-1], -1, min(_SHARED, BLOCKS[format][0]))
+        own = min(_SHARED, BLOCKS[format][0])
+        shared = np.abs(weights).reshape(*weights.shape[:-1], weights.shape[-1] // own, own)
         largest = np.broadcast_to(shared.max(axis=-1, keepdims=True), shared.shape).reshape(weights.shape)
         cost = UNIT * (np.abs(numbers) @ largest.T) + unit * np.sqrt(numbers**2 @ (weights**2).T)
         if bias is not None:

@@ -347,7 +347,7 @@ OPERATIONS = (
         **oracles("paged_attention"),
         call=_paged_call,
         dims=PAGED_DIMS,
-        arrays=PAGED_ARRAYS,
+        arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
         flops=_paged_flops,
