@@ -1,9 +1,9 @@
 """Which bounds of a table are loose, by what runs have measured.
 
 A table widens or narrows the default rule (c = u = 2) where it says ``tolerance``: for everything, an operation, a
-group or a row. Such a bound is **loose** when on a target that was recorded every output that it holds for stays below a
-tenth of it. Validation refuses that: a kernel of that target could become ten times worse unnoticed. It is made smaller,
-or the tolerance says with ``loose: why`` why it is kept; and one that says so although on every target an output comes
+group or a row. Such a bound is **loose** when on a target that was recorded every output that it holds for stays below
+a tenth of it. Validation refuses that: a kernel there could become ten times worse unnoticed. It is made smaller, or
+the tolerance says with ``loose: why`` why it is kept; and one that says so although on every target an output comes
 nearer than that is refused as well. The default itself is no choice of the table and is never loose.
 
 Bounds are judged by whole runs: of a part of the rows, the one that comes near may be missing.
@@ -83,7 +83,9 @@ class Bound:
         loose = [target for target, nearest in self.targets.items() if nearest.is_loose]
         if loose and self.tolerance.loose is None:
             share = max(self.targets[target].share for target in loose)
-            smaller = f"a {1 / share:.0f} times smaller one would hold there" if share else "every output is exact there"
+            smaller = (
+                f"a {1 / share:.0f} times smaller one would hold there" if share else "every output is exact there"
+            )
             return f"is loose: {self.describe(loose)}; {smaller}: make it smaller, or say with loose: why it is kept"
         if not loose and self.tolerance.loose is not None:
             return f"says that it is loose, but {self.describe(self.targets)}; remove loose"

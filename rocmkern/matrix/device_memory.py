@@ -1,7 +1,7 @@
 """Arrays of a case in the memory of a GPU, laid out there as they are in host memory.
 
-The buffer that an array is a view of is copied as it is, and the tensor is the same view of the copy: strides, what lies
-between the elements, and how far the first one is from an aligned address are those of the host.
+The buffer that an array is a view of is copied as it is, and the tensor is the same view of the copy: strides, what
+lies between the elements, and how far the first one is from an aligned address are those of the host.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ For each output row (last axis)::
 
     max|out - ref64| <= max(c * e, u * ulp(max|ref64|))
 
-with e the larger one of two numbers: the error of the straightforward algorithm in the compute dtype against float64, its
-final rounding included, and what the roundings inside the operation cost against the magnitudes of what is added up
-(`rocmkern.reference.roundings`). The first is one draw, which may be lucky; the second does not depend on luck, is small
-where nothing cancels, and is what remains where large terms do. ulp is that of the output's dtype, and c = u = 2 unless
-a row says otherwise with a reason. Row by row, so that large rows do not hide small ones. NaN and infinity must stand exactly where the reference, rounded to the output's dtype, has them.
+with e the larger one of two numbers: the error of the straightforward algorithm in the compute dtype against float64,
+its final rounding included, and what the roundings inside the operation cost against the magnitudes of what is added up
+(`rocmkern.reference.roundings`). The first is one draw, which may be lucky; the second does not depend on luck, is
+small where nothing cancels, and is what remains where large terms do. ulp is that of the output's dtype, and c = u = 2
+unless a row says otherwise with a reason. Row by row, so that large rows do not hide small ones. NaN and infinity must
+stand exactly where the reference, rounded to the output's dtype, has them.
 Exact operations have the bound 0; a fixed absolute bound may replace the rule.
 """
 

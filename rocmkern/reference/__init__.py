@@ -2,7 +2,8 @@
 
 ``rocmkern.reference.<op>`` takes the array arguments of ``rocmkern.<op>`` as NumPy arrays of any floating dtype,
 computes in float64 and returns float64. ``rocmkern.reference.baseline.<op>`` is the same text in the precision that a
-kernel has, ``rocmkern.reference.roundings.<op>`` says what its roundings cost. Nothing here shares code with the kernels.
+kernel has, ``rocmkern.reference.roundings.<op>`` says what its roundings cost. Nothing here shares code with the
+kernels.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the roundings inside an operation cost, against the magnitudes of what is added up.
 
 A result that is small because large terms cancel carries the roundings of those terms. The error of one straightforward
-computation does not show that reliably: it is one draw, and it may be lucky. So beside it stands what such roundings cost
-by a formula, for each element. With u the unit roundoff of float32 (2^-24), and h that of the dtype in which a kernel may
-keep numbers between two products (2^-11 for float16, 2^-8 for bfloat16, u for float32)::
+computation does not show that reliably: it is one draw, and it may be lucky. So beside it stands what such roundings
+cost by a formula, for each element. With u the unit roundoff of float32 (2^-24), and h that of the dtype in which a
+kernel may keep numbers between two products (2^-11 for float16, 2^-8 for bfloat16, u for float32)::
 
     sum of terms t_j in float32     u * sum |t_j|           any order of summation: |error| <= (n - 1) u sum |t_j|, and
                                                             about u sum |t_j| where signs are mixed
@@ -14,8 +14,8 @@ keep numbers between two products (2^-11 for float16, 2^-8 for bfloat16, u for f
 
 The first line is N. J. Higham, Accuracy and Stability of Numerical Algorithms (2nd ed.), section 4.2; the second is
 Hoeffding's inequality, as in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J.
-Sci. Comput. 41, 2019). The worst case of the second line, h * sum |w_j v_j|, is the same for few terms, but grows faster
-than results and their errors do: for many terms it would pass anything.
+Sci. Comput. 41, 2019). The worst case of the second line, h * sum |w_j v_j|, is at most c times that for c^2 terms, but
+for many it grows faster than results and their errors do, and would pass anything.
 
 Arguments are those of `rocmkern.reference`, in the dtypes of the operation; results are float64, of the shape of each
 output. Where magnitudes are not finite there is no cost: there the reference decides what is right.
@@ -91,7 +91,7 @@ def linear(x, weight, bias=None, activation=None):
 
 
 def mlp(x, w_gate, w_up, w_down, *, activation="silu", b_gate=None, b_up=None, b_down=None):
-    """`rocmkern.reference.mlp`: what the last product multiplies is rounded to the dtype of x, and has a cost itself."""
+    """`rocmkern.reference.mlp`: what the last product multiplies is rounded to the dtype of x and has a cost."""
     unit = _UNITS[x.dtype.name]
     hidden = _linear._hidden(*_wide(x, w_gate, w_up), activation, *_wide(b_gate, b_up), np.float64)
     with np.errstate(all="ignore"):
