@@ -109,7 +109,8 @@ Inputs = Annotated[dict[Name, Generator], Field(min_length=1)]
 # What they are is written in rocmkern.matrix.layouts.
 MemoryVariant = Literal[
     "contiguous", "strided", "offset", "broadcast", "broadcast_last", "negative", "negative_last", "transposed",
-    "padded", "repeated_1", "repeated_2", "repeated_3", "repeated_4", "reversed_1", "reversed_2", "reversed_3", "reversed_4",
+    "padded", "repeated_1", "repeated_2", "repeated_3", "repeated_4",
+    "reversed_1", "reversed_2", "reversed_3", "reversed_4",
     "doubled_1", "doubled_2", "doubled_3", "doubled_4", "transposed_1", "transposed_2", "transposed_3",
 ]  # fmt: skip
 Memory = MemoryVariant | dict[Name, MemoryVariant]
