@@ -81,8 +81,8 @@ def axes_of(words: tuple[int, ...]) -> list[tuple[int, int]] | None:
     if not address or address % 16 or strides[-1] != _ITEMSIZE or not all(0 < n < _LARGEST_EXTENT for n in shape):
         return None
     *outer, rows = zip(shape[:-1], strides[:-1], strict=True)
-    # A kernel that indexes an axis of stride 0 says 0 for every index (`rings.index_mapped`): the map has one element of
-    # it. Of rows it asks for a range, of which the copy engine fills with zeros what is not in the map.
+    # A kernel that indexes an axis of stride 0 says 0 for every index (`rings.index_mapped`): the map has one element
+    # of it. Of rows it asks for a range, of which the copy engine fills with zeros what is not in the map.
     axes = [(1, _NO_STRIDE) if n == 1 or step == 0 else (n, step) for n, step in outer]
     axes.append((1, _NO_STRIDE) if rows[0] == 1 else rows)
     if any(step % _STRIDE_UNIT or not 0 < step < _LARGEST_STRIDE for _, step in axes):
