@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rocmkern.matrix import MatrixError, expand, load_cases, loads
 from rocmkern.matrix.device_memory import PlacedArray
 from rocmkern.matrix.inputs import duplicate, owner, place, poisoned
 from rocmkern.matrix.layouts import each_layout, layouts_of, repeats
+from rocmkern.matrix.schema import MemoryVariant
 from rocmkern.runtime.manager import default_manager
 
 FILE = "matrix.yaml"
@@ -63,6 +65,10 @@ def test_layouts_of_an_array_are_those_that_make_a_difference():
     assert layouts_of((1, 5)) == ["offset", "padded", "repeated_1", "reversed_1", "doubled_1"]
     assert layouts_of((2, 1), writable=True) == ["offset", "padded", "reversed_2", "doubled_2"]
     assert layouts_of(()) == layouts_of((3, 0)) == []
+
+
+def test_arrays_of_six_axes_have_layouts_that_rows_may_name():
+    assert set(layouts_of((2,) * 6)) <= set(get_args(MemoryVariant))
 
 
 def test_each_layout_is_one_array_at_a_time_and_then_all():
