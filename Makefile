@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 JOBS ?= 2
+RESULTS ?= $(VENV)/results.json
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
@@ -21,7 +22,9 @@ demo: $(VENV)/.base $(VENV)/.examples
 
 test: $(VENV)/.test
 	@# Tests of a file share what they set up, and the rows of the matrix the compiled kernels: a file stays in a process.
-	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile --rocmkern-json="$(RESULTS)" $(ARGS)
+	@# Whether a bound is far above what was measured, the whole table shows; ARGS may choose a part of it.
+	@$(if $(ARGS),,$(PY) -m rocmkern matrix validate --results "$(RESULTS)")
 
 # Elsewhere than on Linux with x86-64 it is a wheel without kernels, which compiles them when they are first called.
 wheel: $(VENV)/.base

@@ -1,15 +1,17 @@
 """Which bounds of a table are loose, by what runs have measured.
 
 A table widens or narrows the default rule (c = u = 2) where it says ``tolerance``: for everything, an operation, a
-group or a row. Such a bound is **loose** when every output that it holds for, on every target that was recorded, stays
-below a tenth of it. Validation refuses that: a kernel could become ten times worse unnoticed. It is made smaller, or
-the tolerance says with ``loose: why`` why it is kept; and one that says so although an output comes nearer than that
-is refused as well. The default itself is no choice of the table and is never loose.
+group or a row. Such a bound is **loose** when on a target that was recorded every output that it holds for stays below
+a tenth of it. Validation refuses that: a kernel there could become ten times worse unnoticed. It is made smaller, or
+the tolerance says with ``loose: why`` why it is kept; and one that says so although on every target an output comes
+nearer than that is refused as well. The default itself is no choice of the table and is never loose.
+
+Bounds are judged by whole runs: of a part of the rows, the one that comes near may be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rocmkern.matrix.expand import Case
@@ -23,6 +25,30 @@ FACTOR = 10.0
 
 
 @dataclass
+class Nearest:
+    """How near the outputs on one target came to a bound.
+
+    Attributes
+    ----------
+    share : float
+        The largest share of the bound that was measured.
+    case : str
+        Whose output that is, and on which target.
+    outputs : int
+        How many outputs were measured.
+    """
+
+    share: float = 0.0
+    case: str = ""
+    outputs: int = 0
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether nothing comes near."""
+        return self.share * FACTOR < 1
+
+
+@dataclass
 class Bound:
     """A tolerance of the table, and how near the outputs that it holds for came to it.
 
@@ -31,43 +57,49 @@ class Bound:
     path : tuple
         Where it stands in the data.
     tolerance : Tolerance
-    share : float
-        The largest share of the bound that was measured.
-    nearest : str
-        The case and target of that output.
-    outputs : int
-        How many outputs were measured.
-    targets : set of str
-        On which targets.
+    targets : dict of str to Nearest
+        What was measured, by target.
     """
 
     path: DataPath
     tolerance: Tolerance
-    share: float = 0.0
-    nearest: str = ""
-    outputs: int = 0
-    targets: set[str] = field(default_factory=set)
+    targets: dict[str, Nearest] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs were measured."""
+        return sum(nearest.outputs for nearest in self.targets.values())
+
+    @property
+    def share(self) -> float:
+        """The largest share of the bound that was measured."""
+        return max((nearest.share for nearest in self.targets.values()), default=0.0)
 
     @property
     def mistake(self) -> str:
         """What is wrong with it, or nothing."""
-        if not self.outputs:
+        if not self.targets:
             return ""
-        near = self.share * FACTOR >= 1
-        if not near and self.tolerance.loose is None:
-            smaller = f"a {1 / self.share:.0f} times smaller one would hold" if self.share else "every output is exact"
-            return f"is loose: {self.describe()}; {smaller}: make it smaller, or say with loose: why it is kept"
-        if near and self.tolerance.loose is not None:
-            return f"says that it is loose, but {self.describe()}; remove loose"
+        loose = [target for target, nearest in self.targets.items() if nearest.is_loose]
+        if loose and self.tolerance.loose is None:
+            share = max(self.targets[target].share for target in loose)
+            smaller = (
+                f"a {1 / share:.0f} times smaller one would hold there" if share else "every output is exact there"
+            )
+            return f"is loose: {self.describe(loose)}; {smaller}: make it smaller, or say with loose: why it is kept"
+        if not loose and self.tolerance.loose is not None:
+            return f"says that it is loose, but {self.describe(self.targets)}; remove loose"
         return ""
 
-    def describe(self) -> str:
-        """What was measured."""
-        if not self.outputs:
+    def describe(self, targets: Iterable[str] | None = None) -> str:
+        """What was measured, on some targets or on all."""
+        chosen = [self.targets[target] for target in sorted(self.targets if targets is None else targets)]
+        if not chosen:
             return "nothing was recorded"
-        where = f" ({self.nearest})" if self.nearest else ""
-        targets = ", ".join(sorted(self.targets))
-        return f"at most {self.share:.1%} of it was measured in {self.outputs} outputs on {targets}{where}"
+        nearest, outputs = max(chosen, key=lambda each: each.share), sum(each.outputs for each in chosen)
+        names = ", ".join(sorted(self.targets if targets is None else targets))
+        where = f" ({nearest.case})" if nearest.case else ""
+        return f"at most {nearest.share:.1%} of it was measured in {outputs} outputs on {names}{where}"
 
 
 def judge_bounds(document: Document, cases: Sequence[Case], runs: Sequence[Run]) -> list[Bound]:
@@ -106,12 +138,12 @@ def _measure(bound: Bound, case: Case, name: str, target: str, outputs: list[dic
             continue
         if "e" not in output:
             continue  # a file of an older version: its shares may be of another bound
-        bound.outputs += 1
-        bound.targets.add(target)
+        nearest = bound.targets.setdefault(target, Nearest())
+        nearest.outputs += 1
         limit = float(rule_of(bound.tolerance, dtype).bound(output["e"], output["ulp"]))
         share = output["error"] / limit if limit else output["share"]
-        if share > bound.share:
-            bound.share, bound.nearest = share, name
+        if share > nearest.share:
+            nearest.share, nearest.case = share, name
 
 
 def _declared(document: Document) -> Iterator[tuple[DataPath, Tolerance]]:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rocmkern.matrix.layouts import each_layout, repeats
 from rocmkern.matrix.loader import Document, load, nearest, unknown_name
 from rocmkern.matrix.registry import Dim, Operation
 from rocmkern.matrix.schema import (
@@ -44,6 +45,8 @@ from rocmkern.runtime.errors import MatrixError
 
 ALL_ARRAYS = "all"
 OUT_ARRAY = "out"
+#: The memory of rows that want every layout of every array.
+EACH = "each"
 # Six axes of ten values are a million cases, which nobody meant and which would not come to an end.
 MAX_CASES = 100_000
 
@@ -211,10 +214,10 @@ def _check_settings(document: Document, path: DataPath, settings: Settings, oper
     for name in settings.inputs or ():
         if name not in operation.arrays and name != ALL_ARRAYS:
             raise document.unknown(path + ("inputs", name), "array", name, (*operation.arrays, ALL_ARRAYS))
-    for index, memory in enumerate(settings.memory or ()):
+    for index, memory in enumerate(() if settings.memory == EACH else settings.memory or ()):
         for name, variant in memory.items() if isinstance(memory, dict) else ():
             place = path + ("memory", index, name)
-            if name == OUT_ARRAY and variant.startswith("broadcast"):
+            if name == OUT_ARRAY and repeats(variant):
                 raise document.source.error(place, f"an output in the layout {variant} cannot be written")
             if name not in operation.arrays and name != OUT_ARRAY:
                 raise document.unknown(place, "array", name, (*operation.arrays, OUT_ARRAY))
@@ -254,25 +257,29 @@ class _RowExpansion:
     def count(self) -> int:
         """How many cases the row has."""
         row = self.row
-        several = (row.shapes, row.variants, self._setting("dtypes"), self._setting("memory"))
+        memory = self._setting("memory")
+        several = (row.shapes, row.variants, self._setting("dtypes"), None if memory == EACH else memory)
         return math.prod(len(values) for values in (*several, *(row.axes or {}).values()) if values)
 
     def cases(self) -> Iterator[Case]:
         facts = self._facts()
         prefix = "-".join(part for part in (self.operation.name, self.group_name, self.row.name) if part)
         suffix = [part for part in (_inputs_label(facts.inputs, self.operation), _masked_label(facts.masked)) if part]
-        memories = [(memory, _memory_label(memory)) for memory in self._setting("memory") or ["contiguous"]]
+        memories = self._setting("memory") or ["contiguous"]
         dtypes = self._setting("dtypes") or ["f32"]
         features = [(value, _features_label(value, self.operation)) for value in self._features()]
         for dims in self._dims():
             shape_label = _shape_label(dims, self.operation)
-            for dtype, (feature, feature_label), (memory, memory_label) in itertools.product(
-                dtypes, features, memories
-            ):
+            for dtype, (feature, feature_label) in itertools.product(dtypes, features):
                 parts = [prefix, shape_label, dtype, *feature_label, *suffix]
-                if memory_label:
-                    parts.append(memory_label)
-                yield Case("-".join(parts), facts, dims, dtype, feature, memory)
+                plain = Case("-".join(parts), facts, dims, dtype, feature, "contiguous")
+                for memory in self._each_memory(plain) if memories == EACH else memories:
+                    label = _memory_label(memory)
+                    yield replace(plain, id="-".join([*parts, label]), memory=memory) if label else plain
+
+    def _each_memory(self, case: Case) -> Iterator[Memory]:
+        """Every layout of every array of a case."""
+        yield from each_layout(array_shapes(case), (*self.operation.distinct, OUT_ARRAY))
 
     def _error(self, keys: DataPath, message: str, key: bool = True) -> MatrixError:
         return self.document.source.error(self.path + keys, message, key=key)
@@ -429,6 +436,19 @@ class _RowExpansion:
         feature = self.operation.feature_table[name]
         hint = nearest(value, [choice for choice in feature.allowed if isinstance(choice, str)])
         return self.document.source.error(path, f"{name} is {value!r};{hint} allowed: {feature.describe()}")
+
+
+def array_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Shape of every array of a case that a row may lay out: those that the declaration names, and the output."""
+    from rocmkern.matrix.inputs import Draw  # which takes cases, and is not needed to describe them otherwise
+
+    operation, call = case.operation, case.operation.call(Draw(case))
+    given = {name: call.arrays.get(name) for name in operation.arrays}
+    shapes = {name: array.shape for name, array in given.items() if array is not None}
+    if operation.out:
+        # The layout of one that has fewer axes is one that the others may have, too.
+        shapes[OUT_ARRAY] = min(call.out_shapes, key=len)
+    return shapes
 
 
 def error_type(name: str) -> type[BaseException]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix.expand import ALL_ARRAYS, Case
+from rocmkern.matrix.layouts import CONTIGUOUS, laid_out, repeats
 from rocmkern.matrix.registry import Call
 from rocmkern.matrix.schema import (
     MAX_ELEMENTS,
@@ -266,29 +267,19 @@ def _refuse_one_hot(case: Case, call: Call) -> None:
 
 
 def place(values: np.ndarray, variant: str) -> np.ndarray:
-    """The same values as a view into a guarded buffer, in a memory layout.
+    """The same values as a view into a guarded buffer, in a memory layout of `rocmkern.matrix.layouts`.
 
-    The broadcast variants repeat the first element of their axis, so there the values change.
-
-    Parameters
-    ----------
-    values : ndarray
-    variant : str
-        ``contiguous``; ``offset`` (starts one element after an aligned address); ``strided`` (every second element of
-        the first axis, rows padded); ``transposed`` (the last two axes swapped in memory); ``negative`` and
-        ``negative_last`` (first, last axis backwards); ``broadcast`` and ``broadcast_last`` (stride 0 on the first
-        axis longer than 1, on the last axis).
+    Layouts that repeat elements repeat the first one of their axis, so there the values change.
     """
     if values.ndim == 0:
         return values
     view = _blank(values.shape, values.dtype, variant)
-    if variant.startswith("broadcast"):
-        axis = _broadcast_axis(values.shape, variant)
-        single = values[tuple(slice(0, 1) if index == axis else slice(None) for index in range(values.ndim))]
-        view[...] = single
-        return np.broadcast_to(view, values.shape)
-    view[...] = values
-    return view
+    if not repeats(variant):
+        view[...] = values
+        return view
+    axis = _repeated_axis(values.shape, variant)
+    view[...] = values[tuple(slice(0, 1) if index == axis else slice(None) for index in range(values.ndim))]
+    return np.broadcast_to(view, values.shape)
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype, variant: str = "contiguous") -> np.ndarray:
@@ -328,7 +319,17 @@ def owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _broadcast_axis(shape: tuple[int, ...], variant: str) -> int:
+def duplicate(view: np.ndarray) -> np.ndarray:
+    """The same view of a copy of its buffer."""
+    whole = owner(view)
+    buffer = whole.reshape(-1).view(np.uint8)
+    start = view.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
+    return np.ndarray(view.shape, view.dtype, buffer.copy(), start, view.strides)
+
+
+def _repeated_axis(shape: tuple[int, ...], variant: str) -> int:
+    if variant.startswith("repeated"):
+        return len(shape) - int(variant.rpartition("_")[2])
     if variant == "broadcast_last":
         return len(shape) - 1
     return next((axis for axis, size in enumerate(shape) if size > 1), 0)
@@ -336,20 +337,23 @@ def _broadcast_axis(shape: tuple[int, ...], variant: str) -> int:
 
 def _blank(shape: tuple[int, ...], dtype: np.dtype, variant: str, poison: bool = False) -> np.ndarray:
     """A view of `shape` in the layout `variant` into a buffer of NaN (or of -1 for integers)."""
-    if variant == "transposed" and len(shape) > 1:
-        return _fresh((*shape[:-2], shape[-1], shape[-2]), dtype, poison).swapaxes(-1, -2)
+
+    def fresh(shape: tuple[int, ...], shift: int = 0) -> np.ndarray:
+        return _fresh(shape, dtype, poison, shift)
+
+    if variant == "transposed":
+        return laid_out(shape, "transposed_1", fresh) if len(shape) > 1 else fresh(shape)
     if variant == "strided":
         if len(shape) == 1:
-            return _fresh((2 * shape[0],), dtype, poison)[::2]
-        return _fresh((2 * shape[0], *shape[1:-1], shape[-1] + 3), dtype, poison)[::2, ..., : shape[-1]]
-    if variant == "negative":
-        return _fresh(shape, dtype, poison)[::-1]
-    if variant == "negative_last":
-        return _fresh(shape, dtype, poison)[..., ::-1]
+            return fresh((2 * shape[0],))[::2]
+        return fresh((2 * shape[0], *shape[1:-1], shape[-1] + 3))[::2, ..., : shape[-1]]
+    if variant.startswith("negative"):
+        return np.flip(fresh(shape), 0 if variant == "negative" else -1)
     if variant.startswith("broadcast"):
-        axis = _broadcast_axis(shape, variant)
-        return _fresh(tuple(min(size, 1) if i == axis else size for i, size in enumerate(shape)), dtype, poison)
-    return _fresh(shape, dtype, poison, shift=1 if variant == "offset" else 0)
+        return laid_out(shape, f"repeated_{len(shape) - _repeated_axis(shape, variant)}", fresh)
+    if variant in (CONTIGUOUS, "offset"):
+        return fresh(shape, 0 if variant == CONTIGUOUS else 1)
+    return laid_out(shape, variant, fresh)
 
 
 def _fresh(shape: tuple[int, ...], dtype: np.dtype, poison: bool, shift: int = 0) -> np.ndarray:

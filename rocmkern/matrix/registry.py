@@ -179,7 +179,7 @@ class Domain:
     accepts : callable, optional
         ``accepts(dims, features)``: whether these fit together.
     plain : tuple of str
-        Arrays whose layout is not drawn: repeated numbers would mean something else.
+        Arrays in whose drawn layouts nothing is repeated: repeated numbers would mean something else.
     """
 
     dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -212,6 +212,9 @@ class Operation:
     baseline : callable or str, optional
         The straightforward algorithm in the compute dtype, with the same arguments, rounded to the output dtypes; its
         error is the e of the tolerance rule. Without one, e is the rounding of the reference to the output dtype.
+    roundings : callable or str, optional
+        What roundings inside the operation cost, for each element of each output, with the same arguments; see
+        `rocmkern.reference.roundings`. The e of the tolerance rule is at least that.
     exact : bool or callable
         Tolerance 0; a callable says so from the features of a case.
     out : bool
@@ -230,6 +233,10 @@ class Operation:
         Other implementations for benchmark rows.
     on_device : bool
         The function takes arrays in the memory of a GPU.
+    dense_on_device : tuple of str
+        Arrays whose last axis must be contiguous there.
+    distinct : tuple of str
+        Arrays of which no layout repeats elements: they are written, or repeated numbers would mean something else.
     domain : Domain, optional
         What fuzzing draws; an operation without one is not fuzzed.
     """
@@ -243,6 +250,7 @@ class Operation:
     features: tuple[Feature, ...] = ()
     outputs: tuple[Output, ...] = (Output("out"),)
     baseline: Function | None = None
+    roundings: Function | None = None
     exact: bool | Callable[[Mapping[str, Any]], bool] = False
     out: bool = True
     in_place: str | None = None
@@ -252,6 +260,8 @@ class Operation:
     hidden: Callable[[Call, str], Mapping[str, np.ndarray]] | None = None
     peers: tuple[Peer, ...] = ()
     on_device: bool = True
+    dense_on_device: tuple[str, ...] = ()
+    distinct: tuple[str, ...] = ()
     domain: Domain | None = None
 
     @cached_property

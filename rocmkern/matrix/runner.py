@@ -4,7 +4,8 @@
 * outputs given with ``out=`` hold the same bits, are written everywhere and nowhere else;
 * the same call twice gives the same bits;
 * inputs, and the buffers around them, are unchanged to the byte;
-* on a GPU, arrays in device memory give such results too, and a second call on others, by a plan, the same bits;
+* on a GPU, arrays in device memory, in the same layouts, give such results too, and a second call on others, by a plan,
+  the same bits;
 * the guard bands of every buffer of the runtime are as they were, after each launch;
 * nothing is left in the ledger of buffers;
 * float error handling of NumPy, working directory and environment of the process are as they were.
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix import inputs as _inputs
+from rocmkern.matrix.device_memory import PlacedArray
 from rocmkern.matrix.expand import Case, error_type
 from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
@@ -202,6 +204,14 @@ def live_buffers() -> int:
     return sum(not entry.kept for memory in memories for entry in memory.ledger.entries())
 
 
+def rounding_costs(case: Case, call: Call) -> tuple[np.ndarray, ...] | None:
+    """What roundings cost in every output, where the declaration says so."""
+    if case.operation.roundings is None:
+        return None
+    with np.errstate(all="ignore"):
+        return _as_tuple(resolve(case.operation.roundings)(**call.arguments))
+
+
 def expected_outputs(case: Case, call: Call) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...] | None]:
     """float64 reference of every output, and the outputs of the baseline where there is one."""
     widened = {
@@ -219,12 +229,14 @@ def expected_outputs(case: Case, call: Call) -> tuple[tuple[np.ndarray, ...], tu
 def compare_outputs(case: Case, call: Call, outputs: tuple[np.ndarray, ...]) -> tuple[Comparison, ...]:
     """Every output of a call against its reference, under the case's tolerance."""
     references, baselines = expected_outputs(case, call)
+    costs = rounding_costs(case, call)
     declared = case.operation.outputs_of(case.features)
     return tuple(
         compare(
             out,
             np.asarray(reference, np.float64),
             None if baselines is None else baselines[index],
+            None if costs is None else costs[index],
             tolerance=case.facts.tolerance,
             exact=case.operation.is_exact(case.features),
             name=declared[index].name,
@@ -257,7 +269,7 @@ def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     if case.operation.in_place is not None:
         _check_in_place(case, call, function, outputs)
     _check_inputs(case, before, "another call")
-    if case.operation.out and case.operation.on_device and case.memory == "contiguous":
+    if case.operation.out and case.operation.on_device:
         _check_device_memory(case, call, function)
 
     del again, given
@@ -377,32 +389,46 @@ def _check_device_memory(case: Case, call: Call, function: Callable[..., Any]) -
     device = current_target().device
     if device is None:
         return
+    if any(_inner_step(call.arrays.get(name)) for name in case.operation.dense_on_device):
+        return  # refused, which rows of bad arguments show
     manager, results = default_manager(device), []
+    declared = case.operation.outputs_of(case.features)
     with ExitStack() as alive:
-
-        def tensor(array: np.ndarray) -> Any:
-            return alive.enter_context(manager.from_numpy(array))
-
         for _ in range(2):
-            arguments = {name: tensor(x) if isinstance(x, np.ndarray) else x for name, x in call.arguments.items()}
-            given = tuple(tensor(np.array(out)) for out in _as_tuple(_poisoned_outputs(case, call)))
-            function(**arguments, out=given if len(given) > 1 else given[0])
-            results.append(tuple(out.to_numpy() for out in given))
-            for name, x in call.arguments.items():
-                if isinstance(x, np.ndarray) and not _same_bits(arguments[name].to_numpy(), x):
-                    raise CaseFailure("inputs", f"a call on arrays in device memory changed {name}")
-            for output, out in zip(case.operation.outputs_of(case.features), results[-1], strict=True):
+            arrays = {name: PlacedArray(x, manager, alive) for name, x in call.arguments.items() if _is_array(x)}
+            given = [PlacedArray(out, manager, alive) for out in _as_tuple(_poisoned_outputs(case, call))]
+            tensors = tuple(out.tensor for out in given)
+            arguments = call.arguments | {name: array.tensor for name, array in arrays.items()}
+            function(**arguments, out=tensors if len(tensors) > 1 else tensors[0])
+            manager.wait()
+            results.append(tuple(np.array(out.to_numpy()) for out in given))
+            for name, array in arrays.items():
+                if array.changed():
+                    raise CaseFailure("inputs", f"a call on arrays in device memory changed the buffer of {name}")
+            for output, out, array in zip(declared, results[-1], given, strict=True):
                 _check_written(output.name, out)
+                if beside := array.changed_beside():
+                    message = f"output {output.name}: {beside} bytes beside an array in device memory were written"
+                    raise CaseFailure("outside", message)
     first, second = results
     comparisons = compare_outputs(case, call, first)
     if not all(comparison.ok for comparison in comparisons):
         text = "\n".join(comparison.describe() for comparison in comparisons if not comparison.ok)
         raise CaseFailure("device", f"arrays in device memory:\n{text}", comparisons)
-    for index, output in enumerate(case.operation.outputs_of(case.features)):
+    for index, output in enumerate(declared):
         if not _same_bits(first[index], second[index]):
             differing = int((_bits(first[index]) != _bits(second[index])).sum())
             message = f"output {output.name}: two calls on arrays in device memory differ in {differing} bytes"
             raise CaseFailure("device", message)
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray)
+
+
+def _inner_step(array: np.ndarray | None) -> bool:
+    """Whether the elements of a row do not lie side by side."""
+    return array is not None and array.ndim > 0 and array.shape[-1] > 1 and array.strides[-1] != array.itemsize
 
 
 def _check_in_place(case: Case, call: Call, function: Callable[..., Any], outputs: tuple[np.ndarray, ...]) -> None:

@@ -106,9 +106,15 @@ Generator = Annotated[
 ]
 # Generators by the name of the array; "all" stands for every array that is not named.
 Inputs = Annotated[dict[Name, Generator], Field(min_length=1)]
+# What they are is written in rocmkern.matrix.layouts. Arrays of a case have at most six axes.
 MemoryVariant = Literal[
-    "contiguous", "strided", "offset", "broadcast", "broadcast_last", "negative", "negative_last", "transposed"
-]
+    "contiguous", "strided", "offset", "broadcast", "broadcast_last", "negative", "negative_last", "transposed",
+    "padded",
+    "repeated_1", "repeated_2", "repeated_3", "repeated_4", "repeated_5", "repeated_6",
+    "reversed_1", "reversed_2", "reversed_3", "reversed_4", "reversed_5", "reversed_6",
+    "doubled_1", "doubled_2", "doubled_3", "doubled_4", "doubled_5", "doubled_6",
+    "transposed_1", "transposed_2", "transposed_3", "transposed_4", "transposed_5",
+]  # fmt: skip
 Memory = MemoryVariant | dict[Name, MemoryVariant]
 
 
@@ -179,7 +185,8 @@ class Settings(Model):
     category: Category | None = None
     dtypes: Annotated[list[Dtype], Field(min_length=1)] | None = None
     inputs: Inputs | None = None
-    memory: Annotated[list[Memory], Field(min_length=1)] | None = None
+    # "each": every layout of every array of the declaration, one at a time, and some of all arrays at once.
+    memory: Annotated[list[Memory], Field(min_length=1)] | Literal["each"] | None = None
     tolerance: Tolerance | None = None
     targets: Targets | None = None
     deadline_s: Positive | None = None

@@ -4,9 +4,12 @@ For each output row (last axis)::
 
     max|out - ref64| <= max(c * e, u * ulp(max|ref64|))
 
-with e the error of the straightforward algorithm in the compute dtype against float64, its final rounding included, ulp
-that of the output's dtype, and c = u = 2 unless a row says otherwise with a reason. Row by row, so that large rows do
-not hide small ones. NaN and infinity must stand exactly where the reference, rounded to the output's dtype, has them.
+with e the larger one of two numbers: the error of the straightforward algorithm in the compute dtype against float64,
+its final rounding included, and what the roundings inside the operation cost against the magnitudes of what is added up
+(`rocmkern.reference.roundings`). The first is one draw, which may be lucky; the second does not depend on luck, is
+small where nothing cancels, and is what remains where large terms do. ulp is that of the output's dtype, and c = u = 2
+unless a row says otherwise with a reason. Row by row, so that large rows do not hide small ones. NaN and infinity must
+stand exactly where the reference, rounded to the output's dtype, has them.
 Exact operations have the bound 0; a fixed absolute bound may replace the rule.
 """
 
@@ -148,6 +151,7 @@ def compare(
     out: np.ndarray,
     reference: np.ndarray,
     baseline: np.ndarray | None = None,
+    roundings: np.ndarray | None = None,
     *,
     tolerance: Tolerance | None = None,
     exact: bool = False,
@@ -163,6 +167,8 @@ def compare(
         Same shape.
     baseline : ndarray, optional
         Output of the straightforward algorithm; default is the reference rounded to the output's dtype.
+    roundings : ndarray of float64, optional
+        What roundings cost in each element, which e is at least.
     tolerance : Tolerance, optional
         Other c, u, or an absolute bound.
     exact : bool
@@ -184,6 +190,8 @@ def compare(
     error = np.where(regular, np.abs(np.where(regular, out64, 0) - np.where(regular, ref64, 0)), 0.0)
     row_error = error.max(axis=1, initial=0.0)
     e, unit = (np.zeros(len(ref64)),) * 2 if exact else _measures(ref64, base64, special, out.dtype)
+    if roundings is not None and not exact:
+        e = np.maximum(e, np.where(special, 0.0, _rows(roundings)).max(axis=1, initial=0.0))
     rule = rule_of(tolerance, dtype_name(out.dtype), exact)
     bound = rule.bound(e, unit)
     with np.errstate(divide="ignore", invalid="ignore"):

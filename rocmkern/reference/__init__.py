@@ -2,12 +2,13 @@
 
 ``rocmkern.reference.<op>`` takes the array arguments of ``rocmkern.<op>`` as NumPy arrays of any floating dtype,
 computes in float64 and returns float64. ``rocmkern.reference.baseline.<op>`` is the same text in the precision that a
-kernel has. Nothing here shares code with the kernels.
+kernel has, ``rocmkern.reference.roundings.<op>`` says what its roundings cost. Nothing here shares code with the
+kernels.
 """
 
 from __future__ import annotations
 
-from rocmkern.reference import baseline
+from rocmkern.reference import baseline, roundings
 from rocmkern.reference.activations import geglu, swiglu
 from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
 from rocmkern.reference.decoder import decoder_logits
@@ -53,6 +54,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_append_kv",
+    "roundings",
     "sample",
     "scale",
     "softmax",

@@ -22,6 +22,8 @@ _ITEMSIZE = 2
 _LARGEST_EXTENT, _LARGEST_STRIDE = 2**31, 2**40
 _MOST_AXES, _MOST_ROWS = 5, 256
 _DTYPES = ("float16", "bfloat16")
+#: Strides are multiples of this; an axis of one element has any of them.
+_STRIDE_UNIT = _NO_STRIDE = 16
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,42 @@ def with_maps(ptx: str, prefix: str) -> tuple[str, tuple[TensorMap, ...]]:
     return re.sub(r"(\.entry\s+[\w$]+\s*\([^)]*?)(\s*\))", rf"\1{parameters}\2", ptx, count=1), tuple(maps)
 
 
-@functools.lru_cache(4096)
-def _encode(words: tuple[int, ...], rows: int, dtype: str) -> bytes | None:
-    from cuda.bindings import driver
+def axes_of(words: tuple[int, ...]) -> list[tuple[int, int]] | None:
+    """Extent and stride in bytes of each axis but the last, the innermost first, as a map has them.
 
+    Parameters
+    ----------
+    words : tuple of int
+        A tensor's launch words: address, extents, strides in bytes.
+
+    Returns
+    -------
+    list of (int, int) or None
+        None where the copy engine does not take such a tensor.
+    """
     ndim = len(words) // 2
     address, shape, strides = words[0], words[1 : 1 + ndim], words[1 + ndim :]
     if not address or address % 16 or strides[-1] != _ITEMSIZE or not all(0 < n < _LARGEST_EXTENT for n in shape):
         return None
-    # An axis of which there is one element, or one for all indices, has a stride of no consequence.
-    axes = [(1, 16) if n == 1 or step == 0 else (n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
-    if any(step % 16 or not 0 < step < _LARGEST_STRIDE for _, step in axes):
+    *outer, rows = zip(shape[:-1], strides[:-1], strict=True)
+    # A kernel that indexes an axis of stride 0 says 0 for every index (`rings.index_mapped`): the map has one element
+    # of it. Of rows it asks for a range, of which the copy engine fills with zeros what is not in the map.
+    axes = [(1, _NO_STRIDE) if n == 1 or step == 0 else (n, step) for n, step in outer]
+    axes.append((1, _NO_STRIDE) if rows[0] == 1 else rows)
+    if any(step % _STRIDE_UNIT or not 0 < step < _LARGEST_STRIDE for _, step in axes):
         return None
-    axes.reverse()  # the innermost first
+    axes.reverse()
+    return axes
+
+
+@functools.lru_cache(4096)
+def _encode(words: tuple[int, ...], rows: int, dtype: str) -> bytes | None:
+    from cuda.bindings import driver
+
+    axes = axes_of(words)
+    if axes is None:
+        return None
+    ndim, address, columns = len(words) // 2, words[0], words[len(words) // 2]
     kinds, u32, u64 = driver.CUtensorMapDataType, driver.cuuint32_t, driver.cuuint64_t
     kind = {
         "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -107,7 +132,7 @@ def _encode(words: tuple[int, ...], rows: int, dtype: str) -> bytes | None:
         kind,
         ndim,
         address,
-        [u64(shape[-1]), *(u64(n) for n, _ in axes)],
+        [u64(columns), *(u64(n) for n, _ in axes)],
         [u64(step) for _, step in axes],
         [u32(ROW_BYTES // _ITEMSIZE), u32(rows), *[u32(1)] * (ndim - 2)],
         [u32(1)] * ndim,

@@ -59,8 +59,10 @@ def test_a_bound_ten_times_above_everything_is_refused_with_its_position(judged)
     assert f"({LONG}[cpu])" in line and "a 20 times smaller one would hold" in line
 
 
-def test_another_target_that_comes_near_is_enough(judged):
-    assert judged({LONG: 4e-8}, {LONG: 1e-7}) == []
+def test_each_target_is_judged_by_itself(judged):
+    (line,) = judged({LONG: 4e-8}, {LONG: 1e-7})
+    assert "at most 5.0% of it was measured in 1 outputs on cpu (" in line
+    assert judged({LONG: 9e-8}, {LONG: 1e-7}) == []
 
 
 def test_what_was_not_recorded_and_other_dtypes_say_nothing(judged):

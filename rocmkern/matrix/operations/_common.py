@@ -9,6 +9,7 @@ import numpy as np
 
 from rocmkern.matrix.inputs import Draw, numpy_dtype
 from rocmkern.matrix.registry import Dim, Feature
+from rocmkern.reference import roundings
 
 BATCH = Dim("batch", "b")
 HEADS = Dim("heads", "h")
@@ -81,9 +82,11 @@ def moved_bytes(arrays: float) -> Callable[[Any], float]:
 
 
 def oracles(name: str) -> dict[str, Any]:
-    """The public function, its float64 reference and its baseline, which have the same name."""
-    return {
+    """The public function, its float64 reference, its baseline and its roundings, which have the same name."""
+    found = {
         "function": f"rocmkern:{name}",
         "reference": f"rocmkern.reference:{name}",
         "baseline": f"rocmkern.reference:baseline.{name}",
     }
+    # An operation that only moves or rounds has none.
+    return found | ({"roundings": f"rocmkern.reference:roundings.{name}"} if hasattr(roundings, name) else {})

@@ -290,6 +290,7 @@ OPERATIONS = (
         outputs=(Output("out"), LSE),
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
+        distinct=("cu_seqlens_q", "cu_seqlens_k"),
     ),
     Operation(
         "decode_attention",

@@ -110,5 +110,6 @@ OPERATIONS = (
             # Repeated words would make a row of one number too.
             plain=("embedding", "output"),
         ),
+        distinct=("embedding", "output"),
     ),
 )

@@ -179,6 +179,7 @@ OPERATIONS = (
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
         domain=_domain("content"),
+        dense_on_device=("blocks",),
     ),
     Operation(
         "quantize",
@@ -210,6 +211,7 @@ OPERATIONS = (
         flops=_linear_flops,
         nbytes=_linear_bytes,
         domain=_domain("content", n=(0, 70)),
+        dense_on_device=("blocks",),
     ),
     Operation(
         "dequantize_rms_norm",
@@ -221,5 +223,6 @@ OPERATIONS = (
         flops=_streamed_flops,
         nbytes=_streamed_bytes,
         domain=_domain("content", "eps", "weight_offset"),
+        dense_on_device=("blocks",),
     ),
 )

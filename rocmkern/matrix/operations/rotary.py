@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from rocmkern.matrix import peers
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.inputs import Draw, duplicate
 from rocmkern.matrix.operations._common import (
     HEAD_DIM,
     HEAD_DIM_V,
@@ -95,10 +95,10 @@ def _rope_call(draw: Draw) -> Call:
 
 
 def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments: Any) -> tuple[Any, Any]:
-    """`rocmkern.rope_append_kv` on copies of the caches, which the row keeps."""
+    """`rocmkern.rope_append_kv` on copies of the caches, in their layouts; the row keeps its own."""
     import rocmkern
 
-    keys, values = np.array(key_cache), np.array(value_cache)
+    keys, values = duplicate(key_cache), duplicate(value_cache)
     return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
 
 
@@ -321,6 +321,7 @@ OPERATIONS = (
             accepts=_rotation_fits,
             plain=("slots",),
         ),
+        distinct=("slots", "key_cache", "value_cache"),
     ),
     Operation(
         "rope_append_kv_codes",
@@ -339,13 +340,14 @@ OPERATIONS = (
         outputs=(Output("key_cache", "f32"), Output("value_cache", "f32")),
         exact=True,
         out=False,
+        distinct=("slots", "key_cache", "value_cache"),
     ),
     Operation(
         "paged_attention",
         **oracles("paged_attention"),
         call=_paged_call,
         dims=PAGED_DIMS,
-        arrays=PAGED_ARRAYS,
+        arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
         flops=_paged_flops,
@@ -361,5 +363,6 @@ OPERATIONS = (
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
         domain=_PAGED,
+        distinct=("cu_seqlens_q",),
     ),
 )

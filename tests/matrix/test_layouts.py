@@ -1,0 +1,148 @@
+"""Memory layouts: what they are, and that rows have every one of every array of every operation."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from rocmkern.matrix import MatrixError, expand, load_cases, loads
+from rocmkern.matrix.device_memory import PlacedArray
+from rocmkern.matrix.inputs import duplicate, owner, place, poisoned
+from rocmkern.matrix.layouts import each_layout, layouts_of, repeats
+from rocmkern.matrix.schema import MemoryVariant
+from rocmkern.runtime.manager import default_manager
+
+FILE = "matrix.yaml"
+SHAPE = (2, 3, 4)
+VALUES = np.arange(24, dtype=np.float32).reshape(SHAPE)
+
+ROWS = """\
+version: 1
+registry: rocmkern.matrix.operations
+groups:
+  rows: {{why: every layout, operation: {operation}, memory: each, rows: [{{shape: {shape}}}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "strides"),
+    [
+        ("padded", (60, 20, 4)),
+        ("repeated_1", (12, 4, 0)),
+        ("repeated_2", (16, 0, 4)),
+        ("repeated_3", (0, 16, 4)),
+        ("reversed_1", (48, 16, -4)),
+        ("reversed_2", (48, -16, 4)),
+        ("reversed_3", (-48, 16, 4)),
+        ("doubled_1", (96, 32, 8)),
+        ("doubled_2", (96, 32, 4)),
+        ("doubled_3", (96, 16, 4)),
+        ("transposed_1", (48, 4, 12)),
+        ("transposed_2", (16, 32, 4)),
+    ],
+)
+def test_a_layout_is_what_its_name_says(layout, strides):
+    view = place(VALUES, layout)
+    assert view.strides == strides and view.shape == SHAPE
+    if repeats(layout):
+        axis = 3 - int(layout[-1])
+        np.testing.assert_array_equal(view, np.broadcast_to(VALUES.take([0], axis), SHAPE))
+    else:
+        np.testing.assert_array_equal(view, VALUES)
+        assert poisoned(SHAPE, np.dtype(np.float32), layout).strides == strides
+
+
+def test_an_axis_that_an_array_does_not_have_is_an_error():
+    for layout in ("doubled_4", "transposed_3", "repeated_4"):
+        with pytest.raises(ValueError, match=rf"an array of shape \(2, 3, 4\) has no layout {layout}"):
+            place(VALUES, layout)
+
+
+def test_layouts_of_an_array_are_those_that_make_a_difference():
+    assert layouts_of((1, 5)) == ["offset", "padded", "repeated_1", "reversed_1", "doubled_1"]
+    assert layouts_of((2, 1), writable=True) == ["offset", "padded", "reversed_2", "doubled_2"]
+    assert layouts_of(()) == layouts_of((3, 0)) == []
+
+
+def test_arrays_of_six_axes_have_layouts_that_rows_may_name():
+    assert set(layouts_of((2,) * 6)) <= set(get_args(MemoryVariant))
+
+
+def test_each_layout_is_one_array_at_a_time_and_then_all():
+    layouts = list(each_layout({"x": (2, 3), "out": (3,)}, ("out",)))
+    assert {"x": "repeated_2"} in layouts and {"out": "reversed_1"} in layouts
+    assert {"x": "reversed_1", "out": "reversed_1"} in layouts
+    assert not any(repeats(layout.get("out", "")) for layout in layouts)
+    assert len({str(layout) for layout in layouts}) == len(layouts)
+
+
+def test_rows_with_each_layout_have_a_case_for_each():
+    cases = expand(loads(ROWS.format(operation="scale", shape="{size: [2, 3]}")))
+    assert [case.memory for case in cases] == list(each_layout({"x": (2, 3), "out": (2, 3)}, ("out",)))
+    assert cases[0].id == "scale-rows-n2x3-f32-x_offset"
+
+
+def test_a_word_other_than_each_is_refused():
+    with pytest.raises(MatrixError, match="memory"):
+        loads(ROWS.format(operation="scale", shape="{size: [2, 3]}").replace("each", "all"))
+
+
+def axes_covered(cases):
+    """``{(array, axis from the end): kinds}`` of rows that change the layout of one array alone."""
+    found: dict[tuple[str, int], set[str]] = {}
+    for case in cases:
+        if isinstance(case.memory, dict) and len(case.memory) == 1:
+            ((name, layout),) = case.memory.items()
+            kind, _, number = layout.rpartition("_")
+            if number.isdigit():
+                found.setdefault((name, int(number)), set()).add(kind)
+    return found
+
+
+def test_the_table_has_every_layout_of_every_array():
+    document, cases = load_cases(FILE)
+    missing = []
+    for operation in document.registry:
+        quick = [case for case in cases if case.operation is operation and case.category == "quick"]
+        covered = axes_covered(quick)
+        for name in (*operation.arrays, *(["out"] if operation.out else [])):
+            axes = max((number for each, number in covered if each == name), default=1)
+            wanted = {"reversed", "doubled"} | (set() if name in (*operation.distinct, "out") else {"repeated"})
+            for number in range(1, axes + 1):
+                lacking = wanted - covered.get((name, number), set())
+                missing += [f"{operation.name}: {name} {kind}_{number}" for kind in sorted(lacking)]
+    assert not missing
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "offset", "padded", "repeated_2", "reversed_1", "doubled_3"])
+def test_an_array_keeps_its_layout_in_device_memory(layout):
+    view = place(VALUES, layout)
+    with ExitStack() as alive:
+        placed = PlacedArray(view, default_manager("host"), alive)
+        assert placed.tensor.strides == view.strides
+        assert placed.tensor.data_ptr % 64 == view.__array_interface__["data"][0] % 64
+        np.testing.assert_array_equal(placed.to_numpy(), view)
+        assert not placed.changed()
+
+
+def test_what_is_written_beside_an_array_in_device_memory_is_counted():
+    view = place(VALUES, "doubled_1")
+    with ExitStack() as alive:
+        placed = PlacedArray(view, default_manager("host"), alive)
+        whole = placed._buffer.numpy_view()
+        first = placed._offset
+        whole[first : first + 4] = 0xEE
+        assert placed.changed() and placed.changed_beside() == 0
+        whole[first + 4 : first + 7] = 0  # between the first element and the second one
+        assert placed.changed_beside() == 3
+
+
+def test_a_duplicate_has_the_layout_and_a_buffer_of_its_own():
+    view = place(VALUES, "reversed_2")
+    other = duplicate(view)
+    assert other.strides == view.strides and not np.shares_memory(other, view)
+    np.testing.assert_array_equal(other, view)
+    assert owner(other).nbytes == owner(view).nbytes
