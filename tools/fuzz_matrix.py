@@ -79,7 +79,7 @@ def same(x: Any, y: Any) -> bool:
         return x.keys() == y.keys() and all(same(x[key], y[key]) for key in x)
     if isinstance(x, list):
         return len(x) == len(y) and all(map(same, x, y))
-    return x == y or x != x and y != y
+    return x == y or (x != x and y != y)
 
 
 def judge(raw: bytes) -> tuple[str, float, float]:

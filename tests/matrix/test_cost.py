@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -95,7 +96,11 @@ def test_a_text_beyond_a_limit_is_read_no_further_and_once(monkeypatch, tmp_path
         with pytest.raises(MatrixError) as caught:
             loads(text)
         assert limit in str(caught.value)
-        return sum(calls_of(lambda: pytest.raises(MatrixError, loads, text)).values())
+        return sum(calls_of(lambda: refused(text)).values())
+
+    def refused(text: str) -> None:
+        with contextlib.suppress(MatrixError):
+            loads(text)
 
     limit = f"more than {yaml_source.MAX_BYTES} bytes"
     assert works("x:\n" + "- 1\n" * 300_000) < 100
@@ -114,7 +119,7 @@ def test_a_long_text_that_is_no_yaml_is_read_once(monkeypatch):
     if not hasattr(yaml_nodes.yaml, "CSafeLoader"):
         pytest.skip("PyYAML has no libyaml here")
     monkeypatch.setattr(yaml_nodes.yaml, "SafeLoader", None)
-    with pytest.raises(MatrixError, match="<matrix>:[0-9]+:[0-9]+: while") as caught:
+    with pytest.raises(MatrixError, match=r"<matrix>:[0-9]+:[0-9]+: while") as caught:
         loads("x:\n" + "- 1\n" * 50_000 + "{")
     assert caught.value.line > 50_000
 

@@ -1,7 +1,7 @@
 """Damaged matrix files end in an error with a position: never in a traceback from the loader, never in a hang.
 
-A bare pytest tries some hundred files; ``pytest -m full tests/matrix/test_damaged_files.py`` tries 10 000. What time and
-memory a file may take is judged by ``tools/fuzz_matrix.py``, in a process for each file.
+A bare pytest tries some hundred files; ``pytest -m full tests/matrix/test_damaged_files.py`` tries 10 000. What time
+and memory a file may take is judged by ``tools/fuzz_matrix.py``, in a process for each file.
 """
 
 from __future__ import annotations
