@@ -6,7 +6,8 @@
     rocmkern matrix run PATTERN ...         run cases and print what was measured
     rocmkern matrix validate                read the file; a mistake is an error with its position; with
                                             --results FILE ..., a bound far above what was measured is one
-    rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it; with
+                                            --target cpu, hip or cuda those of the emitted machine code
     rocmkern matrix isolate [PATTERN ...]   does a case give the same bits alone, in any order and in dirty memory?
     rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
@@ -80,6 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=MUTATE_JSON,
     )
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    mutate.add_argument(
+        "--target", choices=("cpu", "hip", "cuda"), help="faults of this target's lowering instead of the kernels'"
+    )
+    mutate.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time, of a lowering (default: 1)")
     compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
     compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
     compare.add_argument("results", type=Path, metavar="RUN", help="file of a later run")
@@ -246,11 +251,12 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import MatrixError, expand, load, nearest
+    from rocmkern.matrix import MatrixError, expand, load
     from rocmkern.matrix.faults import FaultError, caught_by
-    from rocmkern.runtime.errors import ArgumentError
 
     document = load(arguments.matrix)
+    if arguments.target:
+        return _mutate_lowering(arguments, document)
     faults = document.registry.faults
     if not faults:
         raise MatrixError(
@@ -258,9 +264,7 @@ def _mutate(arguments: argparse.Namespace) -> int:
             "declare some: Registry(..., faults=[Fault(...)])",
             file=str(arguments.matrix),
         )
-    for name in arguments.faults:
-        if name not in faults:
-            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
+    _check_names(arguments.faults, faults)
     cases = [case for case in expand(document) if case.category == "quick"]
     records: list[dict[str, Any]] = []
     sound: dict[str, bool] = {}
@@ -282,6 +286,45 @@ def _mutate(arguments: argparse.Namespace) -> int:
     else:
         print(f"{len(records)} faults, {missed} not caught")
     return 1 if missed else 0
+
+
+def _mutate_lowering(arguments: argparse.Namespace, document: Any) -> int:
+    from rocmkern.matrix import expand
+    from rocmkern.matrix.faults.lowering import judge
+    from rocmkern.matrix.faults.lowerings import LOWERING_FAULTS
+    from rocmkern.runtime.errors import ArgumentError
+
+    target = arguments.target
+    faults = {name: fault for name, fault in LOWERING_FAULTS.items() if target in fault.targets}
+    _check_names(arguments.faults, faults)
+    if arguments.jobs < 1:
+        raise ArgumentError("jobs", str(arguments.jobs), "1 or more")
+    cases = [case for case in expand(document) if case.category == "quick"]
+    records: list[dict[str, Any]] = []
+    for verdict in judge(target, [faults[name] for name in arguments.faults or faults], cases, arguments.jobs):
+        caught = verdict.caught is not None
+        records.append({"name": verdict.fault, "caught": caught, "rows": [verdict.caught] if caught else []})
+        if not caught:
+            records[-1]["error"] = verdict.how
+        if not arguments.json:
+            found = f"{verdict.how}, {verdict.caught}" if caught else f"NOT CAUGHT: {verdict.how}"
+            print(f"{verdict.fault:<36} {found}", flush=True)
+    missed = sum(not record["caught"] for record in records)
+    if arguments.json:
+        print(json.dumps({"target": target, "faults": records}, indent=1))
+    else:
+        print(f"{len(records)} faults of the lowering for {target}, {missed} not caught")
+    return 1 if missed else 0
+
+
+def _check_names(names: list[str], faults: Iterable[str]) -> None:
+    """Refuse the name of a fault that does not exist."""
+    from rocmkern.matrix import nearest
+    from rocmkern.runtime.errors import ArgumentError
+
+    for name in names:
+        if name not in faults:
+            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
 
 
 def _compare(arguments: argparse.Namespace) -> int:

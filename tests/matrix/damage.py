@@ -203,8 +203,9 @@ def _tags(text: str, rng: random.Random) -> bytes:
     """Tags on values: those of Python objects, of YAML's own types, and unknown ones."""
     tags = ["!!python/object/apply:os.system ['true']", "!!python/name:os.system", "!!python/tuple [1]", "!!set {a}",
             "!!binary aGFsbG8=", "!!timestamp 2001-01-01", "!!int '7'", "!!float 7", "!!str 7", "!!bool 'yes'",
-            "!!null ''", "!!omap [a: 1]", "!!pairs [a: 1]", "!!merge <<", "!own 1", "!<tag:yaml.org,2002:int> 3", "! 12",
-            "!!map {}", "!!seq []", "!%C3%A9 1", "!!int 0x_1", "!!int 1:60", "!!float 1e999", "!!float .NaN"]  # fmt: skip
+            "!!null ''", "!!omap [a: 1]", "!!pairs [a: 1]", "!!merge <<", "!own 1", "!<tag:yaml.org,2002:int> 3",
+            "! 12", "!!map {}", "!!seq []", "!%C3%A9 1", "!!int 0x_1", "!!int 1:60", "!!float 1e999",
+            "!!float .NaN"]  # fmt: skip
     lines = text.splitlines(keepends=True)
     for _ in range(rng.randint(1, 3)):
         at = rng.choice([index for index, line in enumerate(lines) if ": " in line])

@@ -17,19 +17,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rocmkern.matrix.expand import Case
+from rocmkern.matrix.faults.anchors import FaultError
 from rocmkern.matrix.registry import Edit, Fault
 from rocmkern.matrix.runner import run_case
-from rocmkern.runtime.errors import RocmkernError
 from rocmkern.tile import api
 
 __all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
 
 # Where kernels find the names of the tile language.
 TILE = "rocmkern.tile"
-
-
-class FaultError(RocmkernError):
-    """A fault cannot be put in: the text that it changes is not in the kernel, or what it puts there does not run."""
 
 
 @contextmanager
