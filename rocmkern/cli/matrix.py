@@ -94,6 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
     isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
     isolation.add_argument("--json", action="store_true", help='print {"outcomes": {WAY: {ID: hashes or a text}}}')
+    isolation.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write every outcome there; a run that was stopped goes on from it"
+    )
     isolation.add_argument("--smallest", action="store_true", help="one case for each operation and dtype")
     isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
     isolation.add_argument(
@@ -339,6 +342,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _isolate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.matrix.isolation_log import IsolationLog, source_digest
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.testing.jobs import on_device
 
@@ -349,6 +353,12 @@ def _isolate(arguments: argparse.Namespace) -> int:
     target = arguments.target or _target(arguments)
     cases = [case for case in _matching(_cases(arguments), arguments.patterns or ["*"]) if case.category == "quick"]
     ways = [way.strip() for way in arguments.ways.split(",") if way.strip()]
+    log = None
+    if arguments.keep is not None:
+        log = IsolationLog(
+            arguments.keep,
+            {"target": target, "seed": arguments.seed, "source": source_digest(arguments.matrix)},
+        )
     found = isolate(
         smallest(cases) if arguments.smallest else cases,
         target,
@@ -357,6 +367,8 @@ def _isolate(arguments: argparse.Namespace) -> int:
         deadline_s=arguments.deadline,
         holding=on_device,
         note=lambda line: print(line, file=sys.stderr, flush=True),
+        earlier=log.outcomes if log else None,
+        **({"tell": log.add} if log else {}),
     )
     failed, different = found.failed(), found.different()
     rules = {case.id: rule for case in cases if (rule := case.known_failure(target)) and not rule.expired()}
