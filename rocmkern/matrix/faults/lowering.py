@@ -1,7 +1,7 @@
 """Faults of the lowerings: emitters of machine code that are wrong on purpose, and the rows that notice them.
 
 A fault is put in before a target compiles anything, in a forked child of its own with a cache of its own: neither does
-right code hide it, nor does wrong code stay. The same rows run without a fault first. A row notices a fault when one of
+right code hide it, nor does wrong code stay. A row that notices one runs without it as well, and must pass. A row notices a fault when one of
 its checks fails there, or when its kernel ends the process; a kernel that does not compile proves nothing, so that is
 an error of the fault.
 """
@@ -88,7 +88,7 @@ def rows_of(fault: LoweringFault, cases: Iterable[Case], target: str) -> list[Ca
 def judge(
     target: str, faults: Sequence[LoweringFault], cases: Sequence[Case], jobs: int = 1, deadline_s: float = DEADLINE_S
 ) -> Iterator[Verdict]:
-    """Put faults of a target's lowering in, one after the other, and say which row notices each.
+    """Put faults of a target's lowering in and say which row notices each.
 
     Parameters
     ----------
@@ -112,13 +112,19 @@ def judge(
     _refuse_installed(target)
     chosen = [fault for fault in faults if target in fault.targets]
     rows = {fault.name: rows_of(fault, cases, target) for fault in chosen}
-    every = list({case.id: case for group in rows.values() for case in group}.values())
+    every = {case.id: case for group in rows.values() for case in group}
     with ThreadPoolExecutor(jobs) as pool:
-        parts = [every[number::jobs] for number in range(min(jobs, len(every)))]
-        sound: dict[str, str | None] = {}
+        verdicts = list(pool.map(lambda fault: _verdict(target, fault, rows[fault.name], deadline_s), chosen))
+        asked = [every[name] for name in dict.fromkeys(v.caught for v in verdicts if v.caught)]
+        parts = [asked[number::jobs] for number in range(min(jobs, len(asked)))]
+        unsound: dict[str, str | None] = {}
         for outcomes in pool.map(lambda part: dict(_outcomes(target, None, part, deadline_s)), parts):
-            sound.update(outcomes)
-        yield from pool.map(lambda fault: _verdict(target, fault, rows[fault.name], sound, deadline_s), chosen)
+            unsound.update((name, how) for name, how in outcomes.items() if how is not None)
+    for verdict in verdicts:
+        if verdict.caught in unsound:
+            yield Verdict(verdict.fault, None, f"{verdict.caught} fails without it too: {unsound[verdict.caught]}")
+        else:
+            yield verdict
 
 
 def _refuse_installed(target: str) -> None:
@@ -130,18 +136,13 @@ def _refuse_installed(target: str) -> None:
         raise TargetError(f"{target}: this process has compiled kernels; faults of the lowering need a fresh one")
 
 
-def _verdict(
-    target: str, fault: LoweringFault, cases: list[Case], sound: Mapping[str, str | None], deadline_s: float
-) -> Verdict:
-    asked = [case for case in cases if case.id in sound and sound[case.id] is None]
-    if not asked:
-        return Verdict(fault.name, None, f"every row that is asked fails without it: {sound.get(cases[0].id)}")
-    for case, outcome in _outcomes(target, fault, asked, deadline_s):
+def _verdict(target: str, fault: LoweringFault, cases: list[Case], deadline_s: float) -> Verdict:
+    for case, outcome in _outcomes(target, fault, cases, deadline_s):
         if outcome is not None and outcome.startswith(_NO_PROOF):
             return Verdict(fault.name, None, outcome)
         if outcome is not None:
             return Verdict(fault.name, case, outcome)
-    return Verdict(fault.name, None, f"{len(asked)} rows pass")
+    return Verdict(fault.name, None, f"{len(cases)} rows pass")
 
 
 _NO_PROOF = "it does not run: "
