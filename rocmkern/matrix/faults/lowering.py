@@ -1,9 +1,9 @@
 """Faults of the lowerings: emitters of machine code that are wrong on purpose, and the rows that notice them.
 
 A fault is put in before a target compiles anything, in a forked child of its own with a cache of its own: neither does
-right code hide it, nor does wrong code stay. A row that notices one runs without it as well, and must pass. A row notices a fault when one of
-its checks fails there, or when its kernel ends the process; a kernel that does not compile proves nothing, so that is
-an error of the fault.
+right code hide it, nor does wrong code stay. A row notices a fault when one of its checks fails there, or when its
+kernel ends the process; such a row runs without the fault as well, and must pass. A kernel that does not compile proves
+nothing, so that is an error of the fault.
 """
 
 from __future__ import annotations
