@@ -3,6 +3,7 @@
 #   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make lint   what CI checks beside the tests
+#   make isolate  does a row give the same bits alone, in any order, in dirty memory? An hour; goes on where it stopped
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test bench isolate lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -23,6 +24,9 @@ test: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	@$(PY) -m pytest --benchmark-only $(ARGS)
+
+isolate: $(VENV)/.base
+	@$(PY) -m rocmkern matrix isolate --target cpu --keep .isolate-cpu $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
