@@ -112,19 +112,9 @@ def judge(
     _refuse_installed(target)
     chosen = [fault for fault in faults if target in fault.targets]
     rows = {fault.name: rows_of(fault, cases, target) for fault in chosen}
-    every = {case.id: case for group in rows.values() for case in group}
+    without: dict[str, str | None] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        verdicts = list(pool.map(lambda fault: _verdict(target, fault, rows[fault.name], deadline_s), chosen))
-        asked = [every[name] for name in dict.fromkeys(v.caught for v in verdicts if v.caught)]
-        parts = [asked[number::jobs] for number in range(min(jobs, len(asked)))]
-        unsound: dict[str, str | None] = {}
-        for outcomes in pool.map(lambda part: dict(_outcomes(target, None, part, deadline_s)), parts):
-            unsound.update((name, how) for name, how in outcomes.items() if how is not None)
-    for verdict in verdicts:
-        if verdict.caught in unsound:
-            yield Verdict(verdict.fault, None, f"{verdict.caught} fails without it too: {unsound[verdict.caught]}")
-        else:
-            yield verdict
+        yield from pool.map(lambda fault: _verdict(target, fault, rows[fault.name], without, deadline_s), chosen)
 
 
 def _refuse_installed(target: str) -> None:
@@ -136,12 +126,19 @@ def _refuse_installed(target: str) -> None:
         raise TargetError(f"{target}: this process has compiled kernels; faults of the lowering need a fresh one")
 
 
-def _verdict(target: str, fault: LoweringFault, cases: list[Case], deadline_s: float) -> Verdict:
-    for case, outcome in _outcomes(target, fault, cases, deadline_s):
-        if outcome is not None and outcome.startswith(_NO_PROOF):
+def _verdict(
+    target: str, fault: LoweringFault, cases: list[Case], without: dict[str, str | None], deadline_s: float
+) -> Verdict:
+    for name, outcome in _outcomes(target, fault, cases, deadline_s):
+        if outcome is None:
+            continue
+        if outcome.startswith(_NO_PROOF):
             return Verdict(fault.name, None, outcome)
-        if outcome is not None:
-            return Verdict(fault.name, case, outcome)
+        if name not in without:
+            without.update(_outcomes(target, None, [case for case in cases if case.id == name], deadline_s))
+        if without[name] is not None:
+            return Verdict(fault.name, None, f"{name} fails without it too: {without[name]}")
+        return Verdict(fault.name, name, outcome)
     return Verdict(fault.name, None, f"{len(cases)} rows pass")
 
 
