@@ -1,9 +1,9 @@
 """Faults of the lowerings: emitters of machine code that are wrong on purpose, and the rows that notice them.
 
 A fault is put in before a target compiles anything, in a forked child of its own with a cache of its own: neither does
-right code hide it, nor does wrong code stay. A row notices a fault when one of its checks fails there, or when its
-kernel ends the process; such a row runs without the fault as well, and must pass. A kernel that does not compile proves
-nothing, so that is an error of the fault.
+right code hide it, nor does wrong code stay. A row notices a fault when one of its checks fails there, when its kernel
+ends the process, or when the device reports an error; such a row runs without the fault as well, and must pass. A
+kernel that does not compile proves nothing, so that is an error of the fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rocmkern.matrix.expand import Case
 from rocmkern.matrix.faults.anchors import ROOTS, FaultError, changed
 from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.runner import CaseFailure, run_case
-from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.errors import DeadlineError, DriverError, GuardBandError, IndexOutOfRangeError, TargetError
 
 __all__ = ["ROWS_OF_A_FAULT", "TARGETS", "LoweringFault", "Verdict", "judge", "rows_of"]
 
@@ -31,6 +31,8 @@ ROWS_OF_A_FAULT = 6
 #: What a row may take; compiling counts.
 DEADLINE_S = 120.0
 _CACHE = "ROCMKERN_CACHE_DIR"
+#: What a wrong kernel makes of a GPU, besides wrong results.
+_NOTICED = (DriverError, DeadlineError, GuardBandError, IndexOutOfRangeError)
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ def _outcomes(
                 run_case(case, target)
             except CaseFailure as error:
                 return f"check {error.check}"
+            except _NOTICED as error:
+                return type(error).__name__
             except (Exception, SystemExit) as error:
                 return f"{_NO_PROOF}{type(error).__name__}: {error}"[:500]
             return None
