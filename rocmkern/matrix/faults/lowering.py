@@ -21,7 +21,14 @@ from rocmkern.matrix.expand import Case
 from rocmkern.matrix.faults.anchors import ROOTS, FaultError, changed
 from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.runner import CaseFailure, run_case
-from rocmkern.runtime.errors import DeadlineError, DriverError, GuardBandError, IndexOutOfRangeError, TargetError
+from rocmkern.runtime.errors import (
+    ArgumentError,
+    DeadlineError,
+    DriverError,
+    GuardBandError,
+    IndexOutOfRangeError,
+    TargetError,
+)
 
 __all__ = ["ROWS_OF_A_FAULT", "TARGETS", "LoweringFault", "Verdict", "judge", "rows_of"]
 
@@ -31,8 +38,8 @@ ROWS_OF_A_FAULT = 6
 #: What a row may take; compiling counts.
 DEADLINE_S = 120.0
 _CACHE = "ROCMKERN_CACHE_DIR"
-#: What a wrong kernel makes of a GPU, besides wrong results.
-_NOTICED = (DriverError, DeadlineError, GuardBandError, IndexOutOfRangeError)
+#: What a wrong kernel may end in, besides wrong results: what it reports of its data, and what becomes of a GPU.
+_NOTICED = (ArgumentError, DriverError, DeadlineError, GuardBandError, IndexOutOfRangeError)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ FAULTS = (
     LoweringFault(
         "cpu_bfloat16_truncated",
         "bfloat16 is rounded to zero",
-        ("scale-*bf16*", "softmax-*bf16*", "swiglu-*-bf16"),
+        ("scale-scaling-nearest-*bf16*", "softmax-*nearest*bf16*", "swiglu-*nearest*bf16"),
         {"_to_memory": within(add=first_operand)},
         ("cpu",),
     ),

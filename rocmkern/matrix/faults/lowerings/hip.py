@@ -97,7 +97,7 @@ FAULTS = (
     LoweringFault(
         "hip_bfloat16_truncated",
         "bfloat16 is rounded to zero",
-        ("scale-*bf16*", "softmax-*bf16*", "swiglu-*-bf16"),
+        ("scale-scaling-nearest-*bf16*", "softmax-*nearest*bf16*", "swiglu-*nearest*bf16"),
         {"bfloat16_bits": within(add=first_operand)},
         ("hip",),
     ),
