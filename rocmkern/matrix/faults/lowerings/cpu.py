@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocmkern.matrix.faults.anchors import FaultError, find, first_operand, instead, within
+from rocmkern.matrix.faults.anchors import FaultError, constant, find, first_operand, instead, within
 from rocmkern.matrix.faults.lowering import LoweringFault
 
 
@@ -125,6 +125,13 @@ FAULTS = (
         "the page of a key is looked up by its number within the page",
         ("paged_attention-pages-*-f32-return_lse",),
         {"page": within(sdiv=instead("srem"))},
+        ("cpu",),
+    ),
+    LoweringFault(
+        "cpu_lazy_for_ever",
+        "a running maximum may lag behind by any amount",
+        ("flash_attention-rising_logits-*f32*",),
+        {"LAZY_EXPONENT": constant(1.0e30)},
         ("cpu",),
     ),
 )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from rocmkern.matrix.faults.anchors import argument, compared, constant, instead, plus, swapped, within
+from rocmkern.matrix.faults.anchors import argument, compared, instead, plus, swapped, within
 from rocmkern.matrix.faults.lowering import LoweringFault
 
 
@@ -245,12 +245,5 @@ FAULTS = (
         "rows that are cut out of a tensor begin one further",
         ("flash_attention_packed-packed-*-f32-return_lse", "flash_attention-plain*f32*"),
         {"rows": argument(1, plus(1))},
-    ),
-    LoweringFault(
-        "lazy_for_ever",
-        "a running maximum may lag behind by any amount",
-        ("flash_attention-rising_logits-*f32*",),
-        {"LAZY_EXPONENT": constant(1.0e30)},
-        ("cpu", "hip"),
     ),
 )
