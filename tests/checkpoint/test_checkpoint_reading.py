@@ -29,5 +29,5 @@ def test_memory_that_held_something_else_is_written_all_over(tmp_path, monkeypat
 
 @pytest.mark.parametrize("path", [7, None, 1.5, ["model.safetensors"]])
 def test_a_path_of_another_type_is_an_error_that_names_it(path):
-    with pytest.raises(ArgumentTypeError, match="path: got .*a path"):
+    with pytest.raises(ArgumentTypeError, match=r"path: got .*a path"):
         rocmkern.open_checkpoint(path)
