@@ -67,18 +67,19 @@ def _places(tree: ast.AST, pattern: list[ast.AST]) -> Iterator[tuple[ast.AST, st
                     yield holder, field, None, rest
 
 
-def _alike(pattern: Any, node: Any, rest: list[ast.AST]) -> bool:
-    """Whether a node has the structure of a pattern; ``rest`` gets what ``...`` stands for."""
+def _alike(pattern: Any, node: Any, rest: list[ast.AST], of_call: bool = False) -> bool:
+    """Whether a node has the structure of a pattern; ``rest`` gets what ``...`` stands for in the arguments of a call."""
     if isinstance(pattern, ast.expr_context):
         return True
     if isinstance(pattern, ast.AST):
         return type(pattern) is type(node) and all(
-            _alike(value, getattr(node, field, None), rest) for field, value in ast.iter_fields(pattern)
+            _alike(value, getattr(node, field, None), rest, isinstance(pattern, ast.Call) and field == "args")
+            for field, value in ast.iter_fields(pattern)
         )
     if isinstance(pattern, list):
         if not isinstance(node, list):
             return False
-        if pattern and _is_rest(pattern[-1]) and len(node) >= len(pattern) - 1:
+        if of_call and pattern and _is_rest(pattern[-1]) and len(node) >= len(pattern) - 1:
             rest[:] = node[len(pattern) - 1 :]
             pattern, node = pattern[:-1], node[: len(pattern) - 1]
         return len(pattern) == len(node) and all(map(_alike, pattern, node, [rest] * len(pattern)))
