@@ -68,7 +68,7 @@ def _places(tree: ast.AST, pattern: list[ast.AST]) -> Iterator[tuple[ast.AST, st
 
 
 def _alike(pattern: Any, node: Any, rest: list[ast.AST], of_call: bool = False) -> bool:
-    """Whether a node has the structure of a pattern; ``rest`` gets what ``...`` stands for in the arguments of a call."""
+    """Whether a node has the structure of a pattern; ``rest`` gets what ``...`` stands for in a call."""
     if isinstance(pattern, ast.expr_context):
         return True
     if isinstance(pattern, ast.AST):
