@@ -3,7 +3,7 @@
 #   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make lint   what CI checks beside the tests
-#   make isolate  does a row give the same bits alone, in any order, in dirty memory? An hour; goes on where it stopped
+#   make isolate  does a row give the same bits alone, in any order, in dirty memory? 20 minutes; goes on where it stopped
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
 
 PYTHON ?= python3
