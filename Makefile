@@ -4,6 +4,7 @@
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make lint   what CI checks beside the tests
+#   make isolate  does a row give the same bits alone, in any order, in dirty memory? 20 minutes; goes on where it stopped
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
 
-.PHONY: demo test wheel bench lint format clean
+.PHONY: demo test wheel bench isolate lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -35,6 +36,9 @@ wheel: $(VENV)/.base
 
 bench: $(VENV)/.bench
 	@$(PY) -m pytest --benchmark-only $(ARGS)
+
+isolate: $(VENV)/.base
+	@$(PY) -m rocmkern matrix isolate --target cpu --keep .isolate-cpu $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

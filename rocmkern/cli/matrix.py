@@ -6,7 +6,8 @@
     rocmkern matrix run PATTERN ...         run cases and print what was measured
     rocmkern matrix validate                read the file; a mistake is an error with its position; with
                                             --results FILE ..., a bound far above what was measured is one
-    rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it
+    rocmkern matrix mutate [FAULT ...]      put every seeded fault in and say which quick rows catch it; with
+                                            --target cpu, hip or cuda those of the emitted machine code
     rocmkern matrix isolate [PATTERN ...]   does a case give the same bits alone, in any order and in dirty memory?
     rocmkern matrix compare BASELINE RUN    which benchmark rows became slower or faster, and which differ by noise
     rocmkern matrix report RESULTS ...      one page of support, accuracy and speed from files of pytest --rocmkern-json
@@ -82,6 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=MUTATE_JSON,
     )
     mutate.add_argument("--first", action="store_true", help="stop at the first row that catches a fault")
+    mutate.add_argument(
+        "--target", choices=("cpu", "hip", "cuda"), help="faults of this target's lowering instead of the kernels'"
+    )
+    mutate.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time, of a lowering (default: 1)")
     compare = actions.add_parser("compare", help="benchmark rows of two files of results", description=COMPARED)
     compare.add_argument("baseline", type=Path, metavar="BASELINE", help="of pytest --benchmark-only --rocmkern-json")
     compare.add_argument("results", type=Path, metavar="RUN", help="file of a later run")
@@ -91,6 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
     isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
     isolation.add_argument("--json", action="store_true", help='print {"outcomes": {WAY: {ID: hashes or a text}}}')
+    isolation.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write every outcome there; a run that was stopped goes on from it"
+    )
     isolation.add_argument("--smallest", action="store_true", help="one case for each operation and dtype")
     isolation.add_argument("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
     isolation.add_argument(
@@ -241,11 +249,12 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from rocmkern.matrix import MatrixError, expand, load, nearest
+    from rocmkern.matrix import MatrixError, expand, load
     from rocmkern.matrix.faults import FaultError, caught_by
-    from rocmkern.runtime.errors import ArgumentError
 
     document = load(arguments.matrix)
+    if arguments.target:
+        return _mutate_lowering(arguments, document)
     faults = document.registry.faults
     if not faults:
         raise MatrixError(
@@ -253,9 +262,7 @@ def _mutate(arguments: argparse.Namespace) -> int:
             "declare some: Registry(..., faults=[Fault(...)])",
             file=str(arguments.matrix),
         )
-    for name in arguments.faults:
-        if name not in faults:
-            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
+    _check_names(arguments.faults, faults)
     cases = [case for case in expand(document) if case.category == "quick"]
     records: list[dict[str, Any]] = []
     sound: dict[str, bool] = {}
@@ -279,6 +286,45 @@ def _mutate(arguments: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
+def _mutate_lowering(arguments: argparse.Namespace, document: Any) -> int:
+    from rocmkern.matrix import expand
+    from rocmkern.matrix.faults.lowering import judge
+    from rocmkern.matrix.faults.lowerings import LOWERING_FAULTS
+    from rocmkern.runtime.errors import ArgumentError
+
+    target = arguments.target
+    faults = {name: fault for name, fault in LOWERING_FAULTS.items() if target in fault.targets}
+    _check_names(arguments.faults, faults)
+    if arguments.jobs < 1:
+        raise ArgumentError("jobs", str(arguments.jobs), "1 or more")
+    cases = [case for case in expand(document) if case.category == "quick"]
+    records: list[dict[str, Any]] = []
+    for verdict in judge(target, [faults[name] for name in arguments.faults or faults], cases, arguments.jobs):
+        caught = verdict.caught is not None
+        records.append({"name": verdict.fault, "caught": caught, "rows": [verdict.caught] if caught else []})
+        if not caught:
+            records[-1]["error"] = verdict.how
+        if not arguments.json:
+            found = f"{verdict.how}, {verdict.caught}" if caught else f"NOT CAUGHT: {verdict.how}"
+            print(f"{verdict.fault:<36} {found}", flush=True)
+    missed = sum(not record["caught"] for record in records)
+    if arguments.json:
+        print(json.dumps({"target": target, "faults": records}, indent=1))
+    else:
+        print(f"{len(records)} faults of the lowering for {target}, {missed} not caught")
+    return 1 if missed else 0
+
+
+def _check_names(names: list[str], faults: Iterable[str]) -> None:
+    """Refuse the name of a fault that does not exist."""
+    from rocmkern.matrix import nearest
+    from rocmkern.runtime.errors import ArgumentError
+
+    for name in names:
+        if name not in faults:
+            raise ArgumentError("FAULT", name, f"one of {', '.join(faults)};{nearest(name, faults)}".rstrip(";"))
+
+
 def _compare(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix.regression import compare_runs
     from rocmkern.matrix.results import read
@@ -291,6 +337,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _isolate(arguments: argparse.Namespace) -> int:
     from rocmkern.matrix.isolation import isolate, smallest
+    from rocmkern.matrix.isolation_log import IsolationLog, source_digest
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.testing.jobs import on_device
 
@@ -301,6 +348,12 @@ def _isolate(arguments: argparse.Namespace) -> int:
     target = arguments.target or _target(arguments)
     cases = [case for case in _matching(_cases(arguments), arguments.patterns or ["*"]) if case.category == "quick"]
     ways = [way.strip() for way in arguments.ways.split(",") if way.strip()]
+    log = None
+    if arguments.keep is not None:
+        log = IsolationLog(
+            arguments.keep,
+            {"target": target, "seed": arguments.seed, "source": source_digest(arguments.matrix)},
+        )
     found = isolate(
         smallest(cases) if arguments.smallest else cases,
         target,
@@ -309,6 +362,8 @@ def _isolate(arguments: argparse.Namespace) -> int:
         deadline_s=arguments.deadline,
         holding=on_device,
         note=lambda line: print(line, file=sys.stderr, flush=True),
+        earlier=log.outcomes if log else None,
+        **({"tell": log.add} if log else {}),
     )
     failed, different = found.failed(), found.different()
     rules = {case.id: rule for case in cases if (rule := case.known_failure(target)) and not rule.expired()}

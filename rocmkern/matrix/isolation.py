@@ -14,7 +14,7 @@ out of what comes after; the other cases go on in a new child.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 
 from rocmkern.matrix.expand import Case
 from rocmkern.matrix.forked import Ended, can_fork, in_child
+from rocmkern.matrix.isolation_log import Outcome
 from rocmkern.matrix.runner import run_case
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, TargetError
@@ -31,9 +32,6 @@ from rocmkern.targets import GPU_TARGETS
 WAYS = ("alone", "file", "random", "dirty")
 
 DEADLINE_S = 300.0
-
-# What a case gave: digests of its outputs, or how it failed.
-Outcome = tuple[str, ...] | str
 
 
 @dataclass
@@ -97,6 +95,8 @@ def isolate(
     deadline_s: float | None = None,
     holding: Callable[[str], AbstractContextManager[Any]] = lambda target: nullcontext(),
     note: Callable[[str], None] = lambda line: None,
+    earlier: Mapping[str, Mapping[str, Outcome]] | None = None,
+    tell: Callable[[str, str, Outcome], None] = lambda way, case, outcome: None,
 ) -> Isolation:
     """Run cases in several ways.
 
@@ -115,6 +115,10 @@ def isolate(
         Makes the context in which a case runs on a target, such as the lock of a device.
     note : callable
         Is told of every way that begins.
+    earlier : mapping, optional
+        Outcomes by way and case that a stopped run had found: those are not run again.
+    tell : callable
+        Is told of every outcome as it comes: way, id of the case, outcome.
 
     Raises
     ------
@@ -136,8 +140,11 @@ def isolate(
         install()
     orders = {"random": random.Random(seed).sample(chosen, len(chosen))}
     ordered = sorted(ways, key=WAYS.index)
-    jobs = [(way, case) for way in ordered for case in orders.get(way, chosen)]
-    results: dict[str, dict[str, Outcome]] = {way: {} for way in ordered}
+    known = {case.id for case in chosen}
+    results: dict[str, dict[str, Outcome]] = {
+        way: {case: found for case, found in (earlier or {}).get(way, {}).items() if case in known} for way in ordered
+    }
+    jobs = [(way, case) for way in ordered for case in orders.get(way, chosen) if case.id not in results[way]]
     numbers = {case.id: number for number, case in enumerate(chosen)}
     noted: set[str] = set()
 
@@ -146,7 +153,9 @@ def isolate(
         if way is not None and way not in noted:
             noted.add(way)
             count = sum(job[0] == way for job in jobs)
-            left_out = f", {len(chosen) - count} left out" if count < len(chosen) else ""
+            missing = len(chosen) - count - len(results[way])
+            left_out = f", {missing} left out" if missing else ""
+            left_out += f", {len(results[way])} known from before" if results[way] else ""
             note(f"{way}: {count} cases{left_out}")
 
     def do(job: tuple[str, Case], begin: Callable[[DeviceInfo | None], None]) -> Outcome:
@@ -171,6 +180,7 @@ def isolate(
             jobs.pop(0)
             ended = isinstance(outcome, Ended)
             results[way][case.id] = outcome.text if ended else outcome
+            tell(way, case.id, results[way][case.id])
             if ended:
                 jobs = [job for job in jobs if job[1].id != case.id]
             announce()

@@ -297,7 +297,8 @@ class Edit:
     kernel : str
         ``"package.module:function"``, or the name of a kernel of this library and of its module.
     old, new : str
-        What is replaced by what; `old` must occur exactly once.
+        What is replaced by what: an expression or statements, whatever their formatting, with ``...`` for the arguments
+        of a call from there on (see `rocmkern.matrix.faults.syntax`). `old` must occur exactly once.
     """
 
     kernel: str

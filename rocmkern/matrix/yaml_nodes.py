@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 import yaml
 
 # An alias may be expanded many times; without a limit nine lines make a billion values.
-MAX_VALUES = 200_000
+MAX_VALUES = 100_000
 MAX_DEPTH = 40
+# PyYAML's own parser reads some 100 kB a second: a longer text that libyaml refuses is not read twice.
+READ_TWICE = 100_000
 
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN = (None, "")
@@ -29,14 +31,18 @@ def compose(text: str) -> yaml.Node | None:
     ------
     yaml.YAMLError, ValueError, OverflowError
         The text is not YAML, has several documents, or exceeds a limit. What libyaml refuses is read a second time by
-        PyYAML's own parser, whose error is then the one: messages do not depend on what is installed.
+        PyYAML's own parser, whose error is then the one: messages do not depend on what is installed. A long text is
+        not: there the words are libyaml's.
     """
     fast = getattr(yaml, "CSafeLoader", None)
     if fast is not None:
         try:
             return _Composer(fast(text)).document()
+        except NodeError:
+            raise  # ours, with the same place and words for both parsers
         except (yaml.YAMLError, ValueError, OverflowError):
-            pass
+            if len(text) > READ_TWICE:
+                raise
     return _Composer(yaml.SafeLoader(text)).document()
 
 

@@ -20,6 +20,9 @@ from rocmkern.runtime.errors import MatrixError
 # A path in the data: mapping keys and list indices from the root.
 DataPath = tuple[Any, ...]
 
+# Ten times the largest matrix file there is. Without a limit it is a file of logs that is read for minutes.
+MAX_BYTES = 1 << 20
+
 _PREFIX = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -87,7 +90,8 @@ def format_path(path: DataPath) -> str:
 def read_yaml(path: str | Path) -> YamlSource:
     """Read a YAML file; any mistake is a `MatrixError` with its position."""
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise matrix_error(str(path), Position(1, 1), (), f"cannot be read: {error.strerror or error}") from None
     return parse_yaml(raw, name=str(path))
@@ -95,6 +99,9 @@ def read_yaml(path: str | Path) -> YamlSource:
 
 def parse_yaml(text: str | bytes, name: str = "<matrix>") -> YamlSource:
     """Parse YAML text; any mistake is a `MatrixError` with its position."""
+    if len(text) > MAX_BYTES:
+        message = f"the file has more than {MAX_BYTES} bytes, the most that is read; divide it into several files"
+        raise matrix_error(name, Position(1, 1), (), message)
     if isinstance(text, bytes):
         text = _decode(text, name)
     root = _compose(text, name)
@@ -118,7 +125,8 @@ def _compose(text: str, name: str) -> yaml.Node:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         position = Position(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
-        raise matrix_error(name, position, (), f"character {error.character!r} is not allowed in YAML") from None
+        character = error.character if isinstance(error.character, str) else chr(error.character)
+        raise matrix_error(name, position, (), f"character {character!r} is not allowed in YAML") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)

@@ -235,11 +235,11 @@ known_failures:
 
 EDITS = {
     "nothing": ("ident", "out[...] = x if", "out[...] = x if"),
-    "third": ("half", "x / 2\n", "x / 3\n"),
-    "no_name": ("half", "x / 2\n", "y / 2\n"),
-    "no_python": ("half", "x / 2\n", "x / / 2\n"),
+    "third": ("half", "out[...] = x / 2", "out[...] = x / 3"),
+    "no_name": ("half", "out[...] = x / 2", "out[...] = y / 2"),
+    "no_python": ("half", "out[...] = x / 2", "out[...] = x / / 2"),
     "gone": ("half", "x * 2", "x"),
-    "raising": ("half", "x / 2\n", "x.reshape(99) / 2\n"),
+    "raising": ("half", "out[...] = x / 2", "out[...] = x.reshape(99) / 2"),
 }
 
 

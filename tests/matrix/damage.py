@@ -199,6 +199,28 @@ def _encodings(text: str, rng: random.Random) -> bytes:
     )()
 
 
+def _tags(text: str, rng: random.Random) -> bytes:
+    """Tags on values: those of Python objects, of YAML's own types, and unknown ones."""
+    tags = ["!!python/object/apply:os.system ['true']", "!!python/name:os.system", "!!python/tuple [1]", "!!set {a}",
+            "!!binary aGFsbG8=", "!!timestamp 2001-01-01", "!!int '7'", "!!float 7", "!!str 7", "!!bool 'yes'",
+            "!!null ''", "!!omap [a: 1]", "!!pairs [a: 1]", "!!merge <<", "!own 1", "!<tag:yaml.org,2002:int> 3",
+            "! 12", "!!map {}", "!!seq []", "!%C3%A9 1", "!!int 0x_1", "!!int 1:60", "!!float 1e999",
+            "!!float .NaN"]  # fmt: skip
+    lines = text.splitlines(keepends=True)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.choice([index for index, line in enumerate(lines) if ": " in line])
+        lines[at] = lines[at].partition(": ")[0] + ": " + rng.choice(tags) + "\n"
+    return "".join(lines).encode()
+
+
+def _long(text: str, rng: random.Random) -> bytes:
+    """Hundreds of thousands of lines: rows, scalars, comments, and nothing; some end in the middle of something."""
+    count = rng.choice([1000, 30_000, 300_000])
+    line = rng.choice(["      - {shape: {rows: 1}}\n", "- 1\n", "# nothing\n", "\n", "  x\n", "a: b\n", "- &a [*a]\n"])
+    before = rng.choice([text, "x:\n", "x: |\n", 'x: "\n', "? \n", ""])
+    return (before + line * count + rng.choice(["", "{", "'", "\t"])).encode()
+
+
 KINDS: dict[str, Callable[[str, random.Random], bytes]] = {
     "bytes": _bytes,
     "truncated": _truncated,
@@ -210,4 +232,6 @@ KINDS: dict[str, Callable[[str, random.Random], bytes]] = {
     "depths": _depths,
     "sizes": _sizes,
     "encodings": _encodings,
+    "tags": _tags,
+    "long": _long,
 }

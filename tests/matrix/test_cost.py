@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from projects import PLUGIN
 from test_loader import GOOD
 
-from rocmkern.matrix import expand, inputs, load, load_cases, loader, loads, yaml_nodes
+from rocmkern.matrix import expand, inputs, load, load_cases, loader, loads, yaml_nodes, yaml_source
+from rocmkern.runtime.errors import MatrixError
 
 COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
 
@@ -86,6 +89,39 @@ def test_positions_are_the_same_with_and_without_libyaml(monkeypatch):
     slow = load(COMMITTED).source
     assert fast.data == slow.data
     assert fast.positions == slow.positions and fast.key_positions == slow.key_positions
+
+
+def test_a_text_beyond_a_limit_is_read_no_further_and_once(monkeypatch, tmp_path):
+    def works(text: str) -> int:
+        with pytest.raises(MatrixError) as caught:
+            loads(text)
+        assert limit in str(caught.value)
+        return sum(calls_of(lambda: refused(text)).values())
+
+    def refused(text: str) -> None:
+        with contextlib.suppress(MatrixError):
+            loads(text)
+
+    limit = f"more than {yaml_source.MAX_BYTES} bytes"
+    assert works("x:\n" + "- 1\n" * 300_000) < 100
+    path = tmp_path / "matrix.yaml"
+    path.write_text("x:\n" + "- 1\n" * 300_000)
+    with pytest.raises(MatrixError, match=limit):
+        load(path)
+    limit = f"more than {yaml_nodes.MAX_VALUES} values"
+    text = "x:\n" + "- 1\n" * (yaml_nodes.MAX_VALUES + 1)
+    once = works(text)
+    monkeypatch.delattr(yaml_nodes.yaml, "CSafeLoader", raising=False)
+    assert once < works(text) / 2, "the slow parser is not asked as well"
+
+
+def test_a_long_text_that_is_no_yaml_is_read_once(monkeypatch):
+    if not hasattr(yaml_nodes.yaml, "CSafeLoader"):
+        pytest.skip("PyYAML has no libyaml here")
+    monkeypatch.setattr(yaml_nodes.yaml, "SafeLoader", None)
+    with pytest.raises(MatrixError, match=r"<matrix>:[0-9]+:[0-9]+: while") as caught:
+        loads("x:\n" + "- 1\n" * 50_000 + "{")
+    assert caught.value.line > 50_000
 
 
 COUNTING = """

@@ -1,11 +1,15 @@
 """Damaged matrix files end in an error with a position: never in a traceback from the loader, never in a hang.
 
-A bare pytest tries some hundred files; ``pytest -m full tests/matrix/test_damaged_files.py`` tries 10 000.
+A bare pytest tries some hundred files; ``pytest -m full tests/matrix/test_damaged_files.py`` tries 10 000. What time
+and memory a file may take is judged by ``tools/fuzz_matrix.py``, in a process for each file.
 """
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -77,3 +81,46 @@ def test_damage_gives_an_error_with_a_position_or_a_valid_file(registry, request
         except Exception as error:
             raise AssertionError(f"file {number}, {kind}: {type(error).__name__} from inside the loader") from error
     assert set(refused) == set(KINDS), "every kind of damage is noticed"
+
+
+TOOL = COMMITTED.parent / "tools" / "fuzz_matrix.py"
+
+
+def judged(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_damaged_files_are_read_at_once_and_what_is_accepted_is_what_yaml_says():
+    done = judged("--files", "240", "--seed", str(SEED))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search("240 files, 0 wrong; at most 0.* s and [0-9]+ MB", done.stdout), done.stdout
+
+
+def test_the_tool_notices_what_is_slow_large_or_misread(tmp_path):
+    """The tool itself, with a loader that is wrong in one way for each number of a file."""
+    text = f"""
+import sys, time
+sys.path[:0] = [{str(TOOL.parent)!r}]
+import fuzz_matrix
+import rocmkern.matrix as matrix
+
+read = matrix.loads
+def loads(raw, name):
+    document = read(fuzz_matrix.sound_files()[0], name)
+    way = int(sys.argv[1])
+    if way == 0:
+        start = time.process_time()
+        while time.process_time() - start < fuzz_matrix.SECONDS: pass
+    if way == 1:
+        loads.kept = b"x" * (fuzz_matrix.MEGABYTES << 20)
+    if way == 3:
+        raise KeyError("x")
+    return document
+matrix.loads = loads
+sys.exit(fuzz_matrix.main(["--only", "4", "--seed", "1"]))
+"""
+    script = tmp_path / "wrong.py"
+    script.write_text(text)
+    for way, words in enumerate(("takes", "takes", "accepted, but it holds something else", "KeyError from inside")):
+        done = subprocess.run([sys.executable, str(script), str(way)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and words in done.stdout, (way, done.stdout, done.stderr)

@@ -20,9 +20,10 @@ from small_operations import double, make_registry
 from rocmkern.matrix import expand, load
 from rocmkern.matrix import isolation as isolation_module
 from rocmkern.matrix.isolation import WAYS, dirty_pools, isolate, smallest
+from rocmkern.matrix.isolation_log import IsolationLog
 from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.errors import ArgumentError, MatrixError
 from rocmkern.runtime.manager import default_manager
 
 COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
@@ -270,3 +271,61 @@ def test_the_command_names_the_case_that_crashes_and_ends_with_1(tmp_path, ways)
 def test_an_unknown_way_is_named():
     with pytest.raises(ArgumentError, match="ways: got upside_down; allowed: alone, file, random, dirty"):
         isolate([], "python", ways=("upside_down",))
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(cases, tmp_path):
+    path, head = tmp_path / "kept", {"target": "python", "seed": 0}
+    ran = []
+
+    def stopping(x, *, out=None):
+        return double(x, out=out)
+
+    def tell_two(way, case, outcome):
+        log.add(way, case, outcome)
+        ran.append((way, case))
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+
+    chosen, ways = cases(stopping), ("file", "random")
+    log = IsolationLog(path, head)
+    with pytest.raises(KeyboardInterrupt):
+        isolate(chosen, "python", ways=ways, tell=tell_two)
+    with path.open("a") as file:
+        file.write('["file", "cut of')
+    again, notes = IsolationLog(path, head), []
+    assert sum(map(len, again.outcomes.values())) == 2
+    second = []
+
+    def tell(way, case, outcome):
+        again.add(way, case, outcome)
+        second.append((way, case))
+
+    found = isolate(chosen, "python", ways=ways, earlier=again.outcomes, tell=tell, note=notes.append)
+    assert not set(ran) & set(second) and len(ran) + len(second) == 2 * len(chosen)
+    assert found.outcomes == isolate(chosen, "python", ways=ways).outcomes
+    assert any("2 known from before" in note for note in notes)
+    whole = IsolationLog(path, head)
+    assert {way: dict(sorted(found.items())) for way, found in whole.outcomes.items()} == {
+        way: dict(sorted(outcomes.items())) for way, outcomes in found.outcomes.items()
+    }
+
+
+def test_outcomes_of_another_run_are_refused(tmp_path):
+    path = tmp_path / "kept"
+    IsolationLog(path, {"target": "python", "seed": 0}).add("file", "a", ("digest",))
+    with pytest.raises(MatrixError, match="line 1 belongs to another run"):
+        IsolationLog(path, {"target": "python", "seed": 1})
+    path.write_text(path.read_text() + "nonsense\n" + '["file", "b", ["digest"]]\n')
+    with pytest.raises(MatrixError, match="line 3 is not an outcome"):
+        IsolationLog(path, {"target": "python", "seed": 0})
+
+
+def test_the_command_keeps_what_it_found(tmp_path, capsys):
+    from rocmkern import cli
+
+    path = tmp_path / "kept"
+    command = ["matrix", "isolate", "--matrix", str(COMMITTED), "--target", "python", "--ways", "file,random"]
+    command += ["--keep", str(path), "scale-scaling-n1*"]
+    assert cli.main(command) == 0 and "known" not in capsys.readouterr().err
+    before = path.read_text()
+    assert cli.main(command) == 0 and path.read_text() == before

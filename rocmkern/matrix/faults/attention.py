@@ -179,8 +179,8 @@ FAULTS = (
     _attention(
         "lse_without_maximum",
         "the log-sum-exp leaves the maximum out",
-        "m * (exponent_scale * LN_2) + T.log2(l)",
-        "m * 0.0 + T.log2(l)",
+        "m * (exponent_scale * LN_2)",
+        "m * 0.0",
     ),
     _attention(
         "softcap_not_divided",
@@ -188,7 +188,7 @@ FAULTS = (
         "T.tanh(s * (1.0 / softcap)) * softcap",
         "T.tanh(s) * softcap",
     ),
-    _attention("alibi_sign", "distant keys are favoured", "s = s - T.absolute", "s = s + T.absolute"),
+    _attention("alibi_sign", "distant keys are favoured", "s - T.absolute(...) * slope", "s + T.absolute(...) * slope"),
     _attention(
         "alibi_from_top_left",
         "ALiBi measures distances from the top-left diagonal",
@@ -198,14 +198,14 @@ FAULTS = (
     _attention(
         "bias_of_first_head",
         "every head takes the bias of the first one",
-        "T.load_tile(cfg, bias, (head, query), n0",
-        "T.load_tile(cfg, bias, (head * 0, query), n0",
+        "T.load_tile(cfg, bias, (head, query), ...)",
+        "T.load_tile(cfg, bias, (head * 0, query), ...)",
     ),
     _attention(
         "mask_of_first_query",
         "every query takes the mask of the first one",
-        "T.load_tile(cfg, mask, (head, query), n0",
-        "T.load_tile(cfg, mask, (head, query * 0), n0",
+        "T.load_tile(cfg, mask, (head, query), ...)",
+        "T.load_tile(cfg, mask, (head, query * 0), ...)",
     ),
     _attention(
         "packed_keys_from_query_offsets",
@@ -217,13 +217,25 @@ FAULTS = (
         "split_left_out",
         "the last split of the keys is not merged",
         ("decode_attention",),
-        edits=(Edit("flash_attention", "at, step, splits, exp", "at, step, splits - 1, exp"),),
+        edits=(
+            Edit(
+                "flash_attention",
+                "join_parts(cfg.join, parts, at, step, splits, ...)",
+                "join_parts(cfg.join, parts, at, step, splits - 1, ...)",
+            ),
+        ),
     ),
     Fault(
         "split_left_out_by_a_launch",
         "the last split of the keys is not merged where a launch of its own does so",
         ("decode_attention",),
-        edits=(Edit("combine_splits", "step, splits, LOG2_E", "step, splits - 1, LOG2_E"),),
+        edits=(
+            Edit(
+                "combine_splits",
+                "join_parts(cfg, T.scratch_rows(parts, cfg.pitch), place, step, splits, ...)",
+                "join_parts(cfg, T.scratch_rows(parts, cfg.pitch), place, step, splits - 1, ...)",
+            ),
+        ),
     ),
     Fault(
         "merge_without_weights",

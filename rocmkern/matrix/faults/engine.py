@@ -17,19 +17,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rocmkern.matrix.expand import Case
+from rocmkern.matrix.faults.anchors import FaultError
+from rocmkern.matrix.faults.syntax import replaced
 from rocmkern.matrix.registry import Edit, Fault
 from rocmkern.matrix.runner import run_case
-from rocmkern.runtime.errors import RocmkernError
 from rocmkern.tile import api
 
 __all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
 
 # Where kernels find the names of the tile language.
 TILE = "rocmkern.tile"
-
-
-class FaultError(RocmkernError):
-    """A fault cannot be put in: the text that it changes is not in the kernel, or what it puts there does not run."""
 
 
 @contextmanager
@@ -159,10 +156,9 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., Any]:
-    source = inspect.getsource(module)
-    if source.count(edit.old) != 1:
-        raise FaultError(f"fault {fault}: {edit.old!r} occurs {source.count(edit.old)} times in kernel {edit.kernel}")
-    text = source.replace(edit.old, edit.new)
+    text, found = replaced(inspect.getsource(module), edit.old, edit.new)
+    if found != 1:
+        raise FaultError(f"fault {fault}: {edit.old!r} occurs {found} times in kernel {edit.kernel}")
     copy = types.ModuleType(module.__name__)
     copy.__file__ = f"<{edit.kernel} with the fault {fault}>"
     # Tracebacks, and whoever else asks for the source, get the text that runs.

@@ -53,12 +53,12 @@ FAULTS = (
         "share = steps // splits * cfg.block_k",
         ("matmul",),
     ),
-    _matmul("bias_missing", "the bias is not added", "if bias.shape[0] > 0:", "if bias.shape[0] > 1:"),
+    _matmul("bias_missing", "the bias is not added", "bias.shape[0] > 0", "bias.shape[0] > 1"),
     _matmul(
         "activated_before_bias",
         "the activation comes before the bias",
-        "acc = acc + T.load_tile",
-        "acc = activate(acc, activation) + T.load_tile",
+        "acc + T.load_tile(...)",
+        "activate(acc, activation) + T.load_tile(...)",
         PRODUCTS,
     ),
     _matmul(
@@ -77,8 +77,8 @@ FAULTS = (
     _matmul(
         "rows_by_column_blocks",
         "the row block is taken from the wrong part of the block's number",
-        "T.block_id(cfg, 0), row_blocks, column_blocks)",
-        "T.block_id(cfg, 0), column_blocks, row_blocks)",
+        "product_block(cfg, T.block_id(cfg, 0), row_blocks, column_blocks)",
+        "product_block(cfg, T.block_id(cfg, 0), column_blocks, row_blocks)",
     ),
     Fault("b_transposed", "b is multiplied as its transpose", ALL, replace={"dot": _other_orientation}),
     Fault("sums_in_half", "sums are kept in the dtype of the inputs", ("matmul",), replace={"dot": _half_sums}),
@@ -105,14 +105,14 @@ FAULTS = (
     _gated(
         "gate_weights_twice",
         "the up projection uses the weights of the gate",
-        "T.stage(cfg, w_up, cfg.block_n",
-        "T.stage(cfg, w_gate, cfg.block_n",
+        "T.stage(cfg, w_up, ...)",
+        "T.stage(cfg, w_gate, ...)",
     ),
     _gated(
         "up_bias_missing",
         "the bias of the up projection is not added",
-        "if b_up.shape[0] > 0:",
-        "if b_up.shape[0] > 1:",
+        "b_up.shape[0] > 0",
+        "b_up.shape[0] > 1",
     ),
     _gated(
         "gated_step_dropped",

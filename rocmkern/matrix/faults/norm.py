@@ -111,13 +111,17 @@ FAULTS = (
         "layer_first_for_mean",
         "the first number of a row stands for its mean, where numbers are those above it",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "T.rowsum(t) * inverse_n, 0,", "T.rowsum(t) * 0.0, 0,"),),
+        edits=(
+            Edit(
+                "layer_norm", "less(cfg, t, T.rowsum(t) * inverse_n, 0, ...)", "less(cfg, t, T.rowsum(t) * 0.0, 0, ...)"
+            ),
+        ),
     ),
     Fault(
         "layer_without_bias",
         "the bias is left out",
         ("layer_norm",),
-        edits=(Edit("layer_norm", "if cfg.with_bias:", "if cfg.with_bias and cfg.block_n < 0:"),),
+        edits=(Edit("layer_norm", "cfg.with_bias", "cfg.with_bias and cfg.block_n < 0"),),
     ),
     Fault(
         "gated_other_side",
@@ -126,8 +130,8 @@ FAULTS = (
         edits=(
             Edit(
                 "gated",
-                "def gated(cfg, gate: T.Tensor[4], up: T.Tensor[4],",
-                "def gated(cfg, up: T.Tensor[4], gate: T.Tensor[4],",
+                "t = T.load_tile(cfg, gate[a, b], ...)\nu = T.load_tile(cfg, up[a, b], ...)",
+                "t = T.load_tile(cfg, up[a, b], ...)\nu = T.load_tile(cfg, gate[a, b], ...)",
             ),
         ),
     ),
@@ -154,7 +158,11 @@ FAULTS = (
         "the row before the one that was asked for",
         ("embedding",),
         edits=(
-            Edit("embedding", "T.load_tile(cfg, table, (index,)", "T.load_tile(cfg, table, (T.maximum(index - 1, 0),)"),
+            Edit(
+                "embedding",
+                "T.load_tile(cfg, table, (index,), ...)",
+                "T.load_tile(cfg, table, (T.maximum(index - 1, 0),), ...)",
+            ),
         ),
     ),
     Fault(
@@ -167,6 +175,10 @@ FAULTS = (
         "transpose_first_tile",
         "every tile is read from the first columns",
         ("transpose",),
-        edits=(Edit("copy_rows", "T.load_tile(cfg, x[a, b], (row,), n0,", "T.load_tile(cfg, x[a, b], (row,), 0,"),),
+        edits=(
+            Edit(
+                "copy_rows", "T.load_tile(cfg, x[a, b], (row,), n0, ...)", "T.load_tile(cfg, x[a, b], (row,), 0, ...)"
+            ),
+        ),
     ),
 )

@@ -159,6 +159,6 @@ FAULTS = (
         "weight_offset_missing",
         "the weights are taken without their offset",
         ("dequantize_rms_norm",),
-        edits=(Edit("dequantize_rms_norm", "cfg.block_n, valid) + offset", "cfg.block_n, valid) + 0.0"),),
+        edits=(Edit("dequantize_rms_norm", "T.load_tile(...) + offset", "T.load_tile(...) + 0.0"),),
     ),
 )

@@ -79,7 +79,13 @@ FAULTS = (
         "rope_without_factor",
         "cosine is not multiplied by the attention factor",
         ("rope",),
-        edits=(Edit("rope", "cos * factor, sin", "cos * 1.0, sin"),),
+        edits=(
+            Edit(
+                "rope",
+                "return cos * factor, sin * (factor * direction)",
+                "return cos * 1.0, sin * (factor * direction)",
+            ),
+        ),
     ),
     Fault(
         "rope_inverse_ignored",
@@ -118,8 +124,8 @@ FAULTS = (
         edits=(
             Edit(
                 "rope_append_kv",
-                "T.store_tile(values, (page, line, head)",
-                "T.store_tile(values, (page * 0, line, head)",
+                "T.store_tile(values, (page, line, head), ...)",
+                "T.store_tile(values, (page * 0, line, head), ...)",
             ),
         ),
     ),
