@@ -13,6 +13,9 @@ from rocmkern.decoder.names import QuantizedWeight
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.tensor import DeviceTensor
 
+# What None stands for among numbers of several prompts.
+_KEEPS_ALL = {"top_k": np.iinfo(np.int32).max, "top_p": 1.0}
+
 
 class Decoder:
     """A decoder of the Llama family: embedding, layers of attention and MLP, norm, logits.
@@ -117,14 +120,20 @@ class Decoder:
         prompts: Sequence[Any],
         max_new_tokens: int,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int,
+        temperature: float | Sequence[float] = 1.0,
+        top_k: int | None | Sequence[int | None] = None,
+        top_p: float | None | Sequence[float | None] = None,
+        seed: int | Sequence[int],
         stop: Sequence[int] = (),
         block_size: int = 16,
     ) -> list[np.ndarray]:
         """Continue prompts.
+
+        The random number of a token follows from the seed and the token's position in its sequence, so a prompt is
+        continued in the same way alone and beside others, as far as its logits are the same: sums in another order
+        (a batch of another size may take another kernel) can differ in their last bits, which decides where two tokens
+        are that close. Prompts of the same length that share a seed share their random numbers: give each a seed of
+        its own to draw several continuations of one prompt.
 
         Parameters
         ----------
@@ -133,7 +142,8 @@ class Decoder:
         max_new_tokens : int
             At most so many tokens are drawn for each.
         temperature, top_k, top_p, seed
-            As in `rocmkern.sample`; the step is the offset.
+            As in `rocmkern.sample`: one for all prompts, or a sequence of one for each (None in it too, where it is
+            allowed). The position of a token in its sequence is the offset.
         stop : sequence of int
             Tokens behind which a prompt is not continued; they are returned too.
         block_size : int
@@ -144,6 +154,8 @@ class Decoder:
         list of numpy.ndarray
             int32, the new tokens of each prompt.
         """
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        numbers = {name: _for_each(name, value, len(prompts)) for name, value in given.items()}
         new: list[list[int]] = [[] for _ in prompts]
         if max_new_tokens < 1 or not len(prompts):
             return [np.array(tokens, np.int32) for tokens in new]
@@ -151,11 +163,11 @@ class Decoder:
         with self.new_cache(blocks, block_size) as cache:
             sequences = [cache.add() for _ in prompts]
             inputs, active = list(prompts), list(range(len(prompts)))
-            for step in range(max_new_tokens):
+            for _ in range(max_new_tokens):
                 logits = self.logits(cache, [sequences[i] for i in active], inputs)
-                drawn = np.asarray(
-                    rocmkern.sample(logits, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, offset=step)
-                )
+                chosen = {k: v[active] if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
+                position = cache.context_lens([sequences[i] for i in active])
+                drawn = np.asarray(rocmkern.sample(logits, **chosen, offset=position))
                 for i, token in zip(active, drawn.tolist(), strict=True):
                     new[i].append(token)
                 active = [i for i in active if new[i][-1] not in stop]
@@ -203,6 +215,17 @@ class Decoder:
         else:
             h = rocmkern.geglu(g, u, approximate="tanh" if activation == "gelu_tanh" else "none")
         return self._linear(h, name + "down")
+
+
+def _for_each(name: str, value: Any, prompts: int) -> Any:
+    """A number for all prompts as it is, or an array of one for each, which `sample` checks."""
+    if np.ndim(value) == 0:
+        return value
+    if len(value) != prompts:
+        raise ArgumentError(name, f"{len(value)} numbers", f"one number, or one for each of the {prompts} prompts")
+    values = [_KEEPS_ALL.get(name) if number is None else number for number in value]
+    words = all(isinstance(number, (int, np.integer)) and number >= 0 for number in values)
+    return np.array(values, np.uint64 if words and name == "seed" else None)
 
 
 def decoder_logits(
