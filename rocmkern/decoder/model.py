@@ -9,6 +9,7 @@ import numpy as np
 
 import rocmkern
 from rocmkern.decoder.config import DecoderConfig
+from rocmkern.decoder.frequencies import FREQ_FACTORS, rotation
 from rocmkern.decoder.names import QuantizedWeight
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.tensor import DeviceTensor
@@ -28,7 +29,8 @@ class Decoder:
     config : DecoderConfig
     weights : mapping of str to array or QuantizedWeight
         By the names of `rocmkern.decoder.names`: all NumPy arrays, or all DeviceTensors of one manager. Without
-        ``output``, the embedding is used twice.
+        ``output``, the embedding is used twice. ``rope_freq_factors`` are read at once, wherever they lie, and are used
+        in place of the configuration's ``rope_scaling``, which must not contradict them.
 
     Examples
     --------
@@ -44,6 +46,7 @@ class Decoder:
         self.dtype = norm.dtype
         self._manager = norm.manager if isinstance(norm, DeviceTensor) else None
         self._table: Any = None
+        self._rotation = rotation(config, self.weights.get(FREQ_FACTORS))
 
     def new_cache(self, num_blocks: int, block_size: int = 16) -> Any:
         """A `KVCache` for this decoder, beside its weights."""
@@ -89,7 +92,7 @@ class Decoder:
         slots = np.concatenate([cache.append(s, len(some)) for s, some in zip(sequences, new, strict=True)])
         ends = np.cumsum([0, *map(len, new)]).astype(np.int32)
         table, lens = cache.block_table(sequences), cache.context_lens(sequences)
-        rotation = {"variant": config.rope_variant, "base": config.rope_base, "scaling": config.rope_scaling}
+        turned = self._rotation
         window = None if config.sliding_window is None else (config.sliding_window - 1, 0)
 
         x = rocmkern.embedding(self._embedding_table(), self._beside(np.concatenate(new)))
@@ -103,9 +106,9 @@ class Decoder:
                 self._linear(h, name + part, bias=name + part + "_bias").reshape(len(positions), -1, config.head_dim)
                 for part in "qkv"
             )
-            q = rocmkern.rope(q, positions, **rotation)
+            q = rocmkern.rope(q, positions, **turned)
             keys, values = cache.keys[layer], cache.values[layer]
-            rocmkern.rope_append_kv(k, v, positions, keys, values, slots, **rotation)
+            rocmkern.rope_append_kv(k, v, positions, keys, values, slots, **turned)
             seen = rocmkern.paged_attention(q, keys, values, table, lens, cu_seqlens_q=ends, window=window)
             update = self._linear(seen.reshape(len(positions), -1), name + "o", bias=name + "o_bias")
             h, x = self._norm(x, update, name + "mlp_norm")
@@ -121,8 +124,8 @@ class Decoder:
         max_new_tokens: int,
         *,
         temperature: float | Sequence[float] = 1.0,
-        top_k: int | None | Sequence[int | None] = None,
-        top_p: float | None | Sequence[float | None] = None,
+        top_k: int | Sequence[int | None] | None = None,
+        top_p: float | Sequence[float | None] | None = None,
         seed: int | Sequence[int],
         stop: Sequence[int] = (),
         block_size: int = 16,

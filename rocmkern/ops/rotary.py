@@ -78,8 +78,8 @@ def rope(
         attention factor of YaRN multiplies cosine and sine.
     freq_factors : array or tuple of float, ``[rotary_dim / 2]``, optional
         What the frequency of each pair is divided by, in host memory: float32 or float64, positive. These are the
-        ``rope_freqs.weight`` of GGUF files. With a linear or YaRN `scaling`, what it scales are the divided frequencies.
-        With `block_positions` there are ``rotary_dim / 4``, the same for both halves.
+        ``rope_freqs.weight`` of GGUF files. A linear or YaRN `scaling` scales the divided frequencies; a Llama3Scaling
+        beside them is an error. With `block_positions` there are ``rotary_dim / 4``, the same for both halves.
     inverse : bool
         Undo the rotation.
     layout : {"shd", "hsd"}

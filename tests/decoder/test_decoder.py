@@ -15,7 +15,7 @@ from small_checkpoints import CONFIG, hugging_face_weights, save_gguf, save_hugg
 import rocmkern
 from rocmkern import reference
 from rocmkern.decoder import Decoder, DecoderConfig, QuantizedWeight, load_weights
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.errors import ArgumentError, CheckpointError
 
 TOKENS = np.array([3, 14, 15, 9, 2, 6, 5, 35, 8], np.int32)
 
@@ -60,6 +60,28 @@ def test_a_gguf_file_is_the_same_model_whatever_the_order_of_its_rows(tmp_path, 
     decoder = gguf(tmp_path, architecture=architecture)
     assert decoder.config.rope_variant == ("interleaved" if architecture == "llama" else "half")
     np.testing.assert_allclose(logits(decoder), expected, atol=1e-4)
+
+
+def test_the_frequency_factors_of_a_file_turn_its_heads(tmp_path):
+    plain = logits(gguf(tmp_path))
+    decoder = gguf(tmp_path, extra=[("rope_freqs.weight", np.array([1, 2, 5, 8], np.float32))])
+    got = logits(decoder)
+    np.testing.assert_allclose(got, oracle(decoder), atol=1e-4)
+    assert np.abs(got - plain)[1:].max() > 0.01
+    once = gguf(tmp_path, extra=[("rope_freqs.weight", np.ones(4, np.float32))])
+    np.testing.assert_array_equal(logits(once), plain)
+
+
+def test_factors_by_hand_must_not_contradict_the_configuration(tmp_path):
+    decoder = hugging_face(tmp_path)
+    weights = decoder.weights | {"rope_freq_factors": np.full(4, 2, np.float32)}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    expected = logits(Decoder(dataclasses.replace(CONFIG, rope_scaling=linear), decoder.weights))
+    np.testing.assert_allclose(logits(Decoder(CONFIG, weights)), expected, atol=1e-5)
+    agreeing = Decoder(dataclasses.replace(CONFIG, rope_scaling=linear), weights)
+    np.testing.assert_array_equal(logits(agreeing), logits(Decoder(CONFIG, weights)))
+    with pytest.raises(CheckpointError, match="rope_freqs"):
+        Decoder(dataclasses.replace(CONFIG, rope_scaling=linear | {"factor": 999.0}), weights)
 
 
 def test_quantised_weights_are_the_model_of_their_numbers(tmp_path):

@@ -44,9 +44,7 @@ def test_rows_have_numbers_of_their_own():
     each = [
         sampling.sample(LOGITS[i : i + 1], **{name: array[i] for name, array in numbers.items()})[0] for i in range(5)
     ]
-    np.testing.assert_array_equal(
-        sampling.sample(LOGITS, **numbers), [int(token) for token in each]
-    )
+    np.testing.assert_array_equal(sampling.sample(LOGITS, **numbers), [int(token) for token in each])
 
 
 @pytest.mark.parametrize("row", [[np.nan, 0], [np.inf, 0], [np.inf, np.inf], [-np.inf, -np.inf]], ids=str)
