@@ -58,7 +58,7 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Operand], str
         error_word_for(target, "sample: numbers", _out_of_range),
     ]
     if per_row:
-        words = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
+        words: list[Any] = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
         arrays = [
             number.aligned() if isinstance(number, Operand) else np.broadcast_to(np.array([number], kind), (batch,))
             for number, kind in zip(numbers, KINDS, strict=True)

@@ -107,7 +107,8 @@ def accept_base(value: Any, scaling: Any) -> float:
         raise ArgumentError(
             "base", repr(value), f"{theta!r}, the rope_theta of scaling, or no base: two bases contradict each other"
         )
-    return 10000.0 if value is None and theta is None else float(theta if value is None else value)
+    given = theta if value is None else value
+    return 10000.0 if given is None else float(given)
 
 
 def accept_freq_factors(value: Any, pairs: int, scaling: Scaling | None) -> tuple[float, ...] | None:
