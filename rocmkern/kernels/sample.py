@@ -116,6 +116,59 @@ def masses(cfg, logits, row, last, bound, peak, scale):
     return sums
 
 
+@T.device
+def drawn(cfg, logits, row, last, own, bound, peak, scale, u):
+    """The token at which the running sum of weights passes ``u`` times the sum of all."""
+    block_m, block_n = cfg.block_m, cfg.block_n
+    columns = logits.shape[1]
+
+    # The part in which the running sum of weights passes u times the sum of all.
+    sums = masses(cfg, logits, row, last, bound, peak, scale)
+    mass = T.total(sums)
+    target = u * mass
+    low, high = -1, block_m - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        running = T.total(T.where(row <= middle, sums, 0.0))
+        if running > target or running >= mass:
+            high = middle
+        else:
+            low = middle
+    part = high
+    chosen = row == part
+    target = target - T.total(T.where(row < part, sums, 0.0))
+    mass = T.total(T.where(chosen, sums, 0.0))
+
+    # The tile of the part.
+    sums = T.full_rows(cfg, block_m, 0.0)
+    start = 0
+    searching = True
+    while searching:
+        t = load(cfg, logits, row, start, last, chosen)
+        new = sums + T.rowsum(weights(t, bound, peak, scale))
+        running = T.total(T.where(chosen, new, 0.0))
+        if running > target or running >= mass or start + block_n >= columns:
+            searching = False
+        else:
+            sums = new
+            start = start + block_n
+    target = target - T.total(T.where(chosen, sums, 0.0))
+    t = load(cfg, logits, row, start, last, chosen)
+    mass = T.total(T.where(chosen, T.rowsum(weights(T.copy(t), bound, peak, scale)), 0.0))
+
+    # The column of the tile.
+    low, high = -1, block_n - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        up_to = T.mask_outside(T.copy(t), start, row * 0, row * 0 + (start + middle))
+        running = T.total(T.where(chosen, T.rowsum(weights(up_to, bound, peak, scale)), 0.0))
+        if running > target or running >= mass:
+            high = middle
+        else:
+            low = middle
+    return part * own + start + high
+
+
 @T.kernel
 def sample(
     cfg,
@@ -192,52 +245,7 @@ def sample(
         bound = peak
         u = 0.0
 
-    # The part in which the running sum of weights passes u times the sum of all.
-    sums = masses(cfg, logits, row, last, bound, peak, scale)
-    mass = T.total(sums)
-    target = u * mass
-    low, high = -1, block_m - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        running = T.total(T.where(row <= middle, sums, 0.0))
-        if running > target or running >= mass:
-            high = middle
-        else:
-            low = middle
-    part = high
-    chosen = row == part
-    target = target - T.total(T.where(row < part, sums, 0.0))
-    mass = T.total(T.where(chosen, sums, 0.0))
-
-    # The tile of the part.
-    sums = T.full_rows(cfg, block_m, 0.0)
-    start = 0
-    searching = True
-    while searching:
-        t = load(cfg, logits, row, start, last, chosen)
-        new = sums + T.rowsum(weights(t, bound, peak, scale))
-        running = T.total(T.where(chosen, new, 0.0))
-        if running > target or running >= mass or start + block_n >= columns:
-            searching = False
-        else:
-            sums = new
-            start = start + block_n
-    target = target - T.total(T.where(chosen, sums, 0.0))
-    t = load(cfg, logits, row, start, last, chosen)
-    mass = T.total(T.where(chosen, T.rowsum(weights(T.copy(t), bound, peak, scale)), 0.0))
-
-    # The column of the tile.
-    low, high = -1, block_n - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        up_to = T.mask_outside(T.copy(t), start, row * 0, row * 0 + (start + middle))
-        running = T.total(T.where(chosen, T.rowsum(weights(up_to, bound, peak, scale)), 0.0))
-        if running > target or running >= mass:
-            high = middle
-        else:
-            low = middle
-
-    token = part * own + start + high
+    token = drawn(cfg, logits, row, last, own, bound, peak, scale, u)
     if invalid:
         token = -1
         T.store_rows(error, (0,), T.full_rows(cfg, block_m, 1.0), row == 0)

@@ -154,6 +154,15 @@ def test_an_array_of_one_number_for_each_row_is_that_number(target, name):
         )
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("word", [0, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
+def test_seeds_and_offsets_have_64_bits(target, word):
+    logits = np.random.default_rng(17).standard_normal((4, 200)).astype(np.float32)
+    with using(target):
+        for options in ({"seed": word}, {"seed": 1, "offset": word}):
+            np.testing.assert_array_equal(rocmkern.sample(logits, **options), oracle.sample(logits, **options))
+
+
 def test_arrays_of_numbers_may_lie_anywhere():
     logits = np.random.default_rng(16).standard_normal((6, 40)).astype(np.float32)
     numbers = numbers_of_rows(6)

@@ -60,8 +60,8 @@ FAULTS = (
     _sample(
         "sample_next_token",
         "the token behind the chosen one is returned",
-        "token = part * own + start + high",
-        "token = part * own + start + high + 1",
+        "return part * own + start + high",
+        "return part * own + start + high + 1",
     ),
     _sample(
         "sample_greedy_last", "among equal logits the last one is taken", "        u = 0.0\n", "        u = 0.9999999\n"
