@@ -51,7 +51,9 @@ def sample(
 
 def _each(value: Any, rows: int) -> list[Any]:
     """One number for each row, as Python has it."""
-    return value.tolist() if isinstance(value, np.ndarray) else [value] * rows
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [value.item() if isinstance(value, np.generic) else value] * rows
 
 
 def _distribution(x: Any, temperature: float, top_k: int | None, top_p: float | None) -> Any:
