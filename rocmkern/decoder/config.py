@@ -37,7 +37,7 @@ class DecoderConfig:
     rope_base : float
         Base of the frequencies.
     rope_scaling : object, optional
-        As `rocmkern.rope` takes it.
+        As `rocmkern.rope` takes it. A GGUF file's own frequency factors are weights (`rocmkern.decoder.names`).
     activation : {"silu", "gelu", "gelu_tanh"}
         Of the gate.
     embedding_scale : float

@@ -9,9 +9,13 @@ import numpy as np
 
 import rocmkern
 from rocmkern.decoder.config import DecoderConfig
+from rocmkern.decoder.frequencies import FREQ_FACTORS, rotation
 from rocmkern.decoder.names import QuantizedWeight
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.tensor import DeviceTensor
+
+# What None stands for among numbers of several prompts.
+_KEEPS_ALL = {"top_k": np.iinfo(np.int32).max, "top_p": 1.0}
 
 
 class Decoder:
@@ -25,7 +29,8 @@ class Decoder:
     config : DecoderConfig
     weights : mapping of str to array or QuantizedWeight
         By the names of `rocmkern.decoder.names`: all NumPy arrays, or all DeviceTensors of one manager. Without
-        ``output``, the embedding is used twice.
+        ``output``, the embedding is used twice. ``rope_freq_factors`` are read at once, wherever they lie, and are used
+        in place of the configuration's ``rope_scaling``, which must not contradict them.
 
     Examples
     --------
@@ -41,6 +46,7 @@ class Decoder:
         self.dtype = norm.dtype
         self._manager = norm.manager if isinstance(norm, DeviceTensor) else None
         self._table: Any = None
+        self._rotation = rotation(config, self.weights.get(FREQ_FACTORS))
 
     def new_cache(self, num_blocks: int, block_size: int = 16) -> Any:
         """A `KVCache` for this decoder, beside its weights."""
@@ -86,7 +92,7 @@ class Decoder:
         slots = np.concatenate([cache.append(s, len(some)) for s, some in zip(sequences, new, strict=True)])
         ends = np.cumsum([0, *map(len, new)]).astype(np.int32)
         table, lens = cache.block_table(sequences), cache.context_lens(sequences)
-        rotation = {"variant": config.rope_variant, "base": config.rope_base, "scaling": config.rope_scaling}
+        turned = self._rotation
         window = None if config.sliding_window is None else (config.sliding_window - 1, 0)
 
         x = rocmkern.embedding(self._embedding_table(), self._beside(np.concatenate(new)))
@@ -100,9 +106,9 @@ class Decoder:
                 self._linear(h, name + part, bias=name + part + "_bias").reshape(len(positions), -1, config.head_dim)
                 for part in "qkv"
             )
-            q = rocmkern.rope(q, positions, **rotation)
+            q = rocmkern.rope(q, positions, **turned)
             keys, values = cache.keys[layer], cache.values[layer]
-            rocmkern.rope_append_kv(k, v, positions, keys, values, slots, **rotation)
+            rocmkern.rope_append_kv(k, v, positions, keys, values, slots, **turned)
             seen = rocmkern.paged_attention(q, keys, values, table, lens, cu_seqlens_q=ends, window=window)
             update = self._linear(seen.reshape(len(positions), -1), name + "o", bias=name + "o_bias")
             h, x = self._norm(x, update, name + "mlp_norm")
@@ -117,14 +123,20 @@ class Decoder:
         prompts: Sequence[Any],
         max_new_tokens: int,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int,
+        temperature: float | Sequence[float] = 1.0,
+        top_k: int | Sequence[int | None] | None = None,
+        top_p: float | Sequence[float | None] | None = None,
+        seed: int | Sequence[int],
         stop: Sequence[int] = (),
         block_size: int = 16,
     ) -> list[np.ndarray]:
         """Continue prompts.
+
+        The random number of a token follows from the seed and the token's position in its sequence, so a prompt is
+        continued in the same way alone and beside others, as far as its logits are the same: sums in another order
+        (a batch of another size may take another kernel) can differ in their last bits, which decides where two tokens
+        are that close. Prompts of the same length that share a seed share their random numbers: give each a seed of
+        its own to draw several continuations of one prompt.
 
         Parameters
         ----------
@@ -133,7 +145,8 @@ class Decoder:
         max_new_tokens : int
             At most so many tokens are drawn for each.
         temperature, top_k, top_p, seed
-            As in `rocmkern.sample`; the step is the offset.
+            As in `rocmkern.sample`: one for all prompts, or a sequence of one for each (None in it too, where it is
+            allowed). The position of a token in its sequence is the offset.
         stop : sequence of int
             Tokens behind which a prompt is not continued; they are returned too.
         block_size : int
@@ -144,6 +157,8 @@ class Decoder:
         list of numpy.ndarray
             int32, the new tokens of each prompt.
         """
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        numbers = {name: _for_each(name, value, len(prompts)) for name, value in given.items()}
         new: list[list[int]] = [[] for _ in prompts]
         if max_new_tokens < 1 or not len(prompts):
             return [np.array(tokens, np.int32) for tokens in new]
@@ -151,11 +166,11 @@ class Decoder:
         with self.new_cache(blocks, block_size) as cache:
             sequences = [cache.add() for _ in prompts]
             inputs, active = list(prompts), list(range(len(prompts)))
-            for step in range(max_new_tokens):
+            for _ in range(max_new_tokens):
                 logits = self.logits(cache, [sequences[i] for i in active], inputs)
-                drawn = np.asarray(
-                    rocmkern.sample(logits, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, offset=step)
-                )
+                chosen = {k: v[active] if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
+                position = cache.context_lens([sequences[i] for i in active])
+                drawn = np.asarray(rocmkern.sample(logits, **chosen, offset=position))
                 for i, token in zip(active, drawn.tolist(), strict=True):
                     new[i].append(token)
                 active = [i for i in active if new[i][-1] not in stop]
@@ -203,6 +218,17 @@ class Decoder:
         else:
             h = rocmkern.geglu(g, u, approximate="tanh" if activation == "gelu_tanh" else "none")
         return self._linear(h, name + "down")
+
+
+def _for_each(name: str, value: Any, prompts: int) -> Any:
+    """A number for all prompts as it is, or an array of one for each, which `sample` checks."""
+    if np.ndim(value) == 0:
+        return value
+    if len(value) != prompts:
+        raise ArgumentError(name, f"{len(value)} numbers", f"one number, or one for each of the {prompts} prompts")
+    values = [_KEEPS_ALL.get(name) if number is None else number for number in value]
+    words = all(isinstance(number, (int, np.integer)) and number >= 0 for number in values)
+    return np.array(values, np.uint64 if words and name == "seed" else None)
 
 
 def decoder_logits(

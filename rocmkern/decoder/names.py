@@ -1,8 +1,9 @@
 """The names of a decoder's weights, and which tensors of a checkpoint they are.
 
-Weights are ``embedding`` ``[V, H]``, ``norm`` ``[H]``, ``output`` ``[V, H]`` (absent where it is the embedding), and
-for every layer ``layers.<i>.`` with ``attention_norm``, ``q``, ``k``, ``v``, ``o``, optionally ``q_bias``, ``k_bias``,
-``v_bias``, ``o_bias``, then ``mlp_norm``, ``gate``, ``up``, ``down``; matrices are ``[out, in]``.
+Weights are ``embedding`` ``[V, H]``, ``norm`` ``[H]``, ``output`` ``[V, H]`` (absent where it is the embedding),
+``rope_freq_factors`` ``[head_dim / 2]`` (of GGUF files that have them; float32 in host memory), and for every layer
+``layers.<i>.`` with ``attention_norm``, ``q``, ``k``, ``v``, ``o``, optionally ``q_bias``, ``k_bias``, ``v_bias``,
+``o_bias``, then ``mlp_norm``, ``gate``, ``up``, ``down``; matrices are ``[out, in]``.
 
 Checkpoints that hold several of them as one tensor are cut by rows: q, k, v, and gate, up.
 """
@@ -18,6 +19,7 @@ import numpy as np
 
 from rocmkern.checkpoint import Checkpoint, FileTensor
 from rocmkern.decoder.config import DecoderConfig
+from rocmkern.decoder.frequencies import FREQ_FACTORS, TENSOR, read_factors
 from rocmkern.ops.quantized import FORMATS
 from rocmkern.runtime.errors import CheckpointError
 from rocmkern.runtime.tensor import DeviceTensor
@@ -29,7 +31,12 @@ _OUTER = {
         "model.norm.weight": "norm",
         "lm_head.weight": "output",
     },
-    "gguf": {"token_embd.weight": "embedding", "output_norm.weight": "norm", "output.weight": "output"},
+    "gguf": {
+        "token_embd.weight": "embedding",
+        "output_norm.weight": "norm",
+        "output.weight": "output",
+        TENSOR: FREQ_FACTORS,
+    },
 }
 _LAYER_PREFIX = {"safetensors": r"model\.layers\.(\d+)\.", "gguf": r"blk\.(\d+)\."}
 _LAYER = {
@@ -71,8 +78,6 @@ _LAYER = {
 }
 # Frequencies that are computed here anyway.
 _COMPUTED = re.compile(r".*rotary_emb\.inv_freq")
-# Divisors of the frequencies, which llama.cpp computes from the scaling that the configuration then does not name.
-_FREQUENCY_FACTORS = "rope_freqs.weight"
 _OPTIONAL = ("q_bias", "k_bias", "v_bias", "o_bias")
 
 
@@ -117,18 +122,15 @@ def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Par
         name = _decoder_name(checkpoint.format, tensor.name)
         if name is not None and (name == "output" or name in shapes or "+" in name):
             parts.update(_cut(tensor, name, shapes))
-        elif _COMPUTED.fullmatch(tensor.name) is None and not (
-            tensor.name == _FREQUENCY_FACTORS and config.rope_scaling is not None
-        ):
+        elif _COMPUTED.fullmatch(tensor.name) is None:
             unknown.append(tensor.name)
-    if _FREQUENCY_FACTORS in unknown:
-        raise CheckpointError(
-            f"{_FREQUENCY_FACTORS} scales the rotation, but the file does not name the scaling: give it as "
-            "dataclasses.replace(config, rope_scaling=...)"
-        )
     if unknown:
         raise CheckpointError(f"the decoder has no such weights: {_some(unknown)}")
-    missing = [name for name in shapes if name not in parts and name.rpartition(".")[2] not in (*_OPTIONAL, "output")]
+    missing = [
+        name
+        for name in shapes
+        if name not in parts and name.rpartition(".")[2] not in (*_OPTIONAL, "output", FREQ_FACTORS)
+    ]
     if missing:
         raise CheckpointError(f"the checkpoint has no tensors for: {_some(missing)}")
     for name, part in parts.items():
@@ -153,19 +155,22 @@ def load_weights(
 
     Returns
     -------
-    dict of str to DeviceTensor or QuantizedWeight
+    dict of str to DeviceTensor, QuantizedWeight or, for ``rope_freq_factors``, numpy.ndarray
         What `Decoder` takes. Memory is taken when they are used.
 
     Raises
     ------
     CheckpointError
-        As `weight_parts`.
+        As `weight_parts`; and ``rope_freqs.weight`` contradicts the configuration's ``rope_scaling``.
     """
     wanted = np.dtype(dtype)
     whole: dict[str, DeviceTensor] = {}
     weights: dict[str, Any] = {}
     for name, part in weight_parts(checkpoint, config).items():
         tensor = checkpoint[part.tensor]
+        if name == FREQ_FACTORS:
+            weights[name] = read_factors(tensor, config)
+            continue
         if part.tensor not in whole:
             source = tensor if tensor.format is not None or tensor.dtype == wanted else _Converted(tensor, wanted)
             whole[part.tensor] = DeviceTensor.lazy(source, device)
@@ -201,6 +206,7 @@ def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     hidden, wide = config.hidden_size, config.intermediate_size
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     outer = {"embedding": (config.vocab_size, hidden), "norm": (hidden,), "output": (config.vocab_size, hidden)}
+    outer[FREQ_FACTORS] = (config.head_dim // 2,)
     layer: dict[str, tuple[int, ...]] = {
         "attention_norm": (hidden,),
         "q": (q, hidden),

@@ -12,18 +12,29 @@ of the row, the tile of the part, the column of the tile. Each compares with sum
 which it made them, so that rounding never leads to a token of weight 0. Temperature 0 keeps the largest logits, with
 ``scale = 0`` and so weight 1, and has u = 0.
 
-u has 53 bits of Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3; 2011), with the seed as key
-and ``(offset, row)`` as counter.
+u has 53 bits of Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3; 2011): the upper 27 of its
+first word, then the upper 26 of its second one. Its words, the low one of 64 bits first::
+
+    key      seed      (2 words)
+    counter  offset    (2 words), 0, 0
+
+The row is no part of it: what a sequence gets does not depend on which row of which batch it is.
 
 Shapes (any strides)::
 
     x    [B, M, C]   a row of V logits as M = block_m parts: part m has the columns from m * own on, of which it owns
                      the first ``own = V // M``, the last part all of its C = V - (M - 1) * own
     out  [B]         int32
-    error [1]        float32
+    error, refused [1]                   float32
+    temperatures, shares [B]             float32, with ``per_row``
+    limits, seeds, offsets [B]           integers, with ``per_row``
 
-A row with NaN or plus infinity, or of minus infinity throughout, gives -1 and writes 1 to ``error``, which nothing else
-writes.
+With ``per_row`` a row has a temperature, a top-p (``shares``), a top-k (``limits``), a seed and an offset of its own;
+else all have the same ones. A top-k of V or more keeps everything. Of seeds and offsets the 64 bits count, not the
+sign.
+
+A row with NaN or plus infinity, or of minus infinity throughout, gives -1 and writes 1 to ``error``; one whose
+temperature, top-k or top-p is out of range gives -1 and writes 1 to ``refused``. Nothing else writes these.
 
 Mapping: a block takes one row of logits, a tile row one part. Grid: (B, 1, 1). Local memory: some hundred bytes.
 """
@@ -43,10 +54,12 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` parts of a row, ``block_n`` columns at a time."""
+    """Compile-time configuration: ``block_m`` parts of a row, ``block_n`` columns at a time; whether every row has
+    numbers of its own."""
 
     block_m: int = 16
     block_n: int = 64
+    per_row: bool = False
 
 
 @T.device
@@ -65,9 +78,9 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 
 @T.device
-def uniform(c0, c1, c2, c3, k0, k1):
+def uniform(seed, offset):
     """A float64 in [0, 1) with 53 random bits."""
-    r0, r1, _, _ = philox(c0, c1, c2, c3, k0, k1)
+    r0, r1, _, _ = philox(offset & WORD, (offset >> 32) & WORD, 0, 0, seed & WORD, (seed >> 32) & WORD)
     return ((r0 >> 5) * 67108864.0 + (r1 >> 6)) * (1.0 / 9007199254740992.0)
 
 
@@ -103,67 +116,11 @@ def masses(cfg, logits, row, last, bound, peak, scale):
     return sums
 
 
-@T.kernel
-def sample(
-    cfg,
-    x: T.Tensor[3],
-    out: T.Out[1],
-    error: T.Out[1],
-    own: T.Int,
-    scale: T.Float,
-    top_k: T.Int,
-    top_p: T.Float,
-    greedy: T.Int,
-    seed_low: T.Int,
-    seed_high: T.Int,
-    offset_low: T.Int,
-    offset_high: T.Int,
-):
+@T.device
+def drawn(cfg, logits, row, last, own, bound, peak, scale, u):
+    """The token at which the running sum of weights passes ``u`` times the sum of all."""
     block_m, block_n = cfg.block_m, cfg.block_n
-    b = T.block_id(cfg, 0)
-    logits = x[b]
-    columns = x.shape[2]
-    row = T.row_index(cfg, block_m)
-    last = T.where(row < block_m - 1, row * 0 + (own - 1), row * 0 + (columns - 1))
-
-    # The largest logit, and whether all are numbers.
-    highest = T.full_rows(cfg, block_m, T.NEG_INF)
-    nans = T.full_rows(cfg, block_m, 0.0)
-    for n0 in range(0, columns, block_n):
-        t = load(cfg, logits, row, n0, last, row >= 0)
-        highest = T.maximum(highest, T.rowmax(t))
-        nans = nans + T.rowsum(T.at_least(t, T.NEG_INF) * -1.0 + 1.0)
-    peak = T.largest(highest)
-    invalid = T.total(nans) > 0.0 or peak == INFINITY or peak == T.NEG_INF
-    searching = not invalid and greedy == 0
-
-    low, high = LOWEST, HIGHEST
-    if searching and top_k > 0:
-        while high - low > 1:
-            middle = (low + high) // 2
-            kept = T.total(counts(cfg, logits, row, last, T.ordered_float(middle)))
-            if kept >= top_k:
-                low = middle
-            else:
-                high = middle
-            if kept == top_k:
-                high = low + 1
-
-    if searching and top_p < 1.0:
-        needed = T.total(masses(cfg, logits, row, last, T.ordered_float(low), peak, scale)) * top_p
-        high = HIGHEST
-        while high - low > 1:
-            middle = (low + high) // 2
-            if T.total(masses(cfg, logits, row, last, T.ordered_float(middle), peak, scale)) >= needed:
-                low = middle
-            else:
-                high = middle
-
-    bound = T.ordered_float(low)
-    u = uniform(offset_low, offset_high, b & WORD, b >> 32, seed_low, seed_high)
-    if greedy != 0:
-        bound = peak
-        u = 0.0
+    columns = logits.shape[1]
 
     # The part in which the running sum of weights passes u times the sum of all.
     sums = masses(cfg, logits, row, last, bound, peak, scale)
@@ -209,9 +166,90 @@ def sample(
             high = middle
         else:
             low = middle
+    return part * own + start + high
 
-    token = part * own + start + high
+
+@T.kernel
+def sample(
+    cfg,
+    x: T.Tensor[3],
+    out: T.Out[1],
+    error: T.Out[1],
+    refused: T.Out[1],
+    own: T.Int,
+    temperature: T.Float,
+    top_k: T.Int,
+    top_p: T.Float,
+    seed: T.Int,
+    offset: T.Int,
+    temperatures: T.Tensor[1],
+    limits: T.Tensor[1],
+    shares: T.Tensor[1],
+    seeds: T.Tensor[1],
+    offsets: T.Tensor[1],
+):
+    block_m, block_n = cfg.block_m, cfg.block_n
+    b = T.block_id(cfg, 0)
+    logits = x[b]
+    columns = x.shape[2]
+    row = T.row_index(cfg, block_m)
+    last = T.where(row < block_m - 1, row * 0 + (own - 1), row * 0 + (columns - 1))
+
+    if cfg.per_row:
+        temperature = temperatures[b]
+        top_k = limits[b]
+        top_p = shares[b]
+        seed = seeds[b]
+        offset = offsets[b]
+    # False of NaN.
+    in_range = temperature >= 0.0 and temperature < INFINITY and top_k >= 1 and top_p > 0.0 and top_p <= 1.0
+    greedy = temperature == 0.0
+    scale = T.reciprocal_or_zero(T.full_rows(cfg, block_m, temperature)) * LOG2_E
+
+    # The largest logit, and whether all are numbers.
+    highest = T.full_rows(cfg, block_m, T.NEG_INF)
+    nans = T.full_rows(cfg, block_m, 0.0)
+    for n0 in range(0, columns, block_n):
+        t = load(cfg, logits, row, n0, last, row >= 0)
+        highest = T.maximum(highest, T.rowmax(t))
+        nans = nans + T.rowsum(T.at_least(t, T.NEG_INF) * -1.0 + 1.0)
+    peak = T.largest(highest)
+    invalid = T.total(nans) > 0.0 or peak == INFINITY or peak == T.NEG_INF
+    searching = in_range and not invalid and not greedy
+
+    low, high = LOWEST, HIGHEST
+    if searching and top_k < (block_m - 1) * own + columns:
+        while high - low > 1:
+            middle = (low + high) // 2
+            kept = T.total(counts(cfg, logits, row, last, T.ordered_float(middle)))
+            if kept >= top_k:
+                low = middle
+            else:
+                high = middle
+            if kept == top_k:
+                high = low + 1
+
+    if searching and top_p < 1.0:
+        needed = T.total(masses(cfg, logits, row, last, T.ordered_float(low), peak, scale)) * top_p
+        high = HIGHEST
+        while high - low > 1:
+            middle = (low + high) // 2
+            if T.total(masses(cfg, logits, row, last, T.ordered_float(middle), peak, scale)) >= needed:
+                low = middle
+            else:
+                high = middle
+
+    bound = T.ordered_float(low)
+    u = uniform(seed, offset)
+    if greedy:
+        bound = peak
+        u = 0.0
+
+    token = drawn(cfg, logits, row, last, own, bound, peak, scale, u)
     if invalid:
         token = -1
         T.store_rows(error, (0,), T.full_rows(cfg, block_m, 1.0), row == 0)
+    if not in_range:
+        token = -1
+        T.store_rows(refused, (0,), T.full_rows(cfg, block_m, 1.0), row == 0)
     T.store_rows(out, (b,), row * 0 + token, row == 0)

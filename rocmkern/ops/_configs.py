@@ -676,7 +676,9 @@ def wave_lanes(arch: str) -> int:
     return architecture(arch).wave
 
 
-def sampling(arch: str) -> sample.Config:
-    """Variant of ``sample``."""
+def sampling(arch: str, per_row: bool) -> sample.Config:
+    """Variant of ``sample``; whether every row has numbers of its own."""
     block_m, block_n, waves = blocks(arch).sampling
-    return sample.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=wave_lanes(arch))
+    return sample.Config(
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=wave_lanes(arch), per_row=per_row
+    )

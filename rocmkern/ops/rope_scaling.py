@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _checks
-from rocmkern.ops._arrays import describe
+from rocmkern.ops._arrays import FLOAT32, accept, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
@@ -88,6 +88,55 @@ _BY_NAME: dict[str, Any] = {"linear": LinearScaling, "yarn": YarnScaling, "llama
 _KINDS = ", ".join(kind.__name__ for kind in _BY_NAME.values())
 
 
+def accept_base(value: Any, scaling: Any) -> float:
+    """The ``base=`` argument, or the ``rope_theta`` of a dict; 10000 where neither is given."""
+    theta = scaling.get("rope_theta") if isinstance(scaling, dict) else None
+    for name, number in (("base", value), ("scaling", theta)):
+        if number is None:
+            continue
+        said = repr(number) if name == "base" else f"rope_theta={number!r}"
+        if isinstance(number, (bool, np.bool_)):
+            raise ArgumentTypeError(name, said, "a number above 1")
+        try:
+            _checks.number(name, number, positive=True)
+        except ArgumentError as error:
+            raise type(error)(name, said, "a number above 1, in the range of float32") from None
+        if number <= 1:
+            raise ArgumentError(name, said, "a number above 1")
+    if value is not None and theta is not None and float(value) != float(theta):
+        raise ArgumentError(
+            "base", repr(value), f"{theta!r}, the rope_theta of scaling, or no base: two bases contradict each other"
+        )
+    given = theta if value is None else value
+    return 10000.0 if given is None else float(given)
+
+
+def accept_freq_factors(value: Any, pairs: int, scaling: Scaling | None) -> tuple[float, ...] | None:
+    """The ``freq_factors=`` argument, checked: numbers by which the frequencies of the pairs are divided."""
+    if value is None:
+        return None
+    name = "freq_factors"
+    if isinstance(scaling, Llama3Scaling):
+        allowed = "either freq_factors or a Llama3Scaling: both say by what each frequency is divided"
+        raise ArgumentError(name, "numbers beside a Llama3Scaling", allowed)
+    if isinstance(value, tuple):
+        factors = value
+        shape: tuple[int, ...] = (len(value),)
+    else:
+        given = accept(name, value, (FLOAT32, np.dtype(np.float64)))
+        if given.on_device:
+            raise ArgumentError(name, "an array in device memory", "an array in host memory: copy it there once")
+        factors, shape = given.array.tolist(), given.shape
+    if shape != (pairs,):
+        raise ArgumentError(name, f"shape {shape}", f"shape {(pairs,)}, one for each pair that is rotated")
+    for pair, factor in enumerate(factors):
+        try:
+            _checks.number(name, factor, positive=True)
+        except ArgumentError as error:
+            raise type(error)(name, f"{factor!r} for pair {pair}", "finite positive numbers") from None
+    return tuple(map(float, factors))
+
+
 def accept_scaling(value: Any) -> Scaling | None:
     """The ``scaling=`` argument as one of the classes above, checked; None for no scaling."""
     if isinstance(value, dict):
@@ -118,20 +167,24 @@ def accept_scaling(value: Any) -> Scaling | None:
 
 
 def _from_dict(given: dict) -> Any:
-    """A Hugging Face ``rope_scaling`` dict as one of the classes."""
+    """A Hugging Face ``rope_scaling`` dict as one of the classes; its ``rope_theta`` is `accept_base`'s."""
     values = dict(given)
-    kinds = {str(values.pop(key)) for key in ("rope_type", "type") if key in values}
-    if len(kinds) != 1:
+    kinds = {key: values.pop(key) for key in ("rope_type", "type") if key in values}
+    if not kinds:
         raise ArgumentError("scaling", repr(given), 'a dict with "rope_type"')
-    (kind,) = kinds
-    if kind == "default" and not values:
-        return None
-    if kind not in _BY_NAME:
+    kind = str(next(iter(kinds.values())))
+    if len(set(map(str, kinds.values()))) > 1:
+        raise ArgumentError("scaling", f'"rope_type" and "type" that differ: {kinds}', "one of them, or both alike")
+    values.pop("rope_theta", None)
+    if kind not in ("default", *_BY_NAME):
         raise ArgumentError("scaling", f'"rope_type": {kind!r}', f"{', '.join(map(repr, ('default', *_BY_NAME)))}")
-    names = {f.name: f.default is MISSING for f in fields(_BY_NAME[kind])}
+    names = {f.name: f.default is MISSING for f in fields(_BY_NAME[kind])} if kind in _BY_NAME else {}
     for name in values:
         if name not in names:
-            raise ArgumentError("scaling", f"{name!r} in a dict of type {kind!r}", f"{', '.join(names)}")
+            allowed = ", ".join((*names, "rope_theta"))
+            raise ArgumentError("scaling", f"{name!r} in a dict of type {kind!r}", allowed)
+    if kind == "default":
+        return None
     missing = [name for name, required in names.items() if required and name not in values]
     if missing:
         raise ArgumentError("scaling", repr(given), f"a dict with {', '.join(missing)}")
@@ -139,8 +192,12 @@ def _from_dict(given: dict) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def frequencies(rotary_dim: int, base: float, scaling: Scaling | None) -> np.ndarray:
+def frequencies(
+    rotary_dim: int, base: float, scaling: Scaling | None, factors: tuple[float, ...] | None = None
+) -> np.ndarray:
     """Frequencies of the pairs for `rocmkern.kernels.rope`: turns per position times 2 ** 64, modulo 2 ** 64.
+
+    Each is divided by its factor, if there are any, before it is scaled.
 
     Returns
     -------
@@ -148,7 +205,8 @@ def frequencies(rotary_dim: int, base: float, scaling: Scaling | None) -> np.nda
         int64 ``[rotary_dim // 2]``, read-only.
     """
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float64) / max(rotary_dim, 1)
-    radians = _scaled(np.float64(base) ** -exponents, rotary_dim, base, scaling)
+    radians = np.float64(base) ** -exponents
+    radians = _scaled(radians if factors is None else radians / factors, rotary_dim, base, scaling)
     # float64 has 53 bits of each frequency: at position 131071 an angle is off by 1e-11.
     turns = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) for f in radians]
     result = np.array([(t + (1 << 63)) % (1 << 64) - (1 << 63) for t in turns], np.int64)

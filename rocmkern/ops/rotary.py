@@ -16,6 +16,8 @@ from rocmkern.ops.rope_scaling import (
     LinearScaling,
     Llama3Scaling,
     YarnScaling,
+    accept_base,
+    accept_freq_factors,
     accept_scaling,
     attention_factor,
     frequencies,
@@ -33,9 +35,10 @@ def rope(
     *,
     block_positions: Any = None,
     variant: str = "half",
-    base: float = 10000.0,
+    base: float | None = None,
     rotary_dim: int | None = None,
     scaling: Any = None,
+    freq_factors: Any = None,
     inverse: bool = False,
     layout: str = "shd",
     out: Any = None,
@@ -65,14 +68,18 @@ def rope(
     variant : {"half", "interleaved"}
         Which elements are a pair: i and ``i + d / 2`` (GPT-NeoX; Llama as Hugging Face stores it), or 2 i and
         ``2 i + 1`` (GPT-J; Llama as Meta stores it).
-    base : float
-        Base of the frequencies, above 1.
+    base : float, optional
+        Base of the frequencies, above 1; 10000, or the ``rope_theta`` of `scaling`, by default.
     rotary_dim : int, optional
         Leading elements of a head that are rotated, an even number up to D (a multiple of 4 with `block_positions`).
         The others are copied. All by default.
     scaling : LinearScaling, YarnScaling, Llama3Scaling or dict, optional
         Scaling of the frequencies for longer contexts; a dict is a Hugging Face ``rope_scaling`` configuration. The
         attention factor of YaRN multiplies cosine and sine.
+    freq_factors : array or tuple of float, ``[rotary_dim / 2]``, optional
+        What the frequency of each pair is divided by, in host memory: float32 or float64, positive. These are the
+        ``rope_freqs.weight`` of GGUF files. A linear or YaRN `scaling` scales the divided frequencies; a Llama3Scaling
+        beside them is an error. With `block_positions` there are ``rotary_dim / 4``, the same for both halves.
     inverse : bool
         Undo the rotation.
     layout : {"shd", "hsd"}
@@ -117,7 +124,7 @@ def rope(
         raise ArgumentError("x", f"shape {x.shape}", f"3 axes or more, {wanted}")
     _checks.head_dim(x)
     parts = 1 if block_positions is None else 2
-    turn = _Turn(variant, base, _rotary_dim(rotary_dim, x.shape[-1], parts), scaling, inverse, parts)
+    turn = _Turn(variant, base, _rotary_dim(rotary_dim, x, parts), scaling, freq_factors, inverse, parts)
     given_positions = [accept_positions("positions", positions)]
     if block_positions is not None:
         given_positions.append(accept_positions("block_positions", block_positions))
@@ -149,9 +156,10 @@ def rope_append_kv(
     slots: Any,
     *,
     variant: str = "half",
-    base: float = 10000.0,
+    base: float | None = None,
     rotary_dim: int | None = None,
     scaling: Any = None,
+    freq_factors: Any = None,
     key_scale: Any = None,
     value_scale: Any = None,
     stream: Any = None,
@@ -168,14 +176,14 @@ def rope_append_kv(
         New keys: float32, float16 or bfloat16, with any strides.
     v : array, ``[T, Hkv, Dv]``
         Their values, of the dtype of k.
-    positions : array, ``[T]``
-        int32 or int64.
+    positions : array, ``[T]``, or None
+        int32 or int64. None: keys are written as they are, and of any head dimension.
     key_cache, value_cache : array, ``[n_blocks, L, Hkv, D]`` and ``[n_blocks, L, Hkv, Dv]``
         Of the dtype of k, or both int8, float8_e4m3fn or float8_e5m2 (``ml_dtypes``), as `paged_attention` reads them.
         Written in place.
     slots : array, ``[T]``
         int32 or int64, all different. -1 stands for padding: such a token is not written.
-    variant, base, rotary_dim, scaling
+    variant, base, rotary_dim, scaling, freq_factors
         As in `rope`.
     key_scale, value_scale : array, float32, ``[Hkv]``, optional
         Of caches of 8 bits: what their numbers are to be multiplied by; positive. 1 by default. What is stored is the
@@ -218,7 +226,9 @@ def rope_append_kv(
     _checks.head_dim(v)
     for axis, meaning in ((0, "the number of tokens of k"), (1, "the heads of k")):
         _checks.extent(v, axis, k.shape[axis], meaning)
-    turn = _Turn(variant, base, _rotary_dim(rotary_dim, k.shape[-1], 1), scaling, False)
+    if positions is None:
+        positions, rotary_dim = np.zeros(k.shape[0], np.int32), _nothing_to_rotate(rotary_dim, k)
+    turn = _Turn(variant, base, _rotary_dim(rotary_dim, k, 1), scaling, freq_factors, False)
     tokens = (k.shape[0],)
     where, at = accept_positions("positions", positions), accept_positions("slots", slots)
     for x in (where, at):
@@ -288,20 +298,19 @@ class _Turn:
         What cosine and sine are multiplied by; -1 for the inverse.
     """
 
-    def __init__(self, variant: Any, base: Any, rotary_dim: int, scaling: Any, inverse: Any, parts: int = 1):
+    def __init__(
+        self, variant: Any, base: Any, rotary_dim: int, scaling: Any, factors: Any, inverse: Any, parts: int = 1
+    ):
         if not isinstance(variant, str) or variant not in ("half", "interleaved"):
             raise ArgumentError("variant", repr(variant), '"half" or "interleaved"')
-        if isinstance(base, (bool, np.bool_)):
-            raise ArgumentTypeError("base", repr(base), "a number above 1")
-        _checks.number("base", base, positive=True)
-        if base <= 1:
-            raise ArgumentError("base", repr(base), "a number above 1")
+        base = accept_base(base, scaling)
         if not isinstance(inverse, (bool, np.bool_)):
             raise ArgumentTypeError("inverse", repr(inverse), "True or False")
         scaling = accept_scaling(scaling)
         factor = attention_factor(scaling)
         self.interleaved, self.parts, self.dim = variant == "interleaved", parts, rotary_dim // parts
-        self.frequencies = frequencies(self.dim, float(base), scaling)
+        divisors = accept_freq_factors(factors, self.dim // 2, scaling)
+        self.frequencies = frequencies(self.dim, base, scaling, divisors)
         self.factor, self.direction = (1.0 / factor, -1.0) if inverse else (factor, 1.0)
 
     def pairs(self, x: np.ndarray, part: int = 0) -> np.ndarray:
@@ -316,14 +325,24 @@ class _Turn:
         return x[..., self.parts * self.dim :]
 
 
-def _rotary_dim(value: Any, head_dim: int, parts: int) -> int:
-    name = "x" if value is None else "rotary_dim"
-    size = head_dim if value is None else _checks.integer("rotary_dim", value, 0)
+def _rotary_dim(value: Any, x: Operand, parts: int) -> int:
+    head_dim, what = x.shape[-1], "an even number" if parts == 1 else "a multiple of 4"
+    if value is None:
+        if head_dim % (2 * parts):
+            allowed = f"{what}, or rotary_dim= with the number of elements that are rotated, 0 for none"
+            raise ArgumentError(x.name, f"head dimension {head_dim}", allowed)
+        return head_dim
+    size = _checks.integer("rotary_dim", value, 0)
     if size > head_dim or size % (2 * parts):
-        what = "an even number" if parts == 1 else "a multiple of 4"
-        given = f"head dimension {size}" if value is None else str(size)
-        raise ArgumentError(name, given, f"{what} up to {head_dim}" if value is not None else what)
+        raise ArgumentError("rotary_dim", str(size), f"{what} up to {head_dim}")
     return size
+
+
+def _nothing_to_rotate(rotary_dim: Any, k: Operand) -> int:
+    """The rotated dimension without positions: 0."""
+    if rotary_dim is not None and _rotary_dim(rotary_dim, k, 1):
+        raise ArgumentTypeError("positions", "None", f"positions, as rotary_dim={rotary_dim} asks for a rotation")
+    return 0
 
 
 def accept_positions(name: str, value: Any) -> Operand:

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import accept, accept_out
+from rocmkern.ops._arrays import FLOAT32, FLOATS, INTEGERS, Operand, accept, accept_out
 from rocmkern.ops._plan import unplanned
 from rocmkern.runtime.errors import ArgumentError
 
 MAX_VOCABULARY = 1 << 24  # counts of tokens are exact in float32 up to here
-_INT32 = np.dtype(np.int32)
+_INT32, _INT64, _UINT64 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint64)
+
+
+class _Kind(NamedTuple):
+    """Element types of arrays of numbers: what they may have in host memory and in device memory, what kernels read."""
+
+    host: tuple[np.dtype, ...]
+    device: tuple[np.dtype, ...]
+    kernel: np.dtype
+
+
+_HOST_INTEGERS = (*INTEGERS, np.dtype(np.uint32), _UINT64)
+_FLOATS = _Kind((*FLOATS, np.dtype(np.float64)), (FLOAT32,), FLOAT32)
+_COUNTS = _Kind(_HOST_INTEGERS, INTEGERS, _INT64)
+_WORDS = _Kind(_HOST_INTEGERS, (_INT64, _UINT64), _INT64)
 
 
 @unplanned
 def sample(
     logits: Any,
     *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int,
-    offset: int = 0,
+    temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    seed: Any,
+    offset: Any = 0,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -31,9 +47,12 @@ def sample(
 
     The weight of a token that is kept is ``exp((logit - largest) / temperature)``; it is drawn with its weight's share
     of the sum of those. The token is the first at which the running sum passes ``u`` times that sum, with ``u`` in
-    [0, 1) from 53 bits of Philox4x32-10, of which `seed` is the key and ``(offset, row)`` the counter: so the same seed
-    and offset give the same tokens, whatever else is in the batch, and on every target, except where ``u`` or
+    [0, 1) from 53 bits of Philox4x32-10, of which `seed` is the key and `offset` the counter: so the same logits, seed
+    and offset give the same token, whatever else is in the batch, and on every target, except where ``u`` or
     `top_p` falls within rounding (float32 sums) of a boundary between two tokens.
+
+    The row has no part in ``u``. Rows with the same seed and offset use the same random number, and equal logits then
+    give equal tokens: for independent draws give each row a seed of its own (one a sequence) or an offset of its own.
 
     Parameters
     ----------
@@ -42,18 +61,19 @@ def sample(
         Errors are NaN, plus infinity, and a row of minus infinity throughout. Logits in device memory are not copied
         back to be checked: the token of such a row is -1, and the next wait (`ResourceManager.wait`, or a copy to the
         host) raises.
-    temperature : float
+    temperature : float or array, ``[B]``
         At least 0, default 1. 0 takes the largest logit, among equal ones the one of the lowest index.
-    top_k : int, optional
+    top_k : int or array, ``[B]``, optional
         Keep tokens whose logit is at least the k-th largest: ties with that one are all kept. At least 1; a k of V or
         more keeps everything, as None does.
-    top_p : float, optional
+    top_p : float or array, ``[B]``, optional
         In (0, 1]. Keep tokens, largest first, until their weights are at least ``top_p`` of the weights that top-k
         left: ties with the last one are all kept. None is 1.
-    seed : int
+    seed : int or array, ``[B]``
         0 to 2 ** 64 - 1.
-    offset : int
-        0 to 2 ** 64 - 1, default 0. Another one for every step of a generation: the position, say.
+    offset : int or array, ``[B]``
+        0 to 2 ** 64 - 1, default 0. Another one for every step of a generation: the position of the token in its
+        sequence, say.
     out : array, ``[B]``, optional
         Where to write the result: int32, apart from `logits`.
     stream : optional
@@ -63,6 +83,13 @@ def sample(
     -------
     array, ``[B]``
         int32, of the kind of `logits`.
+
+    Notes
+    -----
+    Arrays of one number for each row have any float or integer dtype where they lie in host memory, and are checked
+    there. In device memory, beside logits there, temperatures and top-p are float32, top-k is int32 or int64, seeds and
+    offsets are int64 or uint64. They are not copied back to be checked: of seeds and offsets the 64 bits count, and a
+    row with another number out of range gets the token -1, which the next wait raises.
 
     Raises
     ------
@@ -80,6 +107,8 @@ def sample(
     >>> logits = np.array([[0.0, 3.0, 3.0], [9.0, 1.0, 2.0]], np.float32)
     >>> rocmkern.sample(logits, temperature=0, seed=0)
     array([1, 0], dtype=int32)
+    >>> rocmkern.sample(logits, temperature=np.array([0, 0.7]), seed=np.array([1, 2]), offset=np.array([30, 41]))
+    array([1, 0], dtype=int32)
     """
     # Checks
     stream = _checks.stream(stream)
@@ -88,18 +117,19 @@ def sample(
     batch, columns = logits.shape
     if not 1 <= columns <= MAX_VOCABULARY:
         raise ArgumentError("logits", f"{columns} tokens in shape {logits.shape}", f"1 to {MAX_VOCABULARY} tokens")
-    heat = _temperature(temperature)
-    count = 0 if top_k is None else _checks.integer("top_k", top_k, 1)
-    share = 1.0 if top_p is None else _checks.number("top_p", top_p, positive=True)
-    if share > 1:
-        raise ArgumentError("top_p", repr(top_p), "a number above 0 and at most 1, or None")
-    seed, offset = _word64("seed", seed), _word64("offset", offset)
-    given = None if out is None else accept_out(out, (batch,), _INT32, [logits])
+    numbers = (
+        _each("temperature", temperature, batch, _temperature, _FLOATS),
+        _each("top_k", MAX_VOCABULARY if top_k is None else top_k, batch, _top_k, _COUNTS),
+        _each("top_p", 1.0 if top_p is None else top_p, batch, _top_p, _FLOATS),
+        _each("seed", seed, batch, _word64, _WORDS),
+        _each("offset", offset, batch, _word64, _WORDS),
+    )
+    arrays = [number for number in numbers if isinstance(number, Operand)]
+    _arrays.same_place(logits, [x for x in arrays if x.on_device])
+    given = None if out is None else accept_out(out, (batch,), _INT32, [logits, *arrays])
 
     # Configuration
     result = given or _arrays.allocate("out", (batch,), _INT32, logits)
-    if count >= columns:
-        count = 0
 
     # Launch
     if batch:
@@ -107,7 +137,7 @@ def sample(
 
         if not result.on_device:
             result.array[...] = 0  # that a row is wrong, only the kernel says
-        launch_sample(logits.aligned(), result.array, heat, count, share, seed, offset, stream)
+        launch_sample(logits.aligned(), result.array, numbers, stream)
         if not result.on_device:
             rows = np.flatnonzero(result.array < 0)
             if rows.size:
@@ -115,18 +145,56 @@ def sample(
     return result.source
 
 
-def _temperature(value: Any) -> float:
-    number = _checks.number("temperature", value)
+def _each(name: str, value: Any, rows: int, check: Callable[[str, Any], float], kind: _Kind) -> float | Operand:
+    """A checked number for all rows, or an array of one for each row as the kernel reads it."""
+    if not _is_array(value):
+        return check(name, value)
+    given = accept(name, value, kind.host)
+    if given.shape != (rows,):
+        raise ArgumentError(name, f"shape {given.shape}", f"a number, or shape {(rows,)}: one for each row of logits")
+    if given.on_device:
+        array = accept(name, value, kind.device).array
+        return replace(given, array=array.view(_INT64) if array.dtype == _UINT64 else array)
+    numbers = []
+    for row, number in enumerate(given.array.tolist()):
+        try:
+            numbers.append(check(name, number))
+        except ArgumentError as error:
+            raise ArgumentError(name, f"{error.given} in row {row}", error.allowed) from None
+    return replace(given, array=np.array(numbers, kind.kernel), converted_from=given.array)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether this is one number for each row; scalars of NumPy and arrays of it without axes are one number."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.ndim > 0
+    return any(hasattr(value, name) for name in ("__dlpack__", "__array_interface__", "__cuda_array_interface__"))
+
+
+def _temperature(name: str, value: Any) -> float:
+    number = _checks.number(name, value)
     if number < 0:
-        raise ArgumentError("temperature", repr(value), "a number of at least 0")
-    return _checks.number("temperature", value, positive=True) if number else 0.0
+        raise ArgumentError(name, repr(value), "a number of at least 0")
+    return _checks.number(name, value, positive=True) if number else 0.0
+
+
+def _top_k(name: str, value: Any) -> int:
+    return min(_checks.integer(name, value, 1), MAX_VOCABULARY)
+
+
+def _top_p(name: str, value: Any) -> float:
+    share = _checks.number(name, value, positive=True)
+    if share > 1:
+        raise ArgumentError(name, repr(value), "a number above 0 and at most 1, or None")
+    return share
 
 
 def _word64(name: str, value: Any) -> int:
+    """An unsigned number of 64 bits as the signed one with the same bits."""
     number = _checks.integer(name, value, 0)
     if number >= 1 << 64:
         raise ArgumentError(name, str(number), "an integer from 0 to 2 ** 64 - 1")
-    return number
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _what_is_wrong(logits: np.ndarray, row: int) -> str:

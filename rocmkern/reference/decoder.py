@@ -30,7 +30,8 @@ def logits_in(precision: Any, tokens: Any, config: Any, weights: dict[str, Any])
     def turned(x: Any) -> Any:
         """Heads ``[S, H, D]``, each pair multiplied by ``exp(i * angle)``."""
         half = config.head_dim // 2
-        angle = np.arange(len(tokens))[:, None] * config.rope_base ** (-np.arange(half) / half)[None, :]
+        frequencies = config.rope_base ** (-np.arange(half) / half) / w.get("rope_freq_factors", one)
+        angle = np.arange(len(tokens))[:, None] * frequencies[None, :]
         turn = np.exp(1j * angle)[:, None, :]
         first, second = (x[..., :half], x[..., half:]) if config.rope_variant == "half" else (x[..., ::2], x[..., 1::2])
         result, point = np.empty_like(x), (first + 1j * second) * turn

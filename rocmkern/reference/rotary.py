@@ -14,9 +14,10 @@ def rope(
     *,
     block_positions=None,
     variant="half",
-    base=10000.0,
+    base=None,
     rotary_dim=None,
     scaling=None,
+    freq_factors=None,
     inverse=False,
     layout="shd",
 ):
@@ -31,11 +32,14 @@ def rope(
     block_positions : numpy.ndarray, optional
         Positions of the second half of what is rotated (GLM); `positions` are then those of the first half.
     variant : {"half", "interleaved"}
-    base : float
+    base : float, optional
+        10000, or the ``rope_theta`` of `scaling`, by default.
     rotary_dim : int, optional
         Leading elements of a head that are rotated; all by default.
     scaling : dict or object, optional
         ``rope_type`` "linear", "yarn" or "llama3" with its parameters, or an object with these as attributes.
+    freq_factors : numpy.ndarray, optional
+        ``[rotary_dim // 2]``: what the frequency of each pair is divided by, before scaling.
     inverse : bool
     layout : {"shd", "hsd"}
 
@@ -44,7 +48,8 @@ def rope(
     numpy.ndarray
         float64, of the shape of x.
     """
-    return _rope(x, positions, block_positions, variant, base, rotary_dim, scaling, inverse, layout, np.float64)
+    scaled = (base, rotary_dim, scaling, freq_factors)
+    return _rope(x, positions, block_positions, variant, *scaled, inverse, layout, np.float64)
 
 
 def rope_append_kv(
@@ -56,9 +61,10 @@ def rope_append_kv(
     slots,
     *,
     variant="half",
-    base=10000.0,
+    base=None,
     rotary_dim=None,
     scaling=None,
+    freq_factors=None,
     key_scale=None,
     value_scale=None,
 ):
@@ -71,16 +77,17 @@ def rope_append_kv(
     k, v : numpy.ndarray
         ``[T, Hkv, D]`` and ``[T, Hkv, Dv]``.
     positions, slots : numpy.ndarray
-        ``[T]``; slot s is row ``s % L`` of block ``s // L``, -1 is none.
+        ``[T]``; without positions keys are not rotated; slot s is row ``s % L`` of block ``s // L``, -1 is none.
     key_cache, value_cache : numpy.ndarray
         ``[n_blocks, L, Hkv, D]`` and ``[n_blocks, L, Hkv, Dv]``.
-    variant, base, rotary_dim, scaling
+    variant, base, rotary_dim, scaling, freq_factors
         As in `rope`.
     key_scale, value_scale : numpy.ndarray, optional
         ``[Hkv]``, of caches of 8 bits: what keys and values are divided by; 1 by default. The quotient becomes the
         nearest number of the caches' dtype, or the largest one if it is larger; NaN becomes 0 in int8.
     """
-    rotated = _rope(k, positions, None, variant, base, rotary_dim, scaling, False, "shd", np.float64)
+    scaled = (base, rotary_dim, scaling, freq_factors)
+    rotated = k if positions is None else _rope(k, positions, None, variant, *scaled, False, "shd", np.float64)
     if key_cache.dtype.itemsize == 1:
         rotated, v = (_quantised(x, scale, key_cache.dtype) for x, scale in ((rotated, key_scale), (v, value_scale)))
     return _put(rotated, key_cache, slots, np.float64), _put(v, value_cache, slots, np.float64)
@@ -102,10 +109,14 @@ def _put(rows, cache, slots, dtype):
     return result
 
 
-def frequencies(dim, base=10000.0, scaling=None):
+def frequencies(dim, base=None, scaling=None, freq_factors=None):
     """Radians per position of the ``dim // 2`` pairs, and the factor of cosine and sine."""
     kind, p = _parameters(scaling)
+    if base is None:
+        base = p.get("rope_theta", 10000.0)
     radians = np.array([float(base) ** (-2.0 * i / dim) for i in range(dim // 2)])
+    if freq_factors is not None:
+        radians = radians / np.asarray(freq_factors, np.float64)
     if kind == "linear":
         return radians / p["factor"], 1.0
     if kind == "llama3":
@@ -164,13 +175,13 @@ def _yarn_factor(p):
     return mscale(1.0)
 
 
-def _rope(x, positions, block_positions, variant, base, rotary_dim, scaling, inverse, layout, compute):
+def _rope(x, positions, block_positions, variant, base, rotary_dim, scaling, factors, inverse, layout, compute):
     dim = x.shape[-1] if rotary_dim is None else rotary_dim
     out = x.astype(compute)
     rows = out if layout == "hsd" else np.swapaxes(out, -2, -3)  # a view: [..., H, S, D]
     parts = (positions,) if block_positions is None else (positions, block_positions)
     width = dim // len(parts)
-    radians, factor = frequencies(width, base, scaling)
+    radians, factor = frequencies(width, base, scaling, factors)
     for part, p in enumerate(parts):
         # Angles are exact to float64 in every precision: what is measured is the arithmetic on x.
         angle = np.asarray(p, np.float64)[..., None, :, None] * radians

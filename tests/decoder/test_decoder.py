@@ -15,7 +15,7 @@ from small_checkpoints import CONFIG, hugging_face_weights, save_gguf, save_hugg
 import rocmkern
 from rocmkern import reference
 from rocmkern.decoder import Decoder, DecoderConfig, QuantizedWeight, load_weights
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.errors import ArgumentError, CheckpointError
 
 TOKENS = np.array([3, 14, 15, 9, 2, 6, 5, 35, 8], np.int32)
 
@@ -60,6 +60,28 @@ def test_a_gguf_file_is_the_same_model_whatever_the_order_of_its_rows(tmp_path, 
     decoder = gguf(tmp_path, architecture=architecture)
     assert decoder.config.rope_variant == ("interleaved" if architecture == "llama" else "half")
     np.testing.assert_allclose(logits(decoder), expected, atol=1e-4)
+
+
+def test_the_frequency_factors_of_a_file_turn_its_heads(tmp_path):
+    plain = logits(gguf(tmp_path))
+    decoder = gguf(tmp_path, extra=[("rope_freqs.weight", np.array([1, 2, 5, 8], np.float32))])
+    got = logits(decoder)
+    np.testing.assert_allclose(got, oracle(decoder), atol=1e-4)
+    assert np.abs(got - plain)[1:].max() > 0.01
+    once = gguf(tmp_path, extra=[("rope_freqs.weight", np.ones(4, np.float32))])
+    np.testing.assert_array_equal(logits(once), plain)
+
+
+def test_factors_by_hand_must_not_contradict_the_configuration(tmp_path):
+    decoder = hugging_face(tmp_path)
+    weights = decoder.weights | {"rope_freq_factors": np.full(4, 2, np.float32)}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    expected = logits(Decoder(dataclasses.replace(CONFIG, rope_scaling=linear), decoder.weights))
+    np.testing.assert_allclose(logits(Decoder(CONFIG, weights)), expected, atol=1e-5)
+    agreeing = Decoder(dataclasses.replace(CONFIG, rope_scaling=linear), weights)
+    np.testing.assert_array_equal(logits(agreeing), logits(Decoder(CONFIG, weights)))
+    with pytest.raises(CheckpointError, match="rope_freqs"):
+        Decoder(dataclasses.replace(CONFIG, rope_scaling=linear | {"factor": 999.0}), weights)
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_1", "Q5_0", "Q5_1"])
@@ -130,6 +152,74 @@ def test_generation_depends_on_the_seed_only(tmp_path):
     assert draws[0] == draws[1] != draws[2]
     assert decoder.generate([TOKENS], 0, seed=1)[0].shape == (0,)
     assert decoder.generate([], 3, seed=1) == []
+
+
+def generated(decoder, prompts, steps=10, **options):
+    return [tokens.tolist() for tokens in decoder.generate(prompts, steps, block_size=4, **options)]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 20}, {"top_p": 0.8}], ids=str)
+def test_what_a_sequence_gets_does_not_depend_on_its_neighbours(tmp_path, options):
+    decoder = hugging_face(tmp_path)
+    prompts = [[4], [1, 2], TOKENS, TOKENS[2:5], [7, 8]]
+    together = generated(decoder, prompts, seed=3, **options)
+    for prompt, expected in zip(prompts, together, strict=True):
+        assert generated(decoder, [prompt], seed=3, **options) == [expected]
+    assert generated(decoder, prompts[::-1], seed=3, **options) == together[::-1]
+    assert generated(decoder, [*prompts, [9]], seed=3, **options)[:-1] == together
+
+
+def test_a_sequence_that_ends_does_not_change_the_others(tmp_path):
+    decoder = hugging_face(tmp_path)
+    prompts = [[4], [1, 2], TOKENS]
+    whole = generated(decoder, prompts, seed=5)
+    stop = whole[0][2]
+    stopped = generated(decoder, prompts, seed=5, stop=[stop])
+    assert len(stopped[0]) <= 3
+    for tokens, expected in zip(stopped, whole, strict=True):
+        assert tokens == expected[: expected.index(stop) + 1 if stop in expected else None]
+
+
+def test_a_continuation_goes_on_where_it_was_interrupted(tmp_path):
+    """The random number belongs to the position, wherever the prompt ends."""
+    decoder = hugging_face(tmp_path)
+    whole = generated(decoder, [TOKENS], seed=6)[0]
+    assert generated(decoder, [[*TOKENS.tolist(), *whole[:4]]], 6, seed=6)[0] == whole[4:]
+
+
+def test_every_prompt_may_have_numbers_of_its_own(tmp_path):
+    decoder = hugging_face(tmp_path)
+    numbers = {
+        "temperature": [0.0, 0.5, 1.5, 1.0],
+        "top_k": [None, 5, 20, None],
+        "top_p": [None, 0.9, None, 0.5],
+        "seed": [1, 2**64 - 1, 2**63, 1],
+    }
+    prompts = [TOKENS, TOKENS, TOKENS, TOKENS]
+    together = generated(decoder, prompts, **numbers)
+    for i, expected in enumerate(together):
+        assert generated(decoder, [TOKENS], **{name: values[i] for name, values in numbers.items()}) == [expected]
+    several = generated(decoder, prompts, seed=[1, 2, 3, 4])
+    assert len(set(map(tuple, several))) == 4
+    assert len(set(map(tuple, generated(decoder, prompts, seed=1)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("seed", [1], "1 numbers"),
+        ("seed", [1, -2], "-2 in row 1"),
+        ("seed", [1, 1.5], "dtype"),
+        ("temperature", [1.0, -1.0], "-1.0 in row 1"),
+        ("top_k", [None, 0], "0 in row 1"),
+        ("top_p", [0.5, 0.5, 0.5], "3 numbers"),
+    ],
+)
+def test_a_bad_number_of_a_prompt_is_named(tmp_path, name, value, words):
+    decoder = hugging_face(tmp_path)
+    with pytest.raises(ArgumentError, match=words) as error:
+        decoder.generate([[1], [2]], 2, **{"seed": 0, name: value})
+    assert error.value.argument == name
 
 
 def test_wrong_tokens_are_named(tmp_path):

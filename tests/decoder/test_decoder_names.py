@@ -15,6 +15,7 @@ pytest.importorskip("safetensors")
 from small_checkpoints import CONFIG, HUGGING_FACE, hugging_face_weights, permuted, save_gguf, save_hugging_face
 
 import rocmkern
+from rocmkern import reference
 from rocmkern.decoder import DecoderConfig, QuantizedWeight, load_weights, weight_parts
 from rocmkern.runtime.errors import CheckpointError
 
@@ -202,16 +203,6 @@ def test_frequencies_that_are_computed_here_are_left_out(tmp_path):
         assert set(weight_parts(checkpoint, CONFIG)) == set(expected(hugging_face_weights()))
 
 
-def test_frequency_factors_need_a_scaling(tmp_path):
-    factors = [("rope_freqs.weight", np.ones(4, np.float32))]
-    path = save_gguf(tmp_path / "model.gguf", hugging_face_weights(), extra=factors)
-    with rocmkern.open_checkpoint(path) as checkpoint:
-        config = DecoderConfig.from_gguf(checkpoint.metadata)
-        with pytest.raises(CheckpointError, match="rope_scaling="):
-            weight_parts(checkpoint, config)
-        weight_parts(checkpoint, dataclasses.replace(config, rope_scaling={"rope_type": "linear", "factor": 2.0}))
-
-
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -219,6 +210,55 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+
+def with_factors(tmp_path, factors):
+    """A GGUF file with factors of its own, open, and its configuration."""
+    extra = [("rope_freqs.weight", np.asarray(factors))]
+    checkpoint = rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", hugging_face_weights(), extra=extra))
+    return checkpoint, DecoderConfig.from_gguf(checkpoint.metadata)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_frequency_factors_of_a_file_are_read(tmp_path, dtype):
+    checkpoint, config = with_factors(tmp_path, np.array([1, 1.5, 3, 8], dtype))
+    with checkpoint:
+        loaded = load_weights(checkpoint, config, ml_dtypes.bfloat16)
+    assert config.rope_scaling is None and loaded["rope_freq_factors"].dtype == np.float32
+    np.testing.assert_array_equal(loaded["rope_freq_factors"], [1, 1.5, 3, 8])
+
+
+def test_a_scaling_by_hand_must_be_that_of_the_file(tmp_path):
+    scaling = {**LLAMA3, "original_max_position_embeddings": 300}
+    radians = 500.0 ** (-np.arange(4) / 4)
+    factors = radians / reference.rotary.frequencies(8, 500.0, scaling)[0]
+    assert factors[0] == 1 and 1 < factors[2] < 8 == factors[3]
+    checkpoint, config = with_factors(tmp_path, factors.astype(np.float32))
+    with checkpoint:
+        load_weights(checkpoint, dataclasses.replace(config, rope_scaling=scaling))
+        for other in (
+            {"rope_type": "linear", "factor": 999.0},
+            {"rope_type": "linear", "factor": 2.0},
+            {**scaling, "factor": 7.9},
+            {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 300},
+        ):
+            with pytest.raises(CheckpointError, match=r"rope_freqs\.weight divides .* leave rope_scaling out"):
+                load_weights(checkpoint, dataclasses.replace(config, rope_scaling=other))
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        (np.ones(5, np.float32), r"shape \(5,\)"),
+        (np.array([1, 0, 1, 1], np.float32), "0.0 at index 1"),
+        (np.array([1, 1, 1, np.nan], np.float32), "nan at index 3"),
+        (np.ones(4, np.int32), "int32"),
+    ],
+)
+def test_factors_that_divide_nothing_are_refused_by_name(tmp_path, factors, words):
+    checkpoint, config = with_factors(tmp_path, factors)
+    with checkpoint, pytest.raises(CheckpointError, match=rf"rope_freqs\.weight.*{words}"):
+        load_weights(checkpoint, config)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,11 @@ def test_frequencies_are_those_of_the_reference(scaling, base):
         ({"factor": 2.0}, "rope_type"),
         ({"rope_type": "dynamic", "factor": 2.0}, "'dynamic'"),
         ({"rope_type": "linear"}, "factor"),
+        ({"rope_type": "default", "factor": 2.0}, "'factor' in a dict of type 'default'; allowed: rope_theta$"),
+        ({"rope_type": "linear", "type": "yarn", "factor": 2.0}, "that differ"),
+        ({"rope_type": "default", "rope_theta": 1.0}, "rope_theta=1.0; allowed: a number above 1"),
+        ({"rope_type": "default", "rope_theta": "1e6"}, "rope_theta='1e6'"),
+        ({"rope_type": "linear", "factor": 2.0, "rope_theta": True}, "rope_theta=True"),
         ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1.0}, "'beta_fast'"),
         ({"rope_type": "linear", "factor": -2.0}, "factor=-2.0"),
         (rocmkern.LinearScaling(float("nan")), "factor=nan"),
@@ -109,6 +114,75 @@ def test_bad_scaling_is_refused_by_name(normal, scaling, words):
     with pytest.raises(ArgumentError, match=words) as error:
         rocmkern.rope(normal(1, 1, 8), np.arange(1), scaling=scaling)
     assert error.value.argument == "scaling"
+
+
+@pytest.mark.parametrize("kind", [{"rope_type": "default"}, {"type": "linear", "factor": 3.0}, YARN, LLAMA3], ids=str)
+def test_the_base_in_a_dict_is_the_base(normal, kind):
+    x, positions = normal(4, 2, 16), np.array([0, 1, 100, 5000])
+    expected = rocmkern.rope(x, positions, base=1e6, scaling=kind)
+    assert np.abs(expected - rocmkern.rope(x, positions, scaling=kind)).max() > 0.1
+    within = {**kind, "rope_theta": 1e6}
+    np.testing.assert_array_equal(rocmkern.rope(x, positions, scaling=within), expected)
+    np.testing.assert_array_equal(rocmkern.rope(x, positions, scaling=within, base=1000000), expected)
+    with pytest.raises(ArgumentError, match=r"base: got 10000\.0; allowed: 1000000\.0, the rope_theta") as error:
+        rocmkern.rope(x, positions, scaling=within, base=10000.0)
+    assert error.value.argument == "base"
+
+
+@pytest.mark.usefixtures("launch")
+@pytest.mark.parametrize("variant", ["half", "interleaved"])
+def test_factors_divide_the_frequencies(normal, close, variant):
+    x, positions, factors = normal(5, 3, 12), np.array([0, 1, 77, 8191, 131071]), np.linspace(0.5, 8, 6)
+    expected = reference.rope(x.astype(np.float64), positions, variant=variant, freq_factors=factors)
+    result = rocmkern.rope(x, positions, variant=variant, freq_factors=factors)
+    close(result, expected)
+    assert np.abs(result - rocmkern.rope(x, positions, variant=variant)).max() > 0.1
+    for same in (tuple(factors.tolist()), factors[::-1].copy()[::-1], rocmkern.default_manager().from_numpy(factors)):
+        np.testing.assert_array_equal(rocmkern.rope(x, positions, variant=variant, freq_factors=same), result)
+    for other in ({}, {"scaling": {"rope_type": "linear", "factor": 1.0}}):
+        ones = rocmkern.rope(x, positions, freq_factors=np.ones(6, np.float32), **other)
+        np.testing.assert_array_equal(ones, rocmkern.rope(x, positions))
+
+
+def test_factors_of_llama3_are_its_scaling(normal, close):
+    x, positions = normal(3, 2, 128), np.array([1, 9000, 131071])
+    plain, scaled = (reference.rotary.frequencies(128, 500000.0, kind)[0] for kind in (None, LLAMA3))
+    expected = rocmkern.rope(x, positions, base=500000.0, scaling=LLAMA3)
+    close(rocmkern.rope(x, positions, base=500000.0, freq_factors=plain / scaled), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        (np.ones(3), r"shape \(3,\); allowed: shape \(4,\)"),
+        (np.ones((1, 4)), r"shape \(1, 4\)"),
+        ((1.0, 2.0), r"shape \(2,\)"),
+        ((1.0, 2.0, "3", 4.0), "'3' for pair 2"),
+        (np.array([1, 1, 0, 1.0]), "0.0 for pair 2"),
+        (np.array([1, -1, 1, 1.0]), "-1.0 for pair 1"),
+        (np.array([np.nan, 1, 1, 1]), "nan for pair 0"),
+        (np.array([1, 1, 1, np.inf]), "inf for pair 3"),
+        (np.ones(4, np.int32), "int32 array"),
+        ([1.0, 1.0, 1.0, 1.0], "list"),
+        (2.0, "float"),
+    ],
+)
+def test_bad_factors_are_refused_by_name(normal, factors, words):
+    k, cache = normal(2, 1, 8), np.zeros((2, 1, 2, 1, 8), np.float32)
+    for call in (
+        lambda: rocmkern.rope(k, np.arange(2), freq_factors=factors),
+        lambda: rocmkern.rope_append_kv(k, k, np.arange(2), *cache, np.arange(2), freq_factors=factors),
+    ):
+        with pytest.raises(ArgumentError, match=words) as error:
+            call()
+        assert error.value.argument == "freq_factors"
+    assert not cache.any()
+
+
+def test_frequencies_are_not_scaled_twice(normal):
+    with pytest.raises(ArgumentError, match="either freq_factors or a Llama3Scaling") as error:
+        rocmkern.rope(normal(2, 1, 8), np.arange(2), freq_factors=np.ones(4), scaling=LLAMA3)
+    assert error.value.argument == "freq_factors"
 
 
 def test_positions_that_32_bits_do_not_hold_are_refused(normal):
@@ -138,6 +212,31 @@ def test_appending_writes_its_slots_and_nothing_else(normal, close, dtype):
         np.testing.assert_array_equal(
             now.reshape(12, -1)[untouched].view(np.uint8), then.reshape(12, -1)[untouched].view(np.uint8)
         )
+
+
+@pytest.mark.usefixtures("launch")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [1, 59, 64])
+@pytest.mark.parametrize("options", [{"positions": None}, {"positions": np.arange(5), "rotary_dim": 0}], ids=str)
+def test_keys_that_are_not_rotated_are_appended_as_they_are(normal, dtype, head_dim, options):
+    k, v = normal(5, 2, head_dim, dtype=dtype), normal(5, 2, 6, dtype=dtype)
+    keys, values = np.zeros((4, 3, 2, head_dim), dtype), np.zeros((4, 3, 2, 6), dtype)
+    slots = np.array([11, -1, 0, 4, 3])
+    rocmkern.rope_append_kv(k, v, key_cache=keys, value_cache=values, slots=slots, **options)
+    for cache, given in ((keys, k), (values, v)):
+        rows = cache.reshape(12, 2, -1)
+        np.testing.assert_array_equal(rows[slots[slots >= 0]], given[slots >= 0])
+        assert not rows[np.setdiff1d(np.arange(12), slots)].any()
+
+
+def test_an_odd_head_says_how_it_is_appended(normal):
+    k, cache = normal(2, 1, 59), np.zeros((2, 1, 2, 1, 59), np.float32)
+    with pytest.raises(ArgumentError, match=r"k: got head dimension 59; .*rotary_dim= .*0 for none") as error:
+        rocmkern.rope_append_kv(k, k, np.arange(2), *cache, np.arange(2))
+    assert error.value.argument == "k"
+    with pytest.raises(ArgumentTypeError, match="rotary_dim=58 asks for a rotation") as error:
+        rocmkern.rope_append_kv(k, k, None, *cache, np.arange(2), rotary_dim=58)
+    assert error.value.argument == "positions" and not cache.any()
 
 
 @pytest.mark.parametrize("slots", [[0, 0], [12, 1], [-2, 1]], ids=str)

@@ -63,7 +63,7 @@ def test_the_generator_gives_the_published_answers(target, counter, key, expecte
 def draws(logits, count, **options):
     """Tokens of `count` draws from one row of logits, each row with a counter of its own."""
     rows = np.broadcast_to(np.asarray(logits, np.float32), (count, len(logits)))
-    return rocmkern.sample(rows, **options)
+    return rocmkern.sample(rows, offset=np.arange(count), **options)
 
 
 def excess(tokens, probabilities):
@@ -95,15 +95,117 @@ def test_frequencies_of_steps_are_the_probabilities():
     assert abs(excess(tokens, oracle.probabilities(logits)[0])) < 4
 
 
+def test_frequencies_of_seeds_are_the_probabilities():
+    logits = np.random.default_rng(10).standard_normal(20).astype(np.float32)
+    rows = np.broadcast_to(logits, (5000, 20))
+    with using("cpu"):
+        tokens = rocmkern.sample(rows, seed=np.arange(5000, dtype=np.uint64) << np.uint64(32), offset=2**33)
+    assert abs(excess(tokens, oracle.probabilities(logits[None])[0])) < 4
+
+
+def numbers_of_rows(count):
+    """Arrays of all numbers that a row may have of its own."""
+    rng = np.random.default_rng(12)
+    return {
+        "temperature": np.where(np.arange(count) % 4 == 1, 0, rng.uniform(0.5, 2, count)),
+        "top_k": rng.integers(1, 60, count),
+        "top_p": rng.uniform(0.2, 1, count).astype(np.float16),
+        "seed": rng.integers(0, 2**64, count, np.uint64),
+        "offset": rng.integers(0, 2**64, count, np.uint64),
+    }
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_row_does_not_depend_on_the_rest_of_the_batch(target):
-    logits = np.random.default_rng(11).standard_normal((6, 100)).astype(np.float32)
+    logits = np.random.default_rng(11).standard_normal((12, 100)).astype(np.float32)
+    numbers, order = numbers_of_rows(12), np.random.default_rng(13).permutation(12)
     with using(target):
-        together = rocmkern.sample(logits, seed=2**63 + 5, offset=2**40 + 1)
-        shorter = rocmkern.sample(logits[:3], seed=2**63 + 5, offset=2**40 + 1)
-        again = rocmkern.sample(logits, seed=2**63 + 5, offset=2**40 + 2)
-    np.testing.assert_array_equal(together[:3], shorter)
-    assert (together != again).any()
+        for options in ({"seed": 2**63 + 5, "offset": 2**40 + 1}, numbers):
+
+            def of(rows, options=options):
+                own = {k: v[rows] if isinstance(v, np.ndarray) else v for k, v in options.items()}
+                return rocmkern.sample(logits[rows], **own)
+
+            together = of(slice(None))
+            np.testing.assert_array_equal(of(order), together[order])
+            np.testing.assert_array_equal(of([3, 7, 8]), together[[3, 7, 8]])
+            np.testing.assert_array_equal(np.concatenate([of([row]) for row in range(12)]), together)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_forty_steps_of_a_sequence_are_the_same_beside_another_one(target):
+    rng = np.random.default_rng(14)
+    with using(target):
+        for step in range(40):
+            a, b = rng.standard_normal((2, 50)).astype(np.float32)
+            alone = rocmkern.sample(b[None], seed=7, offset=step)
+            assert alone[0] == rocmkern.sample(np.stack([a, b]), seed=7, offset=step)[1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "seed", "offset"])
+def test_an_array_of_one_number_for_each_row_is_that_number(target, name):
+    logits = np.random.default_rng(15).standard_normal((5, 100)).astype(np.float32)
+    common = {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "seed": 2**64 - 2, "offset": 2**63 + 1}
+    array = np.full(5, common[name], np.uint64 if name in ("seed", "offset") else None)
+    with using(target):
+        np.testing.assert_array_equal(
+            rocmkern.sample(logits, **common | {name: array}), rocmkern.sample(logits, **common)
+        )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("word", [0, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
+def test_seeds_and_offsets_have_64_bits(target, word):
+    logits = np.random.default_rng(17).standard_normal((4, 200)).astype(np.float32)
+    with using(target):
+        for options in ({"seed": word}, {"seed": 1, "offset": word}):
+            np.testing.assert_array_equal(rocmkern.sample(logits, **options), oracle.sample(logits, **options))
+
+
+def test_arrays_of_numbers_may_lie_anywhere():
+    logits = np.random.default_rng(16).standard_normal((6, 40)).astype(np.float32)
+    numbers = numbers_of_rows(6)
+    backwards = {name: array[::-1].copy()[::-1] for name, array in numbers.items()}
+    tensors = {name: rocmkern.default_manager().from_numpy(array) for name, array in numbers.items()}
+    with using("cpu"):
+        expected = rocmkern.sample(logits, **numbers)
+        for other in (backwards, tensors):
+            np.testing.assert_array_equal(rocmkern.sample(logits, **other), expected)
+    np.testing.assert_array_equal(oracle.sample(logits, **numbers), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("temperature", np.array([1, -0.5, 1]), "-0.5 in row 1"),
+        ("temperature", np.array([1, 1, np.nan]), "nan in row 2"),
+        ("temperature", np.array([np.inf, 1, 1]), "inf in row 0"),
+        ("temperature", np.array([1, 1, 1e-42]), "1e-42 in row 2"),
+        ("top_k", np.array([5, 0, 5]), "0 in row 1"),
+        ("top_p", np.array([0.5, 0.5, 0]), "0.0 in row 2"),
+        ("top_p", np.array([0.5, 1.5, 0.5]), "1.5 in row 1"),
+        ("seed", np.array([0, -1, 0]), "-1 in row 1"),
+        ("offset", np.array([-7, 0, 0]), "-7 in row 0"),
+        ("seed", np.arange(2), r"shape \(2,\); allowed: a number, or shape \(3,\)"),
+        ("seed", np.arange(3)[None], r"shape \(1, 3\)"),
+        ("seed", np.zeros(3), "dtype"),
+        ("top_k", np.ones(3), "dtype"),
+        ("temperature", np.ones(3, np.int64), "dtype"),
+        ("seed", [1, 2, 3], "list"),
+    ],
+)
+def test_a_bad_number_of_a_row_is_named(name, value, words):
+    options = {"seed": 0, name: value}
+    with using("python"), pytest.raises(ArgumentError, match=words) as error:
+        rocmkern.sample(np.zeros((3, 4), np.float32), **options)
+    assert error.value.argument == name
+
+
+def test_the_result_must_not_lie_in_the_numbers():
+    top_k = np.ones(3, np.int32)
+    with pytest.raises(ArgumentError, match="overlaps with top_k"):
+        rocmkern.sample(np.zeros((3, 4), np.float32), top_k=top_k, seed=0, out=top_k)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -150,6 +252,20 @@ def test_what_is_no_number_is_refused(target, value, what, options):
     with using(target), pytest.raises(ArgumentError, match=f"logits: got {what} in row 1"):
         rocmkern.sample(logits, seed=0, out=out, **options)
     assert (out >= 0).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rest", [0.0, -np.inf, np.inf])
+@pytest.mark.parametrize("column", [0, 69])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_plus_infinity_is_refused_wherever_it_is_and_whatever_is_beside_it(target, rest, column, dtype):
+    logits = np.zeros((2, 70), dtype)
+    logits[1], logits[1, column] = rest, np.inf
+    for options in ({}, {"temperature": np.array([1.0, 0.5])}):
+        with using(target), pytest.raises(ArgumentError, match="logits: got plus infinity in row 1"):
+            rocmkern.sample(logits, seed=0, **options)
+    with pytest.raises(ValueError, match="plus infinity"):
+        oracle.sample(logits, seed=0)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -32,8 +32,22 @@ def test_top_p_is_the_shortest_prefix_that_reaches_the_share():
 
 
 def test_a_token_is_where_the_running_sum_passes_the_number():
-    u = [sampling.uniform(7, 3, row) for row in range(5)]
+    u = [sampling.uniform(7, offset) for offset in range(5)]
     p = sampling.probabilities(LOGITS)
     expected = [np.searchsorted(np.cumsum(row), x, side="right") for row, x in zip(p, u, strict=True)]
-    np.testing.assert_array_equal(sampling.sample(LOGITS, seed=7, offset=3), expected)
+    np.testing.assert_array_equal(sampling.sample(LOGITS, seed=7, offset=np.arange(5)), expected)
     assert len(set(u)) == 5 and all(0 <= x < 1 for x in u)
+
+
+def test_rows_have_numbers_of_their_own():
+    numbers = {"temperature": np.array([0, 0.5, 1, 2, 1]), "top_k": np.array([1, 5, 40, 100, 3]), "seed": np.arange(5)}
+    each = [
+        sampling.sample(LOGITS[i : i + 1], **{name: array[i] for name, array in numbers.items()})[0] for i in range(5)
+    ]
+    np.testing.assert_array_equal(sampling.sample(LOGITS, **numbers), [int(token) for token in each])
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0], [np.inf, 0], [np.inf, np.inf], [-np.inf, -np.inf]], ids=str)
+def test_what_is_no_distribution_is_an_error(row):
+    with pytest.raises(ValueError, match="logits"):
+        sampling.sample(np.array([[0.0, 1.0], row]), seed=0)

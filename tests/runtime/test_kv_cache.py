@@ -63,6 +63,79 @@ def test_a_fork_shares_blocks_until_one_is_written_to(cache):
     assert cache.append(first).tolist() == [16 + 4] and cache.blocks(first) == (0, 1)
 
 
+@pytest.fixture(params=["host", "device"])
+def written(request, manager):
+    """A cache of two layers with keys and values of different lengths, in which every number is another one."""
+    cache = KVCache(
+        4, 4, 2, 3, value_dim=5, num_layers=2, dtype=np.float32, manager=manager if request.param == "device" else None
+    )
+    for start, array in ((0, cache.keys), (10_000, cache.values)):
+        numbers = np.arange(start, start + np.prod(array.shape), dtype=np.float32).reshape(array.shape)
+        if request.param == "device":
+            array.copy_(numbers)
+        else:
+            array[...] = numbers
+    with cache:
+        yield cache
+
+
+def contents(cache):
+    return [np.array(x if isinstance(x, np.ndarray) else x.to_numpy()) for x in (cache.keys, cache.values)]
+
+
+@pytest.mark.parametrize("writer", ["fork", "origin"])
+def test_who_writes_to_a_shared_block_gets_a_copy_of_its_keys_and_values_in_every_layer(written, writer):
+    first = written.add()
+    written.append(first, 6)
+    second, before = written.fork(first), contents(written)
+    one, other = (second, first) if writer == "fork" else (first, second)
+    assert written.append(one).tolist() == [2 * 4 + 2]
+    assert written.blocks(one) == (0, 2) and written.blocks(other) == (0, 1)
+    for now, then in zip(contents(written), before, strict=True):
+        np.testing.assert_array_equal(now[:, 2], then[:, 1])
+        np.testing.assert_array_equal(now[:, [0, 1, 3]], then[:, [0, 1, 3]])
+
+
+def test_of_three_that_share_a_block_the_last_one_keeps_it(written):
+    first = written.add()
+    written.append(first, 6)
+    others = [written.fork(first), written.fork(first)]
+    assert [written.reference_count(b) for b in range(4)] == [3, 3, 0, 0]
+    taken = []
+    for sequence, counts in zip([*others, first], ([3, 2, 1, 0], [3, 1, 1, 1], [3, 1, 1, 1]), strict=True):
+        written.append(sequence)
+        taken.append(written.blocks(sequence)[1])
+        assert [written.reference_count(b) for b in range(4)] == counts
+    assert taken == [2, 3, 1] and written.free_blocks == 0
+    written.free(others[0])
+    assert written.free_blocks == 1 and [written.reference_count(b) for b in range(4)] == [2, 1, 0, 1]
+
+
+def test_an_append_of_nothing_copies_and_takes_nothing(written):
+    first = written.add()
+    written.append(first, 6)
+    second = written.fork(first)
+    before, numbers = state(written), contents(written)
+    assert written.append(second, 0).size == 0
+    assert state(written) == before
+    for now, then in zip(contents(written), numbers, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_a_copy_that_fails_leaves_the_sequences_as_they_were(written, monkeypatch):
+    first = written.add()
+    written.append(first, 6)
+    second = written.fork(first)
+    before, numbers = state(written), contents(written)
+    monkeypatch.setattr(written, "values", object())
+    with pytest.raises(AttributeError):
+        written.append(second, 3)
+    monkeypatch.undo()
+    assert state(written) == before
+    for now, then in zip(contents(written), numbers, strict=True):
+        np.testing.assert_array_equal(now[:, :2], then[:, :2])
+
+
 def test_a_full_shared_block_is_not_copied(cache):
     first = cache.add()
     cache.append(first, 16)

@@ -129,6 +129,34 @@ def test_sampling_reads_a_row_as_overlapping_parts(interpreter, manager):
     assert tokens.to_numpy()[1] == -1
 
 
+def test_sampling_reads_numbers_of_rows_in_device_memory(interpreter, manager):
+    logits = normal(4, 45)
+    numbers = {
+        "temperature": np.array([0.5, 0, 2, 1], np.float32),
+        "top_k": np.array([3, 9, 45, 2**40]),
+        "top_p": np.array([0.5, 1, 0.9, 0.7], np.float32),
+        "seed": np.array([0, 2**63, 2**64 - 1, 5], np.uint64),
+        "offset": np.array([7, 2**33, 1, 0]),
+    }
+    expected = reference.sample(logits, **numbers)
+    there = {name: manager.from_numpy(array) for name, array in numbers.items()}
+    x, out = manager.from_numpy(logits), manager.zeros(4, np.int32)
+    np.testing.assert_array_equal(rocmkern.sample(x, **there).to_numpy(), expected)
+    np.testing.assert_array_equal(rocmkern.sample(x, **numbers).to_numpy(), expected)
+    np.testing.assert_array_equal(rocmkern.sample(x, **numbers | {"seed": there["seed"]}).to_numpy(), expected)
+    with pytest.raises(ArgumentError, match="temperature: got an array in"):
+        rocmkern.sample(logits, **there)
+    for name, value in (("temperature", -1), ("temperature", np.nan), ("top_k", 0), ("top_p", 0), ("top_p", 1.5)):
+        wrong = numbers[name].copy()
+        wrong[2] = value
+        with pytest.raises(ArgumentError, match="temperature, top_k or top_p: got a number of a row, in device memory"):
+            rocmkern.sample(x, **there | {name: manager.from_numpy(wrong)}, out=out).to_numpy()
+        assert (out.to_numpy() == np.where(np.arange(4) == 2, -1, expected)).all()
+    with pytest.raises(ArgumentError, match="dtype float32") as error:
+        rocmkern.sample(x, **there | {"top_p": manager.from_numpy(np.ones(4))})
+    assert error.value.argument == "top_p"
+
+
 def test_lazy_weights_reach_the_device_when_an_operation_takes_them(interpreter, manager):
     class Source:
         shape, dtype = (4, 6), np.dtype(np.float32)

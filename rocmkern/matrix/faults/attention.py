@@ -244,6 +244,18 @@ FAULTS = (
         edits=(Edit("merge_attention", "w2 = T.exp2((x2 - base) * LOG2_E)", "w2 = w1"),),
     ),
     Fault(
+        "merge_reads_first_without_weight",
+        "what the first part holds reaches the result though it saw no key",
+        ("merge_attention",),
+        edits=(Edit("merge_attention", "read1 = valid & (x1 != T.NEG_INF)", "read1 = valid"),),
+    ),
+    Fault(
+        "merge_reads_second_without_weight",
+        "what the second part holds reaches the result though it saw no key",
+        ("merge_attention",),
+        edits=(Edit("merge_attention", "read2 = valid & (x2 != T.NEG_INF)", "read2 = valid"),),
+    ),
+    Fault(
         "softmax_last_partial_sum",
         "a row sum leaves out the last column of each tile",
         ("softmax",),

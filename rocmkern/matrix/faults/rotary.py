@@ -27,6 +27,12 @@ def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
     return rotations
 
 
+def _of_first_pair(right: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda cfg, position, frequencies, col0, n: right(
+        cfg, position, np.broadcast_to(frequencies[:1], frequencies.shape), col0, n
+    )
+
+
 def _turned_back(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b, cos, sin: right(a, b, cos, api.Tile(-sin.data))
 
@@ -86,6 +92,12 @@ FAULTS = (
                 "return cos * 1.0, sin * (factor * direction)",
             ),
         ),
+    ),
+    Fault(
+        "rope_frequencies_of_first_pair",
+        "all pairs turn as the first one does",
+        ROTARY,
+        replace={"rotations": _of_first_pair},
     ),
     Fault(
         "rope_inverse_ignored",

@@ -11,14 +11,27 @@ def _sample(name: str, description: str, old: str, new: str) -> Fault:
 
 FAULTS = (
     _sample("sample_nine_rounds", "the generator has a round too few", "range(10)", "range(9)"),
-    _sample("sample_rows_alike", "all rows of a batch use the same number", "b & WORD, b >> 32, seed", "0, 0, seed"),
-    _sample("sample_offset_ignored", "every step draws the same number", "uniform(offset_low,", "uniform(0,"),
     _sample(
-        "sample_high_seed_ignored",
-        "seeds that differ in the high word are alike",
-        "seed_low, seed_high)\n    if",
-        "seed_low, 0)\n    if",
+        "sample_rows_count",
+        "the row is part of the counter",
+        "uniform(seed, offset)\n    if",
+        "uniform(seed, offset + b)\n    if",
     ),
+    _sample("sample_offset_ignored", "every step draws the same number", "philox(offset & WORD,", "philox(0,"),
+    _sample(
+        "sample_high_offset_ignored", "offsets that differ in the high word are alike", "(offset >> 32) & WORD", "0"
+    ),
+    _sample("sample_high_seed_ignored", "seeds that differ in the high word are alike", "(seed >> 32) & WORD", "0"),
+    _sample("sample_seed_of_first_row", "every row has the seed of the first one", "seeds[b]", "seeds[0]"),
+    _sample("sample_offset_of_first_row", "every row has the offset of the first one", "offsets[b]", "offsets[0]"),
+    _sample(
+        "sample_temperature_of_first_row",
+        "every row has the temperature of the first one",
+        "temperatures[b]",
+        "temperatures[0]",
+    ),
+    _sample("sample_top_k_of_first_row", "every row has the top-k of the first one", "limits[b]", "limits[0]"),
+    _sample("sample_top_p_of_first_row", "every row has the top-p of the first one", "shares[b]", "shares[0]"),
     _sample("sample_one_too_many", "top-k keeps k + 1 tokens", "if kept >= top_k:", "if kept > top_k:"),
     _sample(
         "sample_top_p_after_all",
@@ -47,8 +60,8 @@ FAULTS = (
     _sample(
         "sample_next_token",
         "the token behind the chosen one is returned",
-        "token = part * own + start + high",
-        "token = part * own + start + high + 1",
+        "return part * own + start + high",
+        "return part * own + start + high + 1",
     ),
     _sample(
         "sample_greedy_last", "among equal logits the last one is taken", "        u = 0.0\n", "        u = 0.9999999\n"

@@ -202,11 +202,14 @@ def _merge_call(draw: Draw) -> Call:
         arrays[f"o{part}"] = with_heads(draw, f"o{part}", batch, heads, rows, dims["head_dim"])
         arrays[f"lse{part}"] = draw.array(f"lse{part}", (batch, heads, rows), np.float32)
     empty = draw.features["empty"]
-    for part, lse, o in (("first", "lse1", "o1"), ("second", "lse2", "o2")):
-        if empty in (part, "both"):
-            # A part that saw no key: its output is zero by definition.
-            arrays[lse][...] = -np.inf
-            arrays[o][...] = 0
+    for number, (part, lse, o) in enumerate((("first", "lse1", "o1"), ("second", "lse2", "o2"))):
+        if empty is not None:
+            # A part that saw no key: its output is zero by definition, but no matter what it is.
+            row = np.arange(rows) % 3
+            unseen = row == number if empty == "rows" else np.full(rows, empty in (part, "both"))
+            arrays[lse][..., unseen] = -np.inf
+            by_row = np.swapaxes(arrays[o], 1, 2) if draw.features["layout"] == "bhsd" else arrays[o]
+            by_row[:, unseen] = np.nan if draw.features["unread"] else 0
     out = in_layout((batch, heads, rows, dims["head_dim"]), draw.features["layout"])
     return Call(arrays, options_of(draw.features, "layout"), (out, (batch, heads, rows)))
 
@@ -321,7 +324,7 @@ OPERATIONS = (
         call=_merge_call,
         dims=(BATCH, HEADS, SEQ_Q, HEAD_DIM),
         arrays=("o1", "lse1", "o2", "lse2"),
-        features=(LAYOUT, Feature("empty", ("first", "second", "both"))),
+        features=(LAYOUT, Feature("empty", ("first", "second", "both", "rows")), Feature("unread", ("nan",))),
         outputs=(Output("out"), Output("lse", "f32")),
         domain=Domain({"batch": (0, 2), "heads": (1, 4), "head_dim": (8, 70)}),
     ),

@@ -40,6 +40,8 @@ def _decoder_call(draw: Draw) -> Call:
 
     norm = 1.0 - config.norm_weight_offset
     arrays = {"tokens": rng.integers(0, dims["vocabulary"], dims["tokens"]).astype(np.int32)}
+    if features["freq_factors"]:
+        arrays["rope_freq_factors"] = np.linspace(1.0, 8.0, config.head_dim // 2, dtype=np.float32)
     arrays |= {"embedding": matrix(dims["vocabulary"], hidden) * draw.dtype.type(4), "norm": near(norm, hidden)}
     if not features["tied"]:
         arrays["output"] = matrix(dims["vocabulary"], hidden)
@@ -90,6 +92,7 @@ OPERATIONS = (
             Feature("tied", (True,), default=False),
             Feature("biases", (True,), default=False),
             Feature("gemma", (True,), default=False),
+            Feature("freq_factors", (True,), default=False),
         ),
         out=False,
         # In half precision every operation rounds, which has bounds of its own in the table.

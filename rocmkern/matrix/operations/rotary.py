@@ -41,12 +41,16 @@ SCALINGS: dict[str, dict[str, Any]] = {
         "beta_fast": 16.0,
         "truncate": False,
     },
+    # As newer configurations have them: the base is among the parameters.
+    "theta": {"rope_type": "default", "rope_theta": 1e6},
+    "linear_theta": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e6},
 }
 ROTATION = (
     Feature("variant", ("interleaved",), default="half"),
     Feature("base", (float,)),
     Feature("rotary_dim", (int,)),
     Feature("scaling", tuple(SCALINGS)),
+    Feature("freq_factors", (True,), default=False),
     Feature("positions", (list,)),
 )
 BLOCK_SIZE = Dim("block_size", "bs", default=16)
@@ -63,6 +67,10 @@ def _rotation(draw: Draw) -> dict[str, Any]:
     options = options_of(draw.features, "variant", "base", "rotary_dim")
     if draw.features.get("scaling") is not None:
         options["scaling"] = SCALINGS[draw.features["scaling"]]
+    if draw.features.get("freq_factors"):
+        rotated = draw.dims["head_dim"] if draw.features["rotary_dim"] is None else draw.features["rotary_dim"]
+        pairs = rotated // (4 if draw.features.get("block_positions") else 2)
+        options["freq_factors"] = tuple(draw.rng("freq_factors").uniform(0.5, 9.0, pairs).astype(np.float32).tolist())
     return options
 
 
@@ -119,12 +127,13 @@ def _append_call(draw: Draw) -> Call:
     arrays: dict[str, np.ndarray | None] = {
         "k": draw.array("k", (tokens, heads, dims["head_dim"])),
         "v": draw.array("v", (tokens, heads, dims["head_dim_v"])),
-        "positions": _positions(draw, tokens),
+        "positions": None if draw.features.get("unrotated") else _positions(draw, tokens),
         "key_cache": _cache(draw, "key_cache", keys),
         "value_cache": _cache(draw, "value_cache", values),
         "slots": slots.astype(np.int64),
     }
-    return Call(arrays, _rotation(draw), (keys, values))
+    options = _rotation(draw) | ({"positions": None} if draw.features.get("unrotated") else {})
+    return Call(arrays, options, (keys, values))
 
 
 def _append_codes_call(draw: Draw) -> Call:
@@ -247,7 +256,12 @@ PAGED_DIMS = (HEADS, KV_HEADS, CONTEXT, BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V)
 
 
 def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
-    """Pairs are whole; with 2-D positions those of both halves."""
+    """Pairs are whole; with 2-D positions those of both halves; and nothing is said twice."""
+    scaling, factors = features["scaling"] or "", features["freq_factors"]
+    if (scaling.endswith("theta") and features["base"] is not None) or (factors and scaling == "llama3"):
+        return False
+    if features.get("unrotated"):
+        return features["rotary_dim"] is None and not factors
     rotated = features["rotary_dim"] or dims["head_dim"]
     return rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0
 
@@ -306,7 +320,7 @@ OPERATIONS = (
         call=_append_call,
         dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
         arrays=("k", "v", "positions", "key_cache", "value_cache", "slots"),
-        features=(*ROTATION, Feature("padding", (True,), default=False)),
+        features=(*ROTATION, Feature("padding", (True,), default=False), Feature("unrotated", (True,), default=False)),
         outputs=(Output("key_cache"), Output("value_cache")),
         out=False,
         domain=Domain(

@@ -8,6 +8,9 @@ from rocmkern.matrix.inputs import Draw
 from rocmkern.matrix.operations._common import options_of
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
+#: Arguments that may be an array of one number for each row.
+NUMBERS = ("temperature", "top_k", "top_p", "seed", "offset")
+
 
 def _sample_call(draw: Draw) -> Call:
     dims = draw.dims
@@ -18,7 +21,31 @@ def _sample_call(draw: Draw) -> Call:
     elif hidden == "first_half":
         logits[:, : dims["vocabulary"] // 2] = -np.inf
     options = options_of(draw.features, "top_k", "top_p", "seed", "offset")
-    return Call({"logits": logits}, options | {"temperature": draw.features["temperature"]}, ((dims["batch"],),))
+    options["temperature"] = draw.features["temperature"]
+    arrays: dict[str, np.ndarray | None] = {"logits": logits, **dict.fromkeys(NUMBERS)}
+    for name, array in _numbers_of_rows(draw, dims["batch"]).items():
+        options.pop(name, None)
+        arrays[name] = array
+    return Call(arrays, options, ((dims["batch"],),))
+
+
+def _numbers_of_rows(draw: Draw, rows: int) -> dict[str, np.ndarray]:
+    """Arrays of one number for each row: those of the row's features beside others."""
+    chosen, features = draw.features["per_row"], draw.features
+    if chosen is None:
+        return {}
+    row = np.arange(rows, dtype=np.uint64)
+    # A seed and the next one in one batch, and seeds and offsets that differ in their high words only.
+    numbers = {
+        "seed": np.uint64(features["seed"]) + row // 2 + (row % 3 << np.uint64(32)),
+        "offset": np.uint64(features["offset"]) + row % 2 + (row // 2 << np.uint64(32)),
+    }
+    if chosen == "all":
+        rng, vocabulary = draw.rng("numbers"), draw.dims["vocabulary"]
+        numbers["temperature"] = np.where(row % 4 == 3, 0, rng.uniform(0.3, 3.0, rows)).astype(np.float32)
+        numbers["top_k"] = rng.integers(1, vocabulary + 2, rows)
+        numbers["top_p"] = np.where(row % 3 == 1, 1, rng.uniform(0.05, 1.0, rows)).astype(np.float32)
+    return numbers
 
 
 OPERATIONS = (
@@ -28,7 +55,7 @@ OPERATIONS = (
         reference="rocmkern.reference:sample",
         call=_sample_call,
         dims=(Dim("batch", "b"), Dim("vocabulary", "v")),
-        arrays=("logits",),
+        arrays=("logits", *NUMBERS),
         features=(
             Feature("temperature", (float,), default=1.0),
             Feature("top_k", (int,)),
@@ -36,6 +63,7 @@ OPERATIONS = (
             Feature("seed", (int,), default=42),
             Feature("offset", (int,), default=0),
             Feature("hidden", ("most", "first_half")),
+            Feature("per_row", ("counters", "all")),
         ),
         outputs=(Output("out", dtype="i32"),),
         exact=True,
