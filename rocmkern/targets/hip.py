@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from rocm.bindings import amd_comgr, hip
+from rocm.bindings import hip
 from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import source
+from rocmkern.targets import code_object, source
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import ParameterBuffer
@@ -96,36 +96,28 @@ class CompiledKernel:
 
     @functools.cached_property
     def code(self) -> bytes:
-        """The code object (ELF)."""
-        from numba.hip.util import comgrutils
-
-        return comgrutils.compile_bc(self.bitcode, isa_name=self._isa, logging=True)[0]
-
-    @functools.cached_property
-    def assembly(self) -> str:
-        """Assembly text."""
-        from numba.hip.util import comgrutils
-
-        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=True)[0].decode()
+        """The code object (ELF): exactly what the runtime is given."""
+        return code_object.build(self.bitcode, self.arch)
 
     @property
-    def _isa(self) -> str:
-        return f"amdgcn-amd-amdhsa--{self.arch}"
+    def assembly(self) -> str:
+        """`code`, disassembled."""
+        return code_object.assembly(self.code)
 
     def resources(self) -> dict[str, int]:
         """Registers, local memory and scratch (bytes), spilled registers and ``flat_*`` instructions."""
         keys = {
-            "vgpr": "vgpr_count",
-            "agpr": "agpr_count",
-            "sgpr": "sgpr_count",
-            "local_bytes": "group_segment_fixed_size",
-            "scratch_bytes": "private_segment_fixed_size",
-            "vgpr_spills": "vgpr_spill_count",
-            "sgpr_spills": "sgpr_spill_count",
+            "vgpr": ".vgpr_count",
+            "agpr": ".agpr_count",
+            "sgpr": ".sgpr_count",
+            "local_bytes": ".group_segment_fixed_size",
+            "scratch_bytes": ".private_segment_fixed_size",
+            "vgpr_spills": ".vgpr_spill_count",
+            "sgpr_spills": ".sgpr_spill_count",
         }
-        found = {name: re.search(rf"\.{key}:\s+(\d+)", self.assembly) for name, key in keys.items()}
-        counts = {name: int(match.group(1)) if match else 0 for name, match in found.items()}
-        return counts | {"flat": len(re.findall(r"^\s+flat_", self.assembly, re.MULTILINE))}
+        metadata = code_object.read(self.code).kernels[0]
+        flat = len(re.findall(r"^\s+flat_", self.assembly, re.MULTILINE))
+        return {name: metadata.get(key, 0) for name, key in keys.items()} | {"flat": flat}
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -179,10 +171,10 @@ class HipTarget(GpuTarget):
         return LoadedKernel(compiled)
 
     def versions(self) -> str:
-        """Versions of numba-hip, and of the compiler that it calls."""
+        """Versions of numba-hip, and of the LLVM that makes machine code."""
         packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
-        comgr = ".".join(map(str, amd_comgr.amd_comgr_get_version()[1:]))
-        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages) + f", comgr {comgr}"
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+        return ", ".join([*versions, code_object.compiler_version()])
 
 
 def _check(call: str, result: tuple) -> Any:
@@ -196,15 +188,24 @@ def _check(call: str, result: tuple) -> Any:
 
 @contextmanager
 def _compiling_for(arch: str) -> Iterator[None]:
-    """Let numba-hip compile device functions for ``arch``; it would ask the current device, which may not exist."""
-    from numba.hip import dispatcher
+    """Let numba-hip compile device functions for ``arch``.
 
-    original = dispatcher.get_current_device
+    It would ask the current device, which may not exist, and ROCm's clang for the attributes of a function, which
+    depend on that clang: then the code would be another one with each ROCm. The processor implies its features; only
+    the mode is to be chosen.
+    """
+    from numba.hip import dispatcher
+    from numba.hip.util import comgrutils
+
+    device, attributes = dispatcher.get_current_device, comgrutils.get_target_specific_attributes
+    features = f"+wavefrontsize{architecture(arch).wave}" + ("" if arch.startswith("gfx9") else ",+cumode")
+    ours = [f'"target-cpu"="{arch.split(":")[0]}"', f'"target-features"="{features}"']
     dispatcher.get_current_device = lambda: SimpleNamespace(amdgpu_arch=arch)
+    comgrutils.get_target_specific_attributes = lambda _: ours
     try:
         yield
     finally:
-        dispatcher.get_current_device = original
+        dispatcher.get_current_device, comgrutils.get_target_specific_attributes = device, attributes
 
 
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
