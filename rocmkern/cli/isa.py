@@ -166,7 +166,7 @@ def products(variant: Any) -> tuple[int, int]:
     if not columns:
         return 0, 0
     multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
-    if hardware.matrix == "mfma" and variant.dtypes[0] == "float32":
+    if hardware.matrix.startswith("mfma") and variant.dtypes[0] == "float32":
         return multiplications // (16 * 16 * 4), 0
     if hardware.matrix and variant.dtypes[0] != "float32" and cfg.wave_rows == 16:
         return multiplications // 16**3, 0

@@ -1,4 +1,4 @@
-"""The LLVM that comes with numba-hip's bindings, as far as machine code is concerned: bitcode to an object, bytes to text.
+"""The LLVM of numba-hip's bindings, as far as machine code is concerned: bitcode to an object, bytes to text.
 
 Called through its C interface, with which calls run side by side in several threads. Nothing of numba is needed, and no
 device. The bindings' own wrappers are not used: they know no diagnostic handler, and LLVM ends the process at an error
@@ -77,7 +77,9 @@ def emit_object(bitcode: bytes, arch: str, code_object_version: int) -> bytes:
 
         def check(failed: int, what: str) -> None:
             if failed or errors:
-                said = "; ".join(errors) or (ctypes.string_at(text).decode(errors="replace") if text else "no reason given")
+                said = "; ".join(errors) or (
+                    ctypes.string_at(text).decode(errors="replace") if text else "no reason given"
+                )
                 raise TargetError(f"LLVM {version()} for {arch}: {what}: {said}")
 
         try:

@@ -7,6 +7,7 @@ all its variants on disk does not load the compiler.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture
+from rocmkern.tile.architectures import architecture, compiled_as
 from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
@@ -130,7 +131,7 @@ class LoadedKernel(LoadedVariant):
 
     def __init__(self, kernel: Executable):
         super().__init__(kernel.title, kernel.words, PARAMETERS_END)
-        self.kernel = kernel
+        self.kernel, self.code_sha256 = kernel, hashlib.sha256(kernel.code).hexdigest()
         # The runtime may read the code object later than this call, so it is kept alive.
         self._module = _check("hipModuleLoadData", hip.hipModuleLoadData(kernel.code))
         found = hip.hipModuleGetFunction(self._module, kernel.name.encode())
@@ -154,6 +155,10 @@ class LoadedKernel(LoadedVariant):
 
 class HipTarget(GpuTarget):
     """Runs kernels on one AMD GPU."""
+
+    def __init__(self, device: Any):
+        super().__init__(device)
+        self.arch = compiled_as(device.info.arch)
 
     @functools.cached_property
     def parallelism(self) -> int:  # type: ignore[override]

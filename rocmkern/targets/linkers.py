@@ -263,7 +263,12 @@ def _commands() -> Iterator[tuple[str, ...]]:
         return
     rocm = os.environ.get("ROCM_PATH", "/opt/rocm")
     names = ["ld.lld", *(f"ld.lld-{version}" for version in range(40, 14, -1))]
-    places = [f"{rocm}/llvm/bin/ld.lld", f"{rocm}/lib/llvm/bin/ld.lld", *names, str(Path(sys.executable).parent / "ld.lld")]
+    places = [
+        f"{rocm}/llvm/bin/ld.lld",
+        f"{rocm}/lib/llvm/bin/ld.lld",
+        *names,
+        str(Path(sys.executable).parent / "ld.lld"),
+    ]
     yield from dict.fromkeys((path,) for place in places if (path := shutil.which(place)))
     for directory in sys.path:
         # Found without importing it: that would cost more than linking.

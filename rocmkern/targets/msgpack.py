@@ -5,15 +5,15 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-_NUMBERS = {
-    0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
-}  # fmt: skip
+_NUMBERS = {0xCA + i: f">{letter}" for i, letter in enumerate("fdBHIQbhiq")}
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 #: First byte: (kind, format of the length).
 _SIZED = {
-    0xC4: (bytes, ">B"), 0xC5: (bytes, ">H"), 0xC6: (bytes, ">I"), 0xD9: (str, ">B"), 0xDA: (str, ">H"), 0xDB: (str, ">I"),
-    0xDC: (list, ">H"), 0xDD: (list, ">I"), 0xDE: (dict, ">H"), 0xDF: (dict, ">I"),
-}  # fmt: skip
+    **{0xC4 + i: (bytes, f">{letter}") for i, letter in enumerate("BHI")},
+    **{0xD9 + i: (str, f">{letter}") for i, letter in enumerate("BHI")},
+    **{0xDC + i: (list, f">{letter}") for i, letter in enumerate("HI")},
+    **{0xDE + i: (dict, f">{letter}") for i, letter in enumerate("HI")},
+}
 
 
 def unpack(data: bytes) -> Any:
