@@ -191,9 +191,15 @@ def main_loop(assembly: str, matrix: int = 0, fma: int = 0) -> list[str]:
 
 def _dominators(found: list[Block]) -> list[int]:
     """For each block a bit for every block that all ways to it go through, itself included; 0 where nothing leads."""
+    reached, waiting = {0}, [0]
+    while waiting:
+        fresh = set(found[waiting.pop()].next) - reached
+        reached |= fresh
+        waiting += fresh
+    # What fills the place before an aligned block leads on, but is never reached.
     before: list[list[int]] = [[] for _ in found]
-    for here, block in enumerate(found):
-        for target in block.next:
+    for here in reached:
+        for target in found[here].next:
             before[target].append(here)
     everything = (1 << len(found)) - 1
     above = [1, *[everything] * (len(found) - 1)]

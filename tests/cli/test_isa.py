@@ -138,6 +138,12 @@ def test_the_main_loop_is_the_short_way_that_computes_enough():
     assert counts["global"] == 0
 
 
+def test_what_fills_the_place_before_an_aligned_block_is_no_way_into_the_loop():
+    """Else the head of the loop would not dominate its end, and the loop would not be one."""
+    text = LOOPS.replace(".LBB0_3: ", "\ts_branch .LBB0_3\n\ts_nop 0\n\ts_nop 0\n.LBB0_3: ")
+    assert _assembly.mix(_assembly.main_loop(text, matrix=2))["matrix"] == 2
+
+
 def test_a_loop_of_no_products_is_the_longest():
     assert _assembly.mix(_assembly.main_loop(LOOPS))["global"] == 1
 
