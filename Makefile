@@ -2,6 +2,7 @@
 #   make demo   a real model on the best target of this machine
 #   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
+#   make amd-test  rows of the matrix on a virtual AMD GPU, on Linux without a card or ROCm (ROWS=all, ARCH=gfx942, SEED=1)
 #   make lint   what CI checks beside the tests
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
 
@@ -12,7 +13,11 @@ PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
 
-.PHONY: demo test bench lint format clean
+ROWS ?= 200
+ARCH ?= gfx1100
+SEED ?= 0
+
+.PHONY: demo test bench amd-test lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -23,6 +28,10 @@ test: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	@$(PY) -m pytest --benchmark-only $(ARGS)
+
+# In an environment of its own, .venv-amd: numba-hip excludes what other targets need.
+amd-test:
+	@$(PYTHON) tools/virtual_gpu/amd_test.py --rows $(ROWS) --arch $(ARCH) --seed $(SEED) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
