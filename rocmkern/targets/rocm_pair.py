@@ -154,8 +154,8 @@ def _runtime() -> tuple[str, tuple[int, int]]:
         status = library.hipRuntimeGetVersion(ctypes.byref(number))
     except (OSError, AttributeError) as error:
         raise TargetError(
-            f"the HIP runtime cannot be loaded ({error}): install ROCm (https://rocm.docs.amd.com), or name its folder: "
-            "export ROCM_PATH=/opt/rocm"
+            f"the HIP runtime cannot be loaded ({error}): install ROCm (https://rocm.docs.amd.com), or name "
+            "its folder: export ROCM_PATH=/opt/rocm"
         ) from None
     if status:
         raise TargetError(

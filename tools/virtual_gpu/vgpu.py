@@ -670,7 +670,9 @@ def _log_problems():
 
 def mended():
     """Instructions that the emulator lacks or gets wrong, and that this project executes itself: (name, emulator) pairs."""
-    return sorted((name.lower(), arch or "all") for name, arch in [*_OWN, *((n, a) for (a, _), n in _CACHE_INV.items())])
+    return sorted(
+        (name.lower(), arch or "all") for name, arch in [*_OWN, *((n, a) for (a, _), n in _CACHE_INV.items())]
+    )
 
 
 #: What is mended by changing how the emulator reads an instruction, see `_patch_emu`.
