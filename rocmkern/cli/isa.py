@@ -52,7 +52,10 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compile, how many at a time, where the result goes."""
     parser.add_argument(
-        "--arch", default=",".join(ARCHITECTURES), metavar="LIST", help="architectures (default: %(default)s)"
+        "--arch",
+        default=",".join(ARCHITECTURES),
+        metavar="LIST",
+        help="architectures, or: all (default: %(default)s)",
     )
     parser.add_argument(
         "--matrix",
@@ -76,8 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rocmkern.cli._variants import variants
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
+    from rocmkern.tile.architectures import AMD
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
+    if archs == ["all"]:
+        archs = list(AMD)
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
     matrix = load(arguments.matrix)

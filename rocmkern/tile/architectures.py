@@ -40,7 +40,7 @@ _RDNA2 = Architecture(32, 64 * _KIB, "")
 _RDNA3 = Architecture(32, 64 * _KIB, "wmma-gfx11")
 _RDNA4 = Architecture(32, 64 * _KIB, "wmma-gfx12")
 #: What LLVM compiles for, and HIP users have.
-_AMD = {
+AMD = {
     "gfx908": Architecture(64, 64 * _KIB, "mfma-gfx908"),
     "gfx90a": _CDNA,
     "gfx942": _CDNA,
@@ -63,7 +63,7 @@ _TABLE = {
     "cpu-avx512": Architecture(1, 1024 * _KIB, ""),
     "cpu-avx2": Architecture(1, 1024 * _KIB, ""),
     "cpu-portable": Architecture(1, 1024 * _KIB, ""),
-    **_AMD,
+    **AMD,
     "sm_80": Architecture(32, 163 * _KIB, "mma.sync"),
     "sm_86": Architecture(32, 99 * _KIB, "mma.sync"),
     "sm_89": Architecture(32, 99 * _KIB, "mma.sync"),

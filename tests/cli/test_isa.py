@@ -349,6 +349,13 @@ def test_the_list_needs_no_compiler(small_matrix, capsys):
     assert line.split()[:3] == ["gfx1201", "softmax", "2f32"] and "waves=" in line and "block_m=" in line
 
 
+def test_all_architectures_can_be_asked_for(small_matrix, capsys):
+    words = ["--matrix", small_matrix, "--arch", "all", "--kernel", "softmax", "--dtype", "float32", "--list"]
+    assert main(["isa", *words]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert len(listed) == 25 and {"gfx908", "gfx1036", "gfx1153", "gfx12-generic"} <= set(listed)
+
+
 def test_words_that_choose_nothing_are_an_error(small_matrix, capsys):
     assert main(["isa", "--matrix", small_matrix, "--kernel", "gemm"]) == 1
     assert "gemm" in capsys.readouterr().err

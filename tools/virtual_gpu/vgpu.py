@@ -13,24 +13,30 @@ from contextlib import contextmanager
 ROCM = os.environ.get("ROCM_PATH", "/opt/rocm")
 CACHE = os.environ.get("VGPU_CACHE", os.path.expanduser("~/.cache/vgpu"))
 LLD = os.environ.get("VGPU_LLD", "ld.lld-21")
+# EF_AMDGPU_MACH of LLVM's ELF.h
 MACH = {
-    0x41: "gfx1100",
-    0x46: "gfx1101",
-    0x47: "gfx1102",
-    0x44: "gfx1103",
-    0x43: "gfx1150",
-    0x4A: "gfx1151",
-    0x36: "gfx1030",
-    0x45: "gfx1036",
-    0x48: "gfx1200",
-    0x4E: "gfx1201",
-    0x3F: "gfx90a",
-    0x4C: "gfx942",
-    0x30: "gfx908",
-    0x2F: "gfx906",
-    0x2C: "gfx900",
+    **{0x2C: "gfx900", 0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950"},
+    **{0x36: "gfx1030", 0x37: "gfx1031", 0x38: "gfx1032", 0x39: "gfx1033", 0x3E: "gfx1034", 0x3D: "gfx1035"},
+    **{0x45: "gfx1036", 0x41: "gfx1100", 0x46: "gfx1101", 0x47: "gfx1102", 0x44: "gfx1103", 0x43: "gfx1150"},
+    **{0x4A: "gfx1151", 0x55: "gfx1152", 0x58: "gfx1153", 0x48: "gfx1200", 0x4E: "gfx1201"},
+    **{0x5F: "gfx9-4-generic", 0x53: "gfx10-3-generic", 0x54: "gfx11-generic", 0x59: "gfx12-generic"},
 }
-EMU_ARCH = {"gfx11": "rdna3", "gfx12": "rdna4", "gfx90a": "cdna", "gfx94": "cdna", "gfx908": "cdna"}
+# The cards that run the code of a generic target.
+GENERIC = {
+    "gfx9-4-generic": r"gfx9[45]\w",
+    "gfx10-3-generic": r"gfx103\w",
+    "gfx11-generic": r"gfx11[05]\w",
+    "gfx12-generic": r"gfx120\w",
+}
+EMU_ARCH = {
+    "gfx11": "rdna3",
+    "gfx12": "rdna4",
+    "gfx90a": "cdna",
+    "gfx9-4": "cdna",
+    "gfx94": "cdna",
+    "gfx95": "cdna",
+    "gfx908": "cdna",
+}
 HIDDEN = {
     "hidden_block_count_x": 1,
     "hidden_block_count_y": 2,
@@ -264,7 +270,7 @@ def _on_load(mid, image, size):
         co = CodeObject(e)
         dev = lib.vgpu_mod_code(mid, co.base, co.size)
         darch = device_list()[dev]["arch"]
-        if co.arch != darch:
+        if co.arch != darch and not re.fullmatch(GENERIC.get(co.arch, "-"), darch):
             print(f"vgpu: code object for {co.arch} loaded on device {dev} ({darch})", file=sys.stderr)
             return 209  # hipErrorNoBinaryForGpu
         _mods[mid] = co
