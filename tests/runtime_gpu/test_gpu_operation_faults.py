@@ -87,17 +87,21 @@ def plan(manager):
 
 
 WORK = {function.__name__: function for function in (decode, paged, sample, cache, plan)}
-#: The cache launches no kernel of ours: its own faults are those of memory.
-UNMET = {("cache", fault): ("hipMemsetAsync", 1, UNKNOWN, False) for fault in ("load", "function")} | {
+#: Faults in place of those that the work cannot meet: the cache launches no kernel of ours, a call with ``out=`` takes
+#: no memory.
+INSTEAD = {
+    ("cache", "load"): ("hipMemsetAsync", 1, UNKNOWN, False),
+    ("cache", "function"): ("hipMemsetAsync", 2, UNKNOWN, False),
     ("cache", "launch"): ("hipMemcpyAsync", 2, UNKNOWN, False),
     ("cache", "every launch"): ("hipMemcpyAsync", 3, UNKNOWN, True),
+    ("plan", "memory"): ("hipModuleLaunchKernel", 2, LAUNCH_FAILURE, True),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", WORK)
 def test_a_fault_leaves_everything_as_it_was(device, vgpu, name, fault):
-    call, nth, error, repeat = UNMET.get((name, fault), FAULTS[fault])
+    call, nth, error, repeat = INSTEAD.get((name, fault), FAULTS[fault])
     manager = default_manager(device)
     work = WORK[name](manager)
     expected = work()

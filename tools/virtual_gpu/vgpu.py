@@ -479,6 +479,11 @@ def _load_emu():
 # instructions the emulator lacks or gets wrong, implemented in vgpu_hip.c: (name, emulator arch or None) -> function, uses both register files
 _OWN = {
     ("S_GETPC_B64", None): "getpc",
+    ("S_SETPC_B64", None): "setpc",
+    # The emulator takes accumulators as A and B for other registers, f16 denormals for zeros, and infinities for numbers.
+    ("V_MFMA_F32_16X16X4_F32", "cdna"): "mfma_f32",
+    ("V_MFMA_F32_16X16X16_F16", "cdna"): "mfma_f16",
+    ("V_MFMA_F32_16X16X16_BF16", "cdna"): "mfma_bf16",
     ("DS_SWIZZLE_B32", "rdna3"): "swizzle32",
     ("DS_SWIZZLE_B32", "rdna4"): "swizzle32",
     ("DS_SWIZZLE_B32", "cdna"): "swizzle64",
@@ -530,7 +535,7 @@ def _special(raw, arch, inst):
     return (own, inst.size()) if own else None
 
 
-_PATCH_ID = b"8"
+_PATCH_ID = b"9"
 
 
 def _patch_emu(emu):
@@ -569,6 +574,22 @@ def _patch_emu(emu):
         return ctrl(lane, dpp, row_mask, bank_mask, wave_size)
 
     emu._dpp16_ctrl = _dpp16_ctrl
+
+    def _load_dpp16_src0(ctx, inst, lane, fallback):
+        """All lanes are read before the first is written: the instruction may write the register that it reads."""
+        field = emu._iattr
+        src, en, ok = emu._dpp16_ctrl(
+            lane, field(inst, "dpp"), field(inst, "row_mask", 0xF), field(inst, "bank_mask", 0xF), ctx.wave_size
+        )
+        before = emu.UOp.placeholder((ctx.wave_size,), emu.dtypes.uint32, slot=7, addrspace=emu.AddrSpace.LOCAL)
+        each = ctx.range()
+        held = ctx.rvgpr_dyn(ctx.inst_field(type(inst).vsrc0), each)
+        read = emu.UOp.group(before.index(each.cast(dt)).store(held)).end(each)
+        moved = before.after(read).index((en & ok).where(src, c(0, dt)))
+        invalid = emu.UOp.const(0, fallback.dtype) if field(inst, "bc") else fallback
+        return en.where(ok.where(moved, invalid), fallback)
+
+    emu._load_dpp16_src0 = _load_dpp16_src0
 
     # CDNA has no 16-bit register halves: there, register 128 and above in a 16-bit operation is just that register. The handlers for
     # CDNA encodings run with a module dictionary of their own, in which the two limits (128, 384) cannot be reached.
@@ -683,6 +704,7 @@ def mended():
 
 #: What is mended by changing how the emulator reads an instruction, see `_patch_emu`.
 MENDED_FORMS = (
+    "DPP16 that writes the register it reads",
     "DPP16 row_share, row_xmask, row_bcast",
     "v_mov_b32 with DPP8",
     "FLAT and atomics with return on RDNA 4 and CDNA",
@@ -705,7 +727,7 @@ def _on_compile(mid, pc, slotp):
                     break
             key, flags = hit or _compile_inst(raw, arch)
             s = _Slot.from_address(slotp)
-            addr, gl = (C.cast(getattr(lib, key[1]), C.c_void_p).value, (0, 1)) if key[0] == "own" else _addr(key)
+            addr, gl = (C.cast(getattr(lib, key[1]), C.c_void_p).value, range(6)) if key[0] == "own" else _addr(key)
             for i, x in enumerate(gl):
                 s.g[i] = x
             s.n, s.flags, s.fn = len(gl), flags, addr

@@ -56,6 +56,7 @@ struct ihipEvent_t { u32 magic, flags; int recorded; u64 seq; hipStream_t s; int
 static struct ihipStream_t nullst[16], ptst[16]; static hipStream_t streams; static int ctxs[16];
 enum { OP_COPY, OP_SET, OP_LAUNCH, OP_REC, OP_WAIT, OP_CB, OP_HOST, OP_FREE };
 
+static __thread int on_gfx90a;                                       /* of the workgroup that this thread runs */
 typedef int (*load_cb_t)(u64 mod, const void *image, u64 size); static load_cb_t load_cb;
 typedef int (*compile_cb_t)(u64 mod, u64 pc, slot *out); static compile_cb_t compile_cb;
 typedef int (*launch_cb_t)(const char *name, u64 mod, const u32 *dims /*grid[3],block[3],dynlds*/, const void *kernarg, u64 n); static launch_cb_t launch_cb;
@@ -257,7 +258,7 @@ EXP void vgpu_problem(const char *s) { problem("%s", s); }
 typedef struct { hipFunction_t f; const u32 *g, *b; u32 dyn; u64 karg; u64 next, total; int dev; hipError_t err; u64 insts, waves, *prof; } run_t;
 static hipError_t run_wg(run_t *R, u64 wg, wv *w, int nw, u8 *lds, size_t ldsn, u8 *pkt, u64 *cnt) {
   hipFunction_t f = R->f; hipModule_t m = f->mod; int W = f->wave, T = W == 64; u32 lx = R->b[0], ly = R->b[1], tot = lx * ly * R->b[2];
-  u32 gid[3] = {wg % R->g[0], wg / R->g[0] % R->g[1], wg / R->g[0] / R->g[1]}; int gfx12 = !strncmp(devs[R->dev].arch, "gfx12", 5);
+  u32 gid[3] = {wg % R->g[0], wg / R->g[0] % R->g[1], wg / R->g[0] / R->g[1]}; int gfx12 = !strncmp(devs[R->dev].arch, "gfx12", 5); on_gfx90a = !strncmp(devs[R->dev].arch, "gfx90a", 6);
   memset(lds, cfg.poison ? cfg.pat : 0, ldsn);
   for (int i = 0; i < nw; i++) {
     u32 *s = w[i].sg; memcpy(s, sg_template[T], sizeof sg_template[T]); memset(w[i].vg, 0, 256ul * W * 4); if (T) memset(w[i].acc, 0, 256ul * W * 4);
@@ -313,6 +314,9 @@ static hipError_t run_wg(run_t *R, u64 wg, wv *w, int nw, u8 *lds, size_t ldsn, 
 /* instructions implemented here rather than by the emulator: (sgpr, ...) with the program counter in sg[256..257] */
 EXP void vgpu_op_getpc(u32 *sg, u64 a1, u64 a2, u64 a3, u64 a4, u64 a5) {
   u64 pc = sg[256] | (u64)sg[257] << 32; u32 d = *(u32 *)pc >> 16 & 0x7f; pc += 4; sg[d] = (u32)pc; sg[d + 1] = pc >> 32; sg[256] = (u32)pc; sg[257] = pc >> 32;
+}
+EXP void vgpu_op_setpc(u32 *sg, u64 a1, u64 a2, u64 a3, u64 a4, u64 a5) {
+  u64 pc = sg[256] | (u64)sg[257] << 32; u32 s = *(u32 *)pc & 0x7f; sg[256] = sg[s]; sg[257] = sg[s + 1];
 }
 #define OWN(name) EXP void vgpu_op_##name(u32 *sg, u32 *vg, u64 mem, u64 lds, u64 scr, u64 acc)
 #define PRE(n) u64 pc = sg[256] | (u64)sg[257] << 32; const u32 *ip = (const u32 *)pc; pc += (n); sg[256] = (u32)pc; sg[257] = pc >> 32; u64 ex = sg[126] | (W == 64 ? (u64)sg[127] << 32 : 0); (void)ip; (void)ex
@@ -383,6 +387,29 @@ static void wmma(u32 *sg, u32 *vg, int ta, int tb, int out, int K, int g12) {
     *o = !half ? r[m][n] : hs ? (*o & 0xffff) | r[m][n] << 16 : (*o & 0xffff0000) | r[m][n];
   }
 }
+/* MFMA 16 x 16, wave64.  D = A B + C: row m of A / column n of B in lane m or n + 16 g, which holds elements run * g .. of k;
+ * D row 4 g + r, column n in register r of lane n + 16 g.  A and B may be accumulators too (bits 27 and 28 of the second word).
+ * kind: 0 f32 (one element a lane), 1 f16, 2 bf16 (four).  gfx90a takes 16-bit denormals for zeros (PyTorch, "Numerical accuracy"). */
+static void mfma(u32 *sg, u32 *vg, u32 *acc, int kind) {
+  enum { W = 64 }; PRE(8); int run = kind ? 4 : 1, K = 4 * run, flush = kind && on_gfx90a;
+  float A[16][16], B[16][16], D[16][16]; u32 sa = ip[1] & 511, sb = ip[1] >> 9 & 511, sc = ip[1] >> 18 & 511, d = ip[0] & 255;
+  const u32 *va = ip[1] >> 27 & 1 ? acc : vg, *vb = ip[1] >> 28 & 1 ? acc : vg, *vc = ip[0] >> 15 & 1 ? acc : vg; u32 *vd = ip[0] >> 15 & 1 ? acc : vg;
+  for (int l = 0; l < 64; l++) for (int i = 0; i < run; i++) for (int side = 0; side < 2; side++) {
+    u32 s = side ? sb : sa, x = s >= 256 ? (side ? vb : va)[(s - 256 + (kind ? i / 2 : i)) * 64 + l] : sg[s], h = kind ? x >> (16 * (i & 1)) & 0xffff : x;
+    if (flush && !(h & (kind == 1 ? 0x7c00 : 0x7f80))) h &= 0x8000;
+    float f = kind == 0 ? bits_f(h) : kind == 1 ? h2f(h) : bits_f(h << 16);
+    (side ? B : A)[l % 16][l / 16 * run + i] = f;
+  }
+  for (int m = 0; m < 16; m++) for (int n = 0; n < 16; n++) {
+    float t = sc >= 256 ? bits_f(vc[(sc - 256 + m % 4) * 64 + n + 16 * (m / 4)]) : bits_f(sg[sc]);
+    for (int k = 0; k < K; k++) t = __builtin_fmaf(A[m][k], B[n][k], t);
+    D[m][n] = t;
+  }
+  for (int m = 0; m < 16; m++) for (int n = 0; n < 16; n++) vd[(d + m % 4) * 64 + n + 16 * (m / 4)] = f_bits(D[m][n]);
+}
+OWN(mfma_f32) { mfma(sg, vg, (u32 *)acc, 0); }
+OWN(mfma_f16) { mfma(sg, vg, (u32 *)acc, 1); }
+OWN(mfma_bf16) { mfma(sg, vg, (u32 *)acc, 2); }
 #define WMMA(name, ta, tb, out, K, g12) OWN(wmma_##name) { wmma(sg, vg, ta, tb, out, K, g12); }
 WMMA(f32_f16_11, T_F16, T_F16, T_F32, 16, 0) WMMA(f32_bf16_11, T_BF16, T_BF16, T_F32, 16, 0) WMMA(f16_f16_11, T_F16, T_F16, T_F16, 16, 0) WMMA(bf16_bf16_11, T_BF16, T_BF16, T_BF16, 16, 0)
 WMMA(i32_iu8_11, T_I8, T_I8, T_I32, 16, 0) WMMA(i32_iu4_11, T_I4, T_I4, T_I32, 16, 0)
