@@ -61,11 +61,6 @@ def container_version(arch: str) -> int:
     return GENERIC_VERSION if arch.split(":")[0].endswith("-generic") else CONCRETE_VERSION
 
 
-def compiler_version() -> str:
-    """What decides about the code: the LLVM of the bindings. The linker does not."""
-    return f"LLVM {amd_llvm.version()}"
-
-
 @dataclass(frozen=True)
 class Contents:
     """What stands in a code object.

@@ -176,10 +176,13 @@ class HipTarget(GpuTarget):
         return LoadedKernel(compiled)
 
     def versions(self) -> str:
-        """Versions of numba-hip, and of the LLVM that makes machine code."""
+        """Versions of numba-hip and of the bindings, whose LLVM makes the code.
+
+        The linker is not among them: the code is the same whichever it is, and a process that finds all its variants
+        on disk needs none.
+        """
         packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-        return ", ".join([*versions, code_object.compiler_version()])
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
 
 
 def _check(call: str, result: tuple) -> Any:

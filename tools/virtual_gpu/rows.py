@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,8 @@ def report(
     print(f"forms of instructions that are mended in the emulator: {'; '.join(vgpu.MENDED_FORMS)}")
     print(f"instructions that the emulator lacks, met in this run: {'; '.join(lacking) or 'none'}")
     print(f"rows that could not be executed for that: {', '.join(unknown) or 'none'}")
+    operations = Counter(result["operation"] for result in results.values())
+    print(f"rows by operation: {', '.join(f'{name} {count}' for name, count in sorted(operations.items()))}")
     versions = ", ".join(sorted({str(each["version"]) for each in objects.values()}))
     print(
         f"code objects loaded: {len(objects)}, of code object version {versions}; hash of all their code {everything}"
