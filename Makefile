@@ -11,8 +11,7 @@ VENV ?= .venv
 ARGS ?=
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-# The virtual GPU is itself what such calls go to.
-LINTED := rocmkern tests examples benchmarks $(filter-out tools/virtual_gpu,$(wildcard tools/*))
+LINTED := rocmkern tests examples benchmarks tools
 
 ROWS ?= 200
 ARCH ?= gfx1100
