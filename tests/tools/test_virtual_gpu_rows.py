@@ -13,8 +13,8 @@ import rows  # noqa: E402
 
 
 def result(**changes):
-    row = {"outcome": "passed", "reason": "", "outputs": [{"output": "out"}], "code": ["aa"], "operation": "softmax"}
-    return {**row, **changes}
+    row = {"outcome": "passed", "reason": "", "outputs": [{"output": "out"}], "code": ["aa"]}
+    return {**row, "operation": "softmax", "dims": {"size": [3, 4], "k": 1}, **changes}
 
 
 LOG = [{"loaded": {"sha256": "aa"}}, {"loaded": {"sha256": "bb"}}, {"lacks": "gfx950: v_some"}]
@@ -34,6 +34,8 @@ def test_another_number_of_rows_is_refused(count):
 
 def test_rows_that_passed_on_code_that_was_loaded_are_right():
     assert rows.judge(["a", "b"], {"a": result(), "b": result(code=["bb", "aa"])}, LOG) == []
+    assert rows.judge(["a"], {"a": result(operation="quantize", code=[])}, LOG) == []
+    assert rows.judge(["a"], {"a": result(dims={"size": [3, 0], "k": 1}, code=[])}, LOG) == []
     # A row whose arguments are refused runs nothing.
     assert rows.judge(["a"], {"a": result(outputs=[], code=[])}, LOG) == []
 
