@@ -275,23 +275,29 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
         )
         _set_attributes(library, wrapper.name, threads)
         bitcode = bytes(library.get_linked_llvm_ir(cfg.arch, to_bc=True, link_in_hipdevicelib=False))
-    bitcode, text = _optimized(bitcode, cfg.arch)
+    bitcode, text = _optimized(bitcode, cfg.arch, wrapper.name, kernel.__name__)
     local_bytes = sum(int(n) for n in re.findall(r"addrspace\(3\) global \[(\d+) x i8\]", text))
     if local_bytes > hardware.local_bytes:
         raise TileError(
             f"kernel {kernel.__name__} for {cfg}: its stages take {local_bytes} bytes of local memory; "
             f"{cfg.arch} has {hardware.local_bytes}: smaller blocks"
         )
-    return CompiledKernel(kernel.__name__, wrapper.name, cfg.arch, n_words, threads, local_bytes, bitcode)
+    return CompiledKernel(kernel.__name__, kernel.__name__, cfg.arch, n_words, threads, local_bytes, bitcode)
 
 
-def _optimized(bitcode: bytes, arch: str) -> tuple[bytes, str]:
-    """Run LLVM's optimiser: (bitcode, text). Only then is it known which copies of a stage remain."""
+def _optimized(bitcode: bytes, arch: str, name: str, stable: str) -> tuple[bytes, str]:
+    """Run LLVM's optimiser: (bitcode, text). Only then is it known which copies of a stage remain.
+
+    numba's names count what the process has compiled before; with them the same kernel would be other bytes in each
+    process. So the kernel gets a stable one, and what numba keeps for its dispatchers on a CPU goes: no GPU reads it.
+    """
     from numba.hip.amdgcn import AMDGPUTargetMachine
     from numba.hip.util import llvmutils
 
-    text = AMDGPUTargetMachine(arch).optimize_module(bitcode, passes=PASSES)
-    return bytes(llvmutils.to_bc_fast(text)), bytes(text).decode()
+    text = bytes(AMDGPUTargetMachine(arch).optimize_module(bitcode, passes=PASSES)).decode()
+    text = re.sub(r'^@"?_ZN08NumbaEnv.*\n', "", text, flags=re.MULTILINE)
+    text = text.replace(f'@"{name}"', f"@{stable}").replace(f"@{name}", f"@{stable}")
+    return bytes(llvmutils.to_bc_fast(text.encode())), text
 
 
 def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:
