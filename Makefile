@@ -3,6 +3,7 @@
 #   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
+#   make amd-test  rows of the matrix on a virtual AMD GPU, on Linux without a card or ROCm (ROWS=all, ARCH=gfx942, SEED=1)
 #   make lint   what CI checks beside the tests
 #   make isolate  does a row give the same bits alone, in any order, in dirty memory? 20 minutes; goes on where it stopped
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
@@ -16,7 +17,11 @@ PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools
 
-.PHONY: demo test wheel bench isolate lint format clean
+ROWS ?= 200
+ARCH ?= gfx1100
+SEED ?= 0
+
+.PHONY: demo test wheel bench isolate amd-test lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -39,6 +44,10 @@ bench: $(VENV)/.bench
 
 isolate: $(VENV)/.base
 	@$(PY) -m rocmkern matrix isolate --target cpu --keep .isolate-cpu $(ARGS)
+
+# In an environment of its own, .venv-amd: numba-hip excludes what other targets need.
+amd-test:
+	@$(PYTHON) tools/virtual_gpu/amd_test.py --rows $(ROWS) --arch $(ARCH) --seed $(SEED) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -58,18 +58,19 @@ class Unit:
 
 
 _KIB = 1024
-# On RDNA a block runs in compute unit mode, which LLVM chooses by default: two SIMDs share 64 KiB.
+_MI100 = Unit(256, 4, 10, 4, 64 * _KIB)  # accumulators are a file of their own, of the same size
+_CDNA = Unit(512, 8, 8, 4, 64 * _KIB)
+# On RDNA a block runs in compute unit mode, which its code is compiled for: two SIMDs share 64 KiB.
+_SMALL, _LARGE = Unit(1024, 16, 16, 2, 64 * _KIB), Unit(1536, 24, 16, 2, 64 * _KIB)
 UNITS = {
-    "gfx90a": Unit(512, 8, 8, 4, 64 * _KIB),
-    "gfx942": Unit(512, 8, 8, 4, 64 * _KIB),
+    "gfx908": _MI100,
+    "gfx90a": _CDNA,
+    "gfx942": _CDNA,
     "gfx950": Unit(512, 8, 8, 4, 160 * _KIB),
-    "gfx1030": Unit(1024, 16, 16, 2, 64 * _KIB),
-    "gfx1100": Unit(1536, 24, 16, 2, 64 * _KIB),
-    "gfx1101": Unit(1536, 24, 16, 2, 64 * _KIB),
-    "gfx1102": Unit(1024, 16, 16, 2, 64 * _KIB),
-    "gfx1151": Unit(1536, 24, 16, 2, 64 * _KIB),
-    "gfx1200": Unit(1536, 24, 16, 2, 64 * _KIB),
-    "gfx1201": Unit(1536, 24, 16, 2, 64 * _KIB),
+    "gfx9-4-generic": _CDNA,
+    **dict.fromkeys((*(f"gfx103{i}" for i in range(7)), "gfx10-3-generic"), _SMALL),
+    **dict.fromkeys(("gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1153", "gfx11-generic"), _SMALL),
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201", "gfx12-generic"), _LARGE),
 }
 
 
@@ -190,9 +191,15 @@ def main_loop(assembly: str, matrix: int = 0, fma: int = 0) -> list[str]:
 
 def _dominators(found: list[Block]) -> list[int]:
     """For each block a bit for every block that all ways to it go through, itself included; 0 where nothing leads."""
+    reached, waiting = {0}, [0]
+    while waiting:
+        fresh = set(found[waiting.pop()].next) - reached
+        reached |= fresh
+        waiting += fresh
+    # What fills the place before an aligned block leads on, but is never reached.
     before: list[list[int]] = [[] for _ in found]
-    for here, block in enumerate(found):
-        for target in block.next:
+    for here in reached:
+        for target in found[here].next:
             before[target].append(here)
     everything = (1 << len(found)) - 1
     above = [1, *[everything] * (len(found) - 1)]

@@ -90,6 +90,7 @@ class Report:
     cache: CacheReport
     cpu: Trial
     environment: dict[str, str] = field(default_factory=dict)
+    rocm: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +140,7 @@ def examine() -> Report:
         cache=examine_cache(),
         cpu=cpu.trial or Trial(False, problem=cpu.detail),
         environment={key: value for key, value in sorted(os.environ.items()) if key.startswith("ROCMKERN_")},
+        rocm=examine_rocm(),
     )
 
 
@@ -155,6 +157,13 @@ def examine_target(name: str) -> TargetReport:
         return TargetReport(name, False, words(error), install)
     trial = run_in_child(name)
     return TargetReport(name, trial.works, arch if trial.works else f"{arch}: {trial.problem}", install, trial)
+
+
+def examine_rocm() -> tuple[str, ...]:
+    """Which ROCm runtime, bindings, LLVM and linker go together, where there are bindings; asked in a child."""
+    from rocmkern.targets.rocm_pair import lines_of_child
+
+    return tuple(lines_of_child()) if installed_version(_EXTRAS["hip"]) else ()
 
 
 def examine_suspects() -> tuple[SuspectReport, ...]:
@@ -232,6 +241,7 @@ def describe(report: Report) -> list[str]:
         f"  found   {each['name']} ({each['kind']}, {_size_text(each['total'])})" for each in report.gpu["devices"]
     ]
     lines += [f"  check   {check}" for check in report.gpu["checks"]]
+    lines += report.rocm
     for suspect in report.suspects:
         verdict = f"does not answer: {suspect.failure}" if suspect.failure else "answers again, and can be used"
         lines += [f"suspect   {suspect.device}: {suspect.since}", f"  now     it {verdict}"]

@@ -54,7 +54,10 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compile, how many at a time, where the result goes."""
     parser.add_argument(
-        "--arch", default=",".join(ARCHITECTURES), metavar="LIST", help="architectures (default: %(default)s)"
+        "--arch",
+        default=",".join(ARCHITECTURES),
+        metavar="LIST",
+        help="architectures, or: all (default: %(default)s)",
     )
     parser.add_argument(
         "--matrix",
@@ -78,8 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rocmkern.cli._variants import variants
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
+    from rocmkern.tile.architectures import AMD
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
+    if archs == ["all"]:
+        archs = list(AMD)
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
     matrix = load(arguments.matrix)
@@ -168,7 +174,7 @@ def products(variant: Any) -> tuple[int, int]:
     if not columns:
         return 0, 0
     multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
-    if hardware.matrix == "mfma" and variant.dtypes[0] == "float32":
+    if hardware.matrix.startswith("mfma") and variant.dtypes[0] == "float32":
         return multiplications // (16 * 16 * 4), 0
     if hardware.matrix and variant.dtypes[0] != "float32" and cfg.wave_rows == 16:
         return multiplications // 16**3, 0

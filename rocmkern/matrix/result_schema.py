@@ -43,6 +43,7 @@ Seconds = Annotated[float, Field(gt=0, ge=1e-12, le=1e9)]
 # A clock that ticks coarsely may not have ticked.
 Sample = Annotated[float, Field(ge=0, le=1e9)]
 Samples = Annotated[list[Sample], Field(min_length=1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Rate = Annotated[float, AfterValidator(_rate)]
 Scalar = bool | Integer | Number | str | None
 
@@ -144,6 +145,7 @@ class ResultRecord(Model):
     reason: str = ""
     outputs: list[OutputRecord] = Field(default_factory=list)
     speed: SpeedRecord | None = None
+    code: list[Sha256] = Field(default_factory=list)
 
 
 class ResultsFile(Model):

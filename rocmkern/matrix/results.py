@@ -78,6 +78,8 @@ class Result:
         ``output``, ``error``, ``bound``, ``share``, ``parts``, ``e``, ``ulp`` of each output that was compared.
     speed : dict, optional
         What `rocmkern.testing.bench.measure` returns.
+    code : list of str
+        sha256 of each piece of machine code that ran, as the driver of a GPU was given it.
     """
 
     case: str
@@ -94,6 +96,7 @@ class Result:
     reason: str = ""
     outputs: list[dict[str, Any]] = field(default_factory=list)
     speed: dict[str, Any] | None = None
+    code: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def result_of(case: Case, target: str, outcome: str, reason: str = "", record: d
     return Result(
         case.id, case.operation.name, facts.group, facts.category, case.dtype, facts.why, dict(case.dims), changed,
         case.memory, target, outcome, reason, list(measured.get("outputs", ())), measured.get("speed"),
+        list(measured.get("code", ())),
     )  # fmt: skip
 
 

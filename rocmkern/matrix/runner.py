@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,18 +78,21 @@ class CaseResult:
         One per output.
     digests : tuple of str
         A hash of the bits of each output: equal where the bits are.
+    code : tuple of str
+        sha256 of each piece of machine code that ran, as the driver was given it; empty where there is no driver.
     """
 
     case: str
     target: str
     comparisons: tuple[Comparison, ...] = field(default=())
     digests: tuple[str, ...] = field(default=())
+    code: tuple[str, ...] = field(default=())
 
     def record(self) -> dict[str, Any]:
         """Plain data for reports: what was measured of each output."""
         names = ("output", "error", "bound", "share", "parts", "e", "ulp")
         outputs = [{name: asdict(comparison)[name] for name in names} for comparison in self.comparisons]
-        return {"case": self.case, "target": self.target, "outputs": outputs}
+        return {"case": self.case, "target": self.target, "outputs": outputs, "code": list(self.code)}
 
 
 def reproduce(case: Case, target: str) -> str:
@@ -124,10 +127,10 @@ def run_case(case: Case, target: str, *, poison: bool = True) -> CaseResult:
     """
     with on_target(target, poison) as launched:
         try:
-            return _leaving_the_process(case, target)
+            return replace(_leaving_the_process(case, target), code=tuple(launched.code))
         except CaseFailure as failure:
             # Each once, where it was launched last.
-            failure.kernels = tuple(reversed(dict.fromkeys(reversed(launched))))
+            failure.kernels = tuple(reversed(dict.fromkeys(reversed(launched.kernels))))
             raise
 
 
@@ -159,9 +162,17 @@ def _check(case: Case, target: str) -> CaseResult:
     return CaseResult(case.id, target, *_check_call(case))
 
 
+@dataclass(frozen=True)
+class Launched:
+    """The names of the kernels that were launched, and the sha256 of each piece of code, in order."""
+
+    kernels: list[str] = field(default_factory=list)
+    code: dict[str, None] = field(default_factory=dict)
+
+
 @contextmanager
-def on_target(target: str, poison: bool) -> Iterator[list[str]]:
-    """Choose the target, and let what goes wrong show; gives the list of the kernels that are launched.
+def on_target(target: str, poison: bool) -> Iterator[Launched]:
+    """Choose the target, and let what goes wrong show; gives what is launched.
 
     With `poison`, new results and buffers are filled with NaN, and buffers have guard bands, which are looked at after
     each launch.
@@ -173,7 +184,7 @@ def on_target(target: str, poison: bool) -> Iterator[list[str]]:
     from rocmkern.targets import current_target
     from rocmkern.targets.launches import Watcher, watching
 
-    launched: list[str] = []
+    launched = Launched()
     with rocmkern.use(target), _arrays.poison_outputs(_inputs.fill_with_poison) if poison else nullcontext():
         manager = default_manager(current_target().device)
         before, manager.settings = manager.settings, MemorySettings(poison=poison, guard=poison)
@@ -185,7 +196,8 @@ def on_target(target: str, poison: bool) -> Iterator[list[str]]:
                 raise CaseFailure("outside", str(error)) from error
 
         try:
-            with watching(Watcher(before=launched.append, after=look_at_guards)):
+            watcher = Watcher(launched.kernels.append, look_at_guards, lambda code: launched.code.setdefault(code))
+            with watching(watcher):
                 yield launched
         finally:
             manager.settings = before

@@ -238,6 +238,7 @@ _TABLE = {
     "gfx9": _CDNA,
     "gfx": _RDNA,
     "gfx103": _NO_MATRIX,
+    "gfx10-3": _NO_MATRIX,  # the generic target
     "sm_": _NVIDIA,
     "sm_90": _HOPPER,
 }

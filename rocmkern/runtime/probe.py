@@ -51,6 +51,11 @@ _DRIVER_FILES = (
     "usr/lib64/libcuda.so.1",
     "usr/lib/wsl/lib/libcuda.so.1",
 )
+_WSL_ROCM = ("opt/rocm*/lib/libhsa-runtime64.so*", "usr/lib/wsl/lib/librocdxg.so*", "opt/rocm*/lib/librocdxg.so*")
+_WINDOWS = (
+    "HIP kernels do not run on Windows itself: install Ubuntu under WSL2 (`wsl --install`), AMD's driver for WSL and "
+    'ROCm in it, and there pip install "rocmkern[hip]"'
+)
 _PACKAGES = {"hip": "numba-hip", "cuda": "numba-cuda"}
 _MAKERS = {"hip": "AMD", "cuda": "NVIDIA"}
 
@@ -144,12 +149,18 @@ def device_nodes(filesystem_root: Path | str = "/") -> dict[str, list[str]]:
     """Return the device nodes of GPUs per kind, ``{"hip": [...], "cuda": [...]}``; reads directories only."""
     root = Path(filesystem_root)
     hip = [root / "dev/kfd"] if (root / "dev/kfd").exists() else []
+    # Under WSL2 one node stands for every maker's cards; whose driver is there says whose they are.
+    wsl = [root / "dev/dxg"] if (root / "dev/dxg").exists() else []
+    if wsl and any(next(root.glob(pattern), None) for pattern in _WSL_ROCM):
+        hip += wsl
     for node in sorted((root / "dev/dri").glob("renderD*")):
         vendor = _read(root / "sys/class/drm" / node.name / "device/vendor")
         if vendor is not None and vendor.strip() == "0x1002":
             hip.append(node)
     # /dev/nvidiactl alone is a driver without a card.
     cuda = sorted((root / "dev").glob("nvidia[0-9]*"))
+    if wsl and (root / "usr/lib/wsl/lib/libcuda.so.1").exists():
+        cuda += wsl
     return {"hip": [str(node) for node in hip], "cuda": [str(node) for node in cuda]}
 
 
@@ -282,6 +293,7 @@ def probe(
     refresh: bool = False,
     now: Callable[[], float] = time.time,
     named: Collection[str] = (),
+    platform: str = sys.platform,
 ) -> GpuStatus:
     """Look for a GPU; the parameters replace the machine in tests.
 
@@ -305,6 +317,8 @@ def probe(
         Seconds since the epoch.
     named : collection of str
         Kinds to ask even without a device node, beside that of ``ROCMKERN_TARGET``.
+    platform : str
+        As `sys.platform`.
 
     Returns
     -------
@@ -322,9 +336,10 @@ def probe(
         if (found or kind in named if wanted_kind is None else kind == wanted_kind)
     }
     if not nodes:
-        return GpuStatus(
-            False, "there is no device node of a GPU (/dev/kfd, /dev/nvidia*, an AMD /dev/dri/renderD*)", _CHECKS_ANY
-        )
+        missing = "there is no device node of a GPU (/dev/kfd, /dev/nvidia*, an AMD /dev/dri/renderD*)"
+        if (Path(filesystem_root) / "dev/dxg").exists():
+            missing += "; /dev/dxg is there (WSL2), but neither ROCm for WSL nor NVIDIA's driver"
+        return GpuStatus(False, _WINDOWS if platform == "win32" else missing, _CHECKS_ANY)
     first = next(iter(nodes))
     if all(installed(package) for package in _PACKAGES.values()):
         return GpuStatus(False, EXCLUSION, _CHECKS[first])

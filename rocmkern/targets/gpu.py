@@ -56,7 +56,11 @@ class LoadedVariant(ABC):
     ----------
     kernel_name : str
         The kernel function's name, without what the compiler makes of it.
+    code_sha256 : str
+        Of the bytes that the driver was given; empty where the target does not say.
     """
+
+    code_sha256 = ""
 
     def __init__(self, title: str, count: int, end: int, more: int = 0, nbytes: int = 0):
         self._title, self._count, self._layout = title, count, (count, end, more, nbytes)
@@ -81,7 +85,7 @@ class LoadedVariant(ABC):
         if len(words) != self._count:
             raise TargetError(f"kernel {self._title} takes {self._count} launch words, got {len(words)}")
         parameters.fill(*words)
-        start = announced(self.kernel_name, self._call(grid, stream, parameters))
+        start = announced(self.kernel_name, self._call(grid, stream, parameters), self.code_sha256)
         return PreparedLaunch(parameters, start, self._fail)
 
     @abstractmethod

@@ -7,6 +7,7 @@ all its variants on disk does not load the compiler.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +16,17 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from rocm.bindings import amd_comgr, hip
+from rocm.bindings import hip
 from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.runtime.errors import TargetError, TileError
-from rocmkern.targets import entries, source
+from rocmkern.targets import code_object, entries, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture
+from rocmkern.tile.architectures import architecture, compiled_as
 from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
@@ -115,36 +116,28 @@ class CompiledKernel:
 
     @functools.cached_property
     def code(self) -> bytes:
-        """The code object (ELF)."""
-        from numba.hip.util import comgrutils
-
-        return comgrutils.compile_bc(self.bitcode, isa_name=self._isa, logging=True)[0]
-
-    @functools.cached_property
-    def assembly(self) -> str:
-        """Assembly text."""
-        from numba.hip.util import comgrutils
-
-        return comgrutils.compile_bc_to_hsa(self.bitcode, isa_name=self._isa, logging=True)[0].decode()
+        """The code object (ELF): exactly what the runtime is given."""
+        return code_object.build(self.bitcode, self.arch)
 
     @property
-    def _isa(self) -> str:
-        return f"amdgcn-amd-amdhsa--{self.arch}"
+    def assembly(self) -> str:
+        """`code`, disassembled."""
+        return code_object.assembly(self.code)
 
     def resources(self) -> dict[str, int]:
         """Registers, local memory and scratch (bytes), spilled registers and ``flat_*`` instructions."""
         keys = {
-            "vgpr": "vgpr_count",
-            "agpr": "agpr_count",
-            "sgpr": "sgpr_count",
-            "local_bytes": "group_segment_fixed_size",
-            "scratch_bytes": "private_segment_fixed_size",
-            "vgpr_spills": "vgpr_spill_count",
-            "sgpr_spills": "sgpr_spill_count",
+            "vgpr": ".vgpr_count",
+            "agpr": ".agpr_count",
+            "sgpr": ".sgpr_count",
+            "local_bytes": ".group_segment_fixed_size",
+            "scratch_bytes": ".private_segment_fixed_size",
+            "vgpr_spills": ".vgpr_spill_count",
+            "sgpr_spills": ".sgpr_spill_count",
         }
-        found = {name: re.search(rf"\.{key}:\s+(\d+)", self.assembly) for name, key in keys.items()}
-        counts = {name: int(match.group(1)) if match else 0 for name, match in found.items()}
-        return counts | {"flat": len(re.findall(r"^\s+flat_", self.assembly, re.MULTILINE))}
+        metadata = code_object.read(self.code).kernels[0]
+        flat = len(re.findall(r"^\s+flat_", self.assembly, re.MULTILINE))
+        return {name: metadata.get(key, 0) for name, key in keys.items()} | {"flat": flat}
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -157,7 +150,7 @@ class LoadedKernel(LoadedVariant):
 
     def __init__(self, kernel: Executable):
         super().__init__(kernel.title, kernel.words, PARAMETERS_END)
-        self.kernel = kernel
+        self.kernel, self.code_sha256 = kernel, hashlib.sha256(kernel.code).hexdigest()
         # The runtime may read the code object later than this call, so it is kept alive.
         self._module = _check("hipModuleLoadData", hip.hipModuleLoadData(kernel.code))
         found = hip.hipModuleGetFunction(self._module, kernel.name.encode())
@@ -180,10 +173,13 @@ class LoadedKernel(LoadedVariant):
 
 
 def versions() -> str:
-    """Versions of numba-hip, and of the compiler that it calls."""
+    """Versions of numba-hip and of the bindings, whose LLVM makes the code.
+
+    The linker is not among them: the code is the same whichever it is, and a process that finds all its variants on
+    disk needs none.
+    """
     packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
-    comgr = ".".join(map(str, amd_comgr.amd_comgr_get_version()[1:]))
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages) + f", comgr {comgr}"
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
 
 
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
@@ -199,6 +195,10 @@ def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) ->
 
 class HipTarget(GpuTarget):
     """Runs kernels on one AMD GPU."""
+
+    def __init__(self, device: Any):
+        super().__init__(device)
+        self.arch = compiled_as(device.info.arch)
 
     @functools.cached_property
     def parallelism(self) -> int:  # type: ignore[override]
@@ -231,15 +231,24 @@ def _check(call: str, result: tuple) -> Any:
 
 @contextmanager
 def _compiling_for(arch: str) -> Iterator[None]:
-    """Let numba-hip compile device functions for ``arch``; it would ask the current device, which may not exist."""
-    from numba.hip import dispatcher
+    """Let numba-hip compile device functions for ``arch``.
 
-    original = dispatcher.get_current_device
+    It would ask the current device, which may not exist, and ROCm's clang for the attributes of a function, which
+    depend on that clang: then the code would be another one with each ROCm. The processor implies its features; only
+    the mode is to be chosen.
+    """
+    from numba.hip import dispatcher
+    from numba.hip.util import comgrutils
+
+    device, attributes = dispatcher.get_current_device, comgrutils.get_target_specific_attributes
+    features = f"+wavefrontsize{architecture(arch).wave}" + ("" if arch.startswith("gfx9") else ",+cumode")
+    ours = [f'"target-cpu"="{arch.split(":")[0]}"', f'"target-features"="{features}"']
     dispatcher.get_current_device = lambda: SimpleNamespace(amdgpu_arch=arch)
+    comgrutils.get_target_specific_attributes = lambda _: ours
     try:
         yield
     finally:
-        dispatcher.get_current_device = original
+        dispatcher.get_current_device, comgrutils.get_target_specific_attributes = device, attributes
 
 
 def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
@@ -301,23 +310,29 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
         )
         _set_attributes(library, wrapper.name, threads)
         bitcode = bytes(library.get_linked_llvm_ir(cfg.arch, to_bc=True, link_in_hipdevicelib=False))
-    bitcode, text = _optimized(bitcode, cfg.arch)
+    bitcode, text = _optimized(bitcode, cfg.arch, wrapper.name, kernel.__name__)
     local_bytes = sum(int(n) for n in re.findall(r"addrspace\(3\) global \[(\d+) x i8\]", text))
     if local_bytes > hardware.local_bytes:
         raise TileError(
             f"kernel {kernel.__name__} for {cfg}: its stages take {local_bytes} bytes of local memory; "
             f"{cfg.arch} has {hardware.local_bytes}: smaller blocks"
         )
-    return CompiledKernel(kernel.__name__, wrapper.name, cfg.arch, n_words, threads, local_bytes, bitcode)
+    return CompiledKernel(kernel.__name__, kernel.__name__, cfg.arch, n_words, threads, local_bytes, bitcode)
 
 
-def _optimized(bitcode: bytes, arch: str) -> tuple[bytes, str]:
-    """Run LLVM's optimiser: (bitcode, text). Only then is it known which copies of a stage remain."""
+def _optimized(bitcode: bytes, arch: str, name: str, stable: str) -> tuple[bytes, str]:
+    """Run LLVM's optimiser: (bitcode, text). Only then is it known which copies of a stage remain.
+
+    numba's names count what the process has compiled before; with them the same kernel would be other bytes in each
+    process. So the kernel gets a stable one, and what numba keeps for its dispatchers on a CPU goes: no GPU reads it.
+    """
     from numba.hip.amdgcn import AMDGPUTargetMachine
     from numba.hip.util import llvmutils
 
-    text = AMDGPUTargetMachine(arch).optimize_module(bitcode, passes=PASSES)
-    return bytes(llvmutils.to_bc_fast(text)), bytes(text).decode()
+    text = bytes(AMDGPUTargetMachine(arch).optimize_module(bitcode, passes=PASSES)).decode()
+    text = re.sub(r'^@"?_ZN08NumbaEnv.*\n', "", text, flags=re.MULTILINE)
+    text = text.replace(f'@"{name}"', f"@{stable}").replace(f"@{name}", f"@{stable}")
+    return bytes(llvmutils.to_bc_fast(text.encode())), text
 
 
 def _set_attributes(library: Any, kernel_name: str, threads: int) -> None:

@@ -19,10 +19,13 @@ class Watcher:
     ----------
     before, after : callable, optional
         Called right before a launch, and when it was submitted (on a CPU: when it is done).
+    code : callable, optional
+        Called right before a launch with the sha256 of the code that a driver was given for it, where there is one.
     """
 
     before: Callable[[str], None] | None = None
     after: Callable[[str], None] | None = None
+    code: Callable[[str], None] | None = None
 
 
 _watchers: tuple[Watcher, ...] = ()
@@ -45,24 +48,26 @@ def watched() -> bool:
 
 
 @contextmanager
-def launching(name: str) -> Iterator[None]:
-    """The launch of a kernel; an error within is not reported as a launch that was submitted."""
+def launching(name: str, code: str = "") -> Iterator[None]:
+    """The launch of a kernel, of code with this sha256; an error within is no launch that was submitted."""
     for watcher in _watchers:
         if watcher.before is not None:
             watcher.before(name)
+        if watcher.code is not None and code:
+            watcher.code(code)
     yield
     for watcher in _watchers:
         if watcher.after is not None:
             watcher.after(name)
 
 
-def announced(name: str, start: Callable[[], tuple]) -> Callable[[], tuple]:
+def announced(name: str, start: Callable[[], tuple], code: str = "") -> Callable[[], tuple]:
     """A driver's launch call that tells the watchers; the same call where nobody watches."""
     if not _watchers:
         return start
 
     def launch() -> tuple:
-        with launching(name):
+        with launching(name, code):
             return start()
 
     return launch

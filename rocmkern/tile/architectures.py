@@ -6,6 +6,9 @@ technical specifications per compute capability.
 
 from __future__ import annotations
 
+import functools
+import re
+import warnings
 from dataclasses import dataclass
 
 from rocmkern.runtime.errors import TargetError
@@ -22,8 +25,8 @@ class Architecture:
     local_bytes : int
         Local memory that one block may use, in bytes.
     matrix : str
-        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mma.sync"``, ``"wgmma"`` (and
-        mma.sync), or ``""`` (FMA only).
+        Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mfma-gfx908"``, ``"mma.sync"``,
+        ``"wgmma"`` (and mma.sync), or ``""`` (FMA only).
     """
 
     wave: int
@@ -32,22 +35,35 @@ class Architecture:
 
 
 _KIB = 1024
+_CDNA = Architecture(64, 64 * _KIB, "mfma")
+_RDNA2 = Architecture(32, 64 * _KIB, "")
+_RDNA3 = Architecture(32, 64 * _KIB, "wmma-gfx11")
+_RDNA4 = Architecture(32, 64 * _KIB, "wmma-gfx12")
+#: What LLVM compiles for, and HIP users have.
+AMD = {
+    "gfx908": Architecture(64, 64 * _KIB, "mfma-gfx908"),
+    "gfx90a": _CDNA,
+    "gfx942": _CDNA,
+    "gfx950": Architecture(64, 160 * _KIB, "mfma"),
+    "gfx9-4-generic": _CDNA,
+    **dict.fromkeys((*(f"gfx103{i}" for i in range(7)), "gfx10-3-generic"), _RDNA2),
+    **dict.fromkeys((*(f"gfx110{i}" for i in range(4)), *(f"gfx115{i}" for i in range(4)), "gfx11-generic"), _RDNA3),
+    **dict.fromkeys(("gfx1200", "gfx1201", "gfx12-generic"), _RDNA4),
+}
+#: The target that runs on every processor of a family, and the names of the family.
+_GENERIC = {
+    "gfx9-4-generic": r"gfx9[45][0-9a-f]",
+    "gfx10-3-generic": r"gfx103[0-9a-f]",
+    "gfx11-generic": r"gfx11[05][0-9a-f]",
+    "gfx12-generic": r"gfx120[0-9a-f]",
+}
 _TABLE = {
     "python": Architecture(1, 1024 * _KIB, ""),
     # One thread's share of a level-2 cache: a larger window would be slower than no window at all.
     "cpu-avx512": Architecture(1, 1024 * _KIB, ""),
     "cpu-avx2": Architecture(1, 1024 * _KIB, ""),
     "cpu-portable": Architecture(1, 1024 * _KIB, ""),
-    "gfx90a": Architecture(64, 64 * _KIB, "mfma"),
-    "gfx942": Architecture(64, 64 * _KIB, "mfma"),
-    "gfx950": Architecture(64, 160 * _KIB, "mfma"),
-    "gfx1030": Architecture(32, 64 * _KIB, ""),
-    "gfx1100": Architecture(32, 64 * _KIB, "wmma-gfx11"),
-    "gfx1101": Architecture(32, 64 * _KIB, "wmma-gfx11"),
-    "gfx1102": Architecture(32, 64 * _KIB, "wmma-gfx11"),
-    "gfx1151": Architecture(32, 64 * _KIB, "wmma-gfx11"),
-    "gfx1200": Architecture(32, 64 * _KIB, "wmma-gfx12"),
-    "gfx1201": Architecture(32, 64 * _KIB, "wmma-gfx12"),
+    **AMD,
     "sm_80": Architecture(32, 163 * _KIB, "mma.sync"),
     "sm_86": Architecture(32, 99 * _KIB, "mma.sync"),
     "sm_89": Architecture(32, 99 * _KIB, "mma.sync"),
@@ -62,7 +78,37 @@ def architecture(name: str) -> Architecture:
     try:
         return _TABLE[name.split(":")[0]]
     except KeyError:
-        raise TargetError(f"architecture {name!r} is not known; known: {', '.join(sorted(_TABLE))}") from None
+        raise _unknown(name) from None
+
+
+def _unknown(name: str) -> TargetError:
+    return TargetError(f"architecture {name!r} is not known; known: {', '.join(sorted(_TABLE))}")
+
+
+@functools.cache
+def compiled_as(name: str) -> str:
+    """What kernels are compiled for on a card: its own architecture, or the generic target of its family.
+
+    The latter for a card that is newer than this table; it is said once, as a warning.
+
+    Raises
+    ------
+    TargetError
+        If the card is of no family that kernels exist for.
+    """
+    processor = name.split(":")[0]
+    if processor in _TABLE:
+        return processor
+    generic = next((target for target, family in _GENERIC.items() if re.fullmatch(family, processor)), None)
+    if generic is None:
+        raise _unknown(name)
+    warnings.warn(
+        f"{processor} is not known to this version of rocmkern; kernels are compiled for {generic}, which every card "
+        "of its family runs: correct, but not tuned for it",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return generic
 
 
 def local_memory_bytes(name: str) -> int:

@@ -27,8 +27,10 @@ class Atom:
     run_step : int
         The run of group ``g`` starts at ``run_step * g``.
     intrinsics : dict
-        LLVM intrinsic for each operand dtype. That of float32 has a reduced axis of 4, one element a lane; a run is fed
-        to it element by element (the order in which the reduced axis is summed does not matter).
+        LLVM intrinsic for each operand dtype.
+    takes : dict
+        Elements of a run that one instruction takes, where it is not all of them: its reduced axis is shorter, and a
+        run is fed to it piece by piece (the order in which the reduced axis is summed does not matter).
     trailing : int
         Number of i32 zeros that the intrinsic takes after (a, b, c).
     """
@@ -39,6 +41,7 @@ class Atom:
     run: int = 0
     run_step: int = 0
     intrinsics: dict[str, str] = field(default_factory=dict)
+    takes: dict[str, int] = field(default_factory=dict)
     trailing: int = 0
     rows: int = 16
 
@@ -69,11 +72,20 @@ ATOMS = {
         },
     ),
     "mfma": Atom(
-        wave=64, register_step=1, group_step=4, run=4, run_step=4, trailing=3,
+        wave=64, register_step=1, group_step=4, run=4, run_step=4, trailing=3, takes={"float32": 1},
         intrinsics={
             "float32": "llvm.amdgcn.mfma.f32.16x16x4f32",
             "float16": "llvm.amdgcn.mfma.f32.16x16x16f16",
             "bfloat16": "llvm.amdgcn.mfma.f32.16x16x16bf16.1k",
+        },
+    ),
+    # CDNA 1: the reduced axis of its bfloat16 instruction has 8 elements.
+    "mfma-gfx908": Atom(
+        wave=64, register_step=1, group_step=4, run=4, run_step=4, trailing=3, takes={"float32": 1, "bfloat16": 2},
+        intrinsics={
+            "float32": "llvm.amdgcn.mfma.f32.16x16x4f32",
+            "float16": "llvm.amdgcn.mfma.f32.16x16x16f16",
+            "bfloat16": "llvm.amdgcn.mfma.f32.16x16x8bf16",
         },
     ),
     # No matrix instruction: the layout of gfx12's, so that a lane's columns are consecutive.

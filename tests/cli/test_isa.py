@@ -138,6 +138,12 @@ def test_the_main_loop_is_the_short_way_that_computes_enough():
     assert counts["global"] == 0
 
 
+def test_what_fills_the_place_before_an_aligned_block_is_no_way_into_the_loop():
+    """Else the head of the loop would not dominate its end, and the loop would not be one."""
+    text = LOOPS.replace(".LBB0_3: ", "\ts_branch .LBB0_3\n\ts_nop 0\n\ts_nop 0\n.LBB0_3: ")
+    assert _assembly.mix(_assembly.main_loop(text, matrix=2))["matrix"] == 2
+
+
 def test_a_loop_of_no_products_is_the_longest():
     assert _assembly.mix(_assembly.main_loop(LOOPS))["global"] == 1
 
@@ -341,6 +347,13 @@ def test_the_list_needs_no_compiler(small_matrix, capsys):
     assert main(["isa", *words]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == ["gfx1201", "softmax", "2f32"] and "waves=" in line and "block_m=" in line
+
+
+def test_all_architectures_can_be_asked_for(small_matrix, capsys):
+    words = ["--matrix", small_matrix, "--arch", "all", "--kernel", "softmax", "--dtype", "float32", "--list"]
+    assert main(["isa", *words]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert len(listed) == 25 and {"gfx908", "gfx1036", "gfx1153", "gfx12-generic"} <= set(listed)
 
 
 def test_words_that_choose_nothing_are_an_error(small_matrix, capsys):

@@ -91,6 +91,31 @@ def test_no_device_node_is_answered_without_a_driver(machine):
     assert machine.asked == []
 
 
+@pytest.mark.parametrize("library", ["opt/rocm-6.4/lib/libhsa-runtime64.so.1", "usr/lib/wsl/lib/librocdxg.so"])
+def test_an_amd_card_under_wsl_is_found_where_its_driver_is(machine, library):
+    machine.write("dev/dxg")
+    machine.write(library)
+    machine.packages |= {"numba-hip"}
+    machine.answers["hip"] = ChildResult(0, json.dumps([RX]) + "\n", "")
+    assert machine.probe().available and machine.asked == ["hip"]
+
+
+def test_an_nvidia_card_under_wsl_is_no_amd_card(machine):
+    machine.write("dev/dxg")
+    machine.write("usr/lib/wsl/lib/libcuda.so.1")
+    assert device_nodes(machine.root) == {"hip": [], "cuda": [str(machine.root / "dev/dxg")]}
+
+
+def test_wsl_without_a_driver_says_what_is_missing(machine):
+    machine.write("dev/dxg")
+    status = machine.probe()
+    assert not status.available and "WSL2" in status.reason and machine.asked == []
+
+
+def test_windows_is_told_what_to_do(machine):
+    assert "wsl --install" in machine.probe(platform="win32").reason
+
+
 def test_the_variable_says_no_without_looking(machine):
     machine.with_amd(RX).environ["ROCMKERN_NO_GPU"] = "1"
 

@@ -1,5 +1,7 @@
 """The hip target on a device: results, one compilation per variant, threads, misuse. Skipped without one."""
 
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -135,3 +137,41 @@ def test_a_launch_with_other_arguments_than_the_kernel_has_is_an_error(target):
             loaded.launch((1, 1, 1), [0, 0])
         with pytest.raises(TargetError, match="kernel scale: the HIP runtime reports hipError"):
             loaded.launch((1, 1, 0), [0] * 19)
+
+
+@pytest.mark.parametrize("name", ["softmax", "decode_attention"])
+def test_a_row_says_which_code_ran_and_it_is_what_the_loader_was_given(target, name):
+    vgpu = sys.modules.get("vgpu")
+    if vgpu is None:
+        pytest.skip("what a loader was given is known of the virtual GPU (module vgpu)")
+    from rocmkern.matrix import load_cases, run_case
+
+    cases = load_cases("matrix.yaml")[1]
+    case = next(
+        c for c in cases if c.operation.name == name and c.facts.expect_error is None and not c.skip_reason("hip")
+    )
+    result = run_case(case, "hip")
+    given = {each["sha256"]: each for each in vgpu.loaded()}
+    assert result.code and all(given[code]["target"].endswith(target.arch) for code in result.code)
+    assert result.record()["code"] == list(result.code)
+
+
+COMPILE = """
+import sys
+from rocmkern.kernels.scale import Config, scale
+from rocmkern.kernels.softmax import Config as SoftmaxConfig, softmax
+from rocmkern.ops import _configs
+from rocmkern.targets.hip import compile_kernel
+two = [(softmax, _configs.line(SoftmaxConfig, "gfx1100")), (scale, _configs.line(Config, "gfx1100"))]
+    commands = [[sys.executable, "-c", COMPILE, order] for order in ("1", "-1")]
+    made = [subprocess.run(command, capture_output=True, text=True) for command in commands]
+print(*[made[name].executable.code.hex() for name in ("scale", "softmax")])
+"""
+
+
+def test_code_is_the_same_bytes_whatever_a_process_has_compiled_before(target):
+    made = [
+        subprocess.run([sys.executable, "-c", COMPILE, order], capture_output=True, text=True) for order in ("1", "-1")
+    ]
+    assert made[0].returncode == made[1].returncode == 0, made[0].stderr + made[1].stderr
+    assert made[0].stdout.splitlines()[-1] == made[1].stdout.splitlines()[-1]

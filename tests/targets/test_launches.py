@@ -58,3 +58,13 @@ def test_prepared_launches_of_a_gpu_are_announced_each_time():
         prepared()
         unwatched()
     assert heard == ["softmax", "softmax"] and loaded.started == 3
+
+
+def test_the_hash_of_the_code_is_told_where_a_driver_was_given_some():
+    loaded, heard = Loaded("mangled_name", 1, 0), []
+    with watching(Watcher(code=heard.append)):
+        loaded.launch((1, 1, 1), [0])
+        assert heard == []
+        loaded.code_sha256 = "ab" * 32
+        loaded.launch((1, 1, 1), [0])
+    assert heard == ["ab" * 32] and loaded.started == 2

@@ -50,12 +50,22 @@ def _matrix_instruction(b: ir.IRBuilder, window: Window, right: ir.Value, left: 
         instruction = "v_" + "_".join(name.split(".")[2:6])
         ty = ir.FunctionType(total.type, [right.type, left.type])
         return b.call(ir.InlineAsm(ty, f"{instruction} $0, $1, $2, 0", "=&v,v,v"), [right, left])
-    pairs = [(right, left)]
-    if window.item_bytes == 4:  # an instruction takes one element a lane, and sums over the lane groups
-        pairs = zip(elements_of(b, right), elements_of(b, left), strict=True)
-    for x, y in pairs:
+    takes = atom.takes.get(window.dtype, atom.run)
+    for x, y in zip(_pieces(b, right, takes), _pieces(b, left, takes), strict=True):
         total = call(b, name, total.type, [x, y, total, *[const(I32, 0)] * atom.trailing])
     return total
+
+
+def _pieces(b: ir.IRBuilder, run: ir.Value, size: int) -> list[ir.Value]:
+    """A vector cut into vectors of so many elements; elements where it is one."""
+    count = run.type.count
+    if size == count:
+        return [run]
+    if size == 1:
+        return list(elements_of(b, run))
+    undefined = ir.Constant(run.type, ir.Undefined)
+    places = [ir.Constant(ir.VectorType(I32, size), list(range(i, i + size))) for i in range(0, count, size)]
+    return [b.shuffle_vector(run, undefined, place) for place in places]
 
 
 class HipLowering(MatvecLowering):

@@ -1,0 +1,171 @@
+"""Run rows of the matrix on the virtual AMD GPU, and hold against each other what ran and what the loader was given.
+
+    python rows.py --rows 200 --arch gfx1100        (in the environment of setup.sh, see `make amd-test`)
+
+A fixed sample: the quick rows whose ids have the smallest hashes, so that a new row changes it by one. They are dealt
+to as many processes as there are cores, each with a virtual GPU of its own. It is a failure if
+
+    a row fails, or was not collected
+    code ran that the loader was not given, byte for byte (by its sha256, as a row's result has it)
+    a row ran no code on the GPU, though its operation does
+    a check of the executed code (waits, order) or of memory (out of bounds, use after free) has found something
+
+Rows with an instruction that the emulator lacks are listed, and are no failure: nothing is known of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What a launch reports of an instruction that cannot be emulated (`hipErrorNotSupported`), and nothing else here does.
+NOT_EMULATED = "hipErrorNotSupported"
+
+#: Operations whose every result is made on the host, whatever the target.
+ON_THE_HOST = {"quantize"}
+
+
+def main() -> int:
+    """Run, print, and return 0 if everything holds."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", default="200", help="how many quick rows, or: all (default: %(default)s)")
+    parser.add_argument("--arch", default="gfx1100", help="architecture of the virtual GPU (default: %(default)s)")
+    parser.add_argument("--seed", default="0", help="scheduler's seed, see VGPU_SCHED (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    arguments = parser.parse_args()
+    ids = sample(arguments.rows)
+    jobs = max(1, min(arguments.jobs, len(ids)))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="amd-test-") as directory:
+        parts = [Path(directory, str(number)) for number in range(jobs)]
+        running = [start(part, ids[number::jobs], arguments) for number, part in enumerate(parts)]
+        failed = [process.wait() not in (0, 1) for process in running]
+        results, log = collect(parts)
+        if any(failed):
+            for part in parts:
+                print((part / "output").read_text(errors="replace")[-6000:])
+    problems = judge(ids, results, log)
+    report(results, log, arguments, time.perf_counter() - started)
+    for problem in problems:
+        print(f"FAILS: {problem}")
+    if any(failed):
+        print("FAILS: pytest itself ended with an error, see above")
+    return 1 if problems or any(failed) else 0
+
+
+def sample(count: str) -> list[str]:
+    """The ids of the rows to run."""
+    from rocmkern.matrix import load_cases
+
+    cases = load_cases(ROOT / "matrix.yaml")[1]
+    quick = [case.id for case in cases if case.facts.category == "quick" and case.skip_reason("hip") is None]
+    quick.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    if count != "all" and not (count.isdigit() and 0 < int(count) <= len(quick)):
+        raise SystemExit(f"--rows is {count}; allowed: 1 to {len(quick)}, or all")
+    return quick if count == "all" else quick[: int(count)]
+
+
+def start(part: Path, ids: list[str], arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """Start pytest on some rows; everything that it leaves behind is in a folder of its own."""
+    (part / "tmp").mkdir(parents=True)
+    (part / "ids").write_text("".join(f"matrix.yaml::{name}[hip]\n" for name in ids))
+    environment = {
+        **os.environ,
+        "ROCMKERN_TARGET": "hip",
+        "VGPU_AUTO": "1",
+        "VGPU_CODEGEN": "shipped",
+        "VGPU_DEVICES": f"{arguments.arch}:20GiB",
+        "VGPU_CHECK": "waits,order",
+        "VGPU_SCHED": arguments.seed,
+        "VGPU_LOG": str(part / "log"),
+        # The lock of a device is in the folder for temporary files; each process has a device of its own.
+        "TMPDIR": str(part / "tmp"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    command = [
+        sys.executable, "-m", "pytest", "-p", "rocmkern.testing.plugin", "-p", "no:cacheprovider", "-q", "-n", "0",
+        "--rocmkern-target", "hip", "--rocmkern-emulated", f"--rocmkern-json={part / 'results.json'}",
+        "--rocmkern-deadline", "900", f"@{part / 'ids'}",
+    ]  # fmt: skip
+    with (part / "output").open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def collect(parts: list[Path]) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """The results of all rows by id, and the virtual GPU's log."""
+    results, log = {}, []
+    for part in parts:
+        if (part / "results.json").exists():
+            found = json.loads((part / "results.json").read_text())["results"]
+            results.update({result["case"]: result for result in found})
+        if (part / "log").exists():
+            log += [json.loads(line) for line in (part / "log").read_text().splitlines()]
+    return results, log
+
+
+def judge(ids: list[str], results: dict[str, dict[str, Any]], log: list[dict[str, Any]]) -> list[str]:
+    """Everything that does not hold, a sentence each."""
+    given = {entry["loaded"]["sha256"] for entry in log if "loaded" in entry}
+    problems = [f"{name} was not collected" for name in ids if name not in results]
+    problems += sorted(
+        {entry["problem"] for entry in log if "problem" in entry and "cannot emulate" not in entry["problem"]}
+    )
+    for name, result in results.items():
+        if result["outcome"] == "failed" and NOT_EMULATED not in result["reason"]:
+            problems.append(f"{name}: {result['reason']}")
+        if result["outcome"] == "skipped":
+            problems.append(f"{name} was skipped: {result['reason']}")
+        if result["outcome"] == "passed" and result["outputs"]:
+            strange = [code for code in result["code"] if code not in given]
+            problems += [f"{name} ran code {code} that the loader was not given" for code in strange]
+            if not result["code"] and result["operation"] not in ON_THE_HOST and not _is_empty(result):
+                problems.append(f"{name} ran no code on the GPU")
+    return problems
+
+
+def _is_empty(result: dict[str, Any]) -> bool:
+    """Whether an extent of a row is 0, so that there may be nothing to launch."""
+    extents = result["dims"].values()
+    return any(0 in each if isinstance(each, list) else each == 0 for each in extents)
+
+
+def report(
+    results: dict[str, dict[str, Any]], log: list[dict[str, Any]], arguments: argparse.Namespace, seconds: float
+) -> None:
+    """Print what ran."""
+    import vgpu
+
+    objects = {entry["loaded"]["sha256"]: entry["loaded"] for entry in log if "loaded" in entry}
+    lacking = sorted({entry["lacks"] for entry in log if "lacks" in entry})
+    unknown = [name for name, result in results.items() if NOT_EMULATED in result["reason"]]
+    outcomes = [result["outcome"] for result in results.values() if NOT_EMULATED not in result["reason"]]
+    everything = hashlib.sha256("".join(sorted(each["code_sha256"] for each in objects.values())).encode()).hexdigest()
+    print(f"instructions executed by the project instead of the emulator: {', '.join(map('/'.join, vgpu.mended()))}")
+    print(f"forms of instructions that are mended in the emulator: {'; '.join(vgpu.MENDED_FORMS)}")
+    print(f"instructions that the emulator lacks, met in this run: {'; '.join(lacking) or 'none'}")
+    print(f"rows that could not be executed for that: {', '.join(unknown) or 'none'}")
+    operations = Counter(result["operation"] for result in results.values())
+    print(f"rows by operation: {', '.join(f'{name} {count}' for name, count in sorted(operations.items()))}")
+    versions = ", ".join(sorted({str(each["version"]) for each in objects.values()}))
+    print(
+        f"code objects loaded: {len(objects)}, of code object version {versions}; hash of all their code {everything}"
+    )
+    print(
+        f"{outcomes.count('passed')} passed, {outcomes.count('failed')} failed, {outcomes.count('skipped')} skipped, "
+        f"{len(unknown)} not executed on {arguments.arch} with checks waits and order, seed {arguments.seed}, "
+        f"in {seconds:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
