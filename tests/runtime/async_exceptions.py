@@ -17,6 +17,8 @@ from typing import Any
 
 _set = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set.argtypes = (ctypes.c_ulong, ctypes.py_object)
+# A tracing function that does nothing, in C: the exception would be raised in one of Python.
+_trace_no_more = ctypes.PYFUNCTYPE(None, *[ctypes.py_object] * 3)(("Py_IsInitialized", ctypes.pythonapi))
 
 
 class Interrupt(BaseException):
@@ -54,7 +56,10 @@ def interrupted(action: Callable[[], Any], where: Callable[[CodeType], bool], at
         if event == "opcode":
             if count == at:
                 fired = True
-                sys.settrace(None)
+                caller: FrameType | None = frame
+                while caller is not None:
+                    caller.f_trace = _trace_no_more
+                    caller = caller.f_back
                 trigger.pull  # noqa: B018
                 return None
             count += 1
@@ -65,12 +70,9 @@ def interrupted(action: Callable[[], Any], where: Callable[[CodeType], bool], at
         try:
             action()
         finally:
-            sys.settrace(None)
+            sys.settrace(None)  # at the latest here an exception is raised that was asked for
     except Interrupt:
         pass
-    finally:
-        # One that nobody has looked for yet is taken back.
-        _set(threading.get_ident(), ctypes.py_object()) if fired else None
     return fired
 
 
