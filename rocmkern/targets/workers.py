@@ -17,7 +17,7 @@ could be raised, and behind it there is nothing left to do. The lock is one of P
 `threading.Lock` ends when a signal's handler raises. The helpers are threads that nobody else knows: signals are
 handled in the main thread, so nothing is raised in them.
 
-Interruption is prompt: what is taken at once is a block, or as many as take about a millisecond.
+Interruption is prompt: what is taken at once is one block, or as many as take about a millisecond.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Job:
     def do(self) -> None:
         """Take blocks until there are none left."""
         work, starts, share = self.work, self.starts, self.share
-        count = max(1, share // 8)
+        count = 1
         while taken := list(itertools.islice(starts, count)):  # one call of C: consecutive blocks
             begin = perf_counter()
             work(taken[0], taken[-1] + 1)

@@ -28,7 +28,7 @@ class Blocks:
     def __call__(self, first, last):
         with self.lock:
             self.inside += 1
-        time.sleep(self.seconds)
+        time.sleep(self.seconds * (last - first))
         self.done += range(first, last)
         with self.lock:
             self.inside -= 1
