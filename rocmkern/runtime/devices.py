@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 
-from rocmkern.runtime import probe_child, suspect
+from rocmkern.runtime import fork, probe_child, suspect
 from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
@@ -18,10 +19,18 @@ _opened: dict[tuple[str, str | int], Device] = {}
 _opening = threading.Lock()
 
 
-@functools.cache
+_host: HostDevice | None = None
+fork.renew_locks(sys.modules[__name__], "_opening")
+
+
 def host_device() -> HostDevice:
     """Return the host's memory; one object per process."""
-    return HostDevice()
+    global _host
+    if _host is None:
+        with _opening:
+            if _host is None:
+                _host = HostDevice()
+    return _host
 
 
 def open_device(device: Device | DeviceInfo | str | int | None = None) -> Device:

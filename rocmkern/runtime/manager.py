@@ -6,10 +6,9 @@ import gc
 import itertools
 import math
 import operator
-import os
+import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -596,10 +595,4 @@ def default_manager(device: Device | str | None = None) -> ResourceManager:
         return manager
 
 
-def _after_fork_in_child() -> None:
-    global _defaults_lock
-    _defaults_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+fork.renew_locks(sys.modules[__name__], "_defaults_lock")

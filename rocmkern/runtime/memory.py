@@ -1,18 +1,18 @@
 """What all managers of one device share: reserved memory, the pool, the ledger, and the lock around them.
 
 A buffer is returned when its last reference goes, which may be in any thread and in the middle of anything (a garbage
-collection). Nothing of ours runs then. A buffer's *ticket* is a weak reference to it whose callback is the ``append`` of
-a queue, in C; the next call that holds the lock takes the queue in.
+collection). Nothing of ours runs then. A buffer's *ticket* is a weak reference to it whose callback is the ``append``
+of a queue, in C; the next call that holds the lock takes the queue in.
 
 Python raises KeyboardInterrupt, and what `PyThreadState_SetAsyncExc` asks for, between any two instructions. CPython
 looks for them when a function of Python begins, when a loop goes round and after a call (not between other
 instructions, and not within a function written in C). From this follows how state is kept here:
 
-* the lock is held in ``with self.lock:`` only, where enter and exit are C. (Between ``acquire()`` and a ``try`` there is
-  a call behind which one can be raised; so there is where ``__enter__`` or ``__exit__`` are functions of Python.)
-* what is true stands in few places, each changed by one instruction: the blocks that the driver gave (by the device, see
-  `Device.allocated`), the owner of each block, and whether a ticket's buffer is alive. All else (reserved bytes, the
-  pool's lists, the ledger) is an index of that;
+* the lock is held in ``with self.lock:`` only, where enter and exit are C. (Behind ``acquire()`` and before a ``try``
+  one can be raised, and so it can where ``__enter__`` or ``__exit__`` are functions of Python.)
+* what is true stands in few places, each changed by one instruction: the memory that the driver gave (which the device
+  knows, `Device.allocated`), the owner of each block, and whether a ticket's buffer is alive. All else (reserved bytes,
+  the pool's lists, the ledger) is an index of that;
 * whoever changes something marks it as *torn* before, and takes the mark away when done. Whoever finds the mark makes
   the indexes anew (`DeviceMemory._repair`). So an exception leaves a block where it was, or where it should go, but
   never nowhere.
@@ -76,19 +76,17 @@ class Budget:
 class Ticket(weakref.ref):
     """What is needed to take a dead buffer back: a weak reference to it, queued by its own callback."""
 
-    __slots__ = ("block", "entry", "number", "other_streams", "poison", "pooled", "recording", "storage", "threads")
-
-    entry: LedgerEntry
-    number: int
-    block: Block | None
-    pooled: bool
-    poison: bool
-    recording: Recording | None
+    # An exception may come before these are set: then the buffer has no block yet, and is in no ledger.
+    number: int = 0
+    entry: LedgerEntry | None = None
+    block: Block | None = None
+    pooled = poison = False
+    recording: Recording | None = None
     other_streams: set[Stream]
     # Of the threads whose default streams use the buffer.
-    threads: frozenset[object]
+    threads: frozenset[object] = frozenset()
     # What the tensors on the buffer share, which a manager closes.
-    storage: weakref.ref[Any] | None
+    storage: weakref.ref[Any] | None = None
 
 
 class _Thread(threading.local):
@@ -480,11 +478,8 @@ class DeviceMemory:
         address, stream = (0, None) if block is None else (block.address + guard_bytes, block.stream)
         buffer = Buffer(self, address, entry.nbytes, stream)
         ticket = Ticket(buffer, self._returned.append)
-        ticket.number = next(self.ledger.numbers)
-        ticket.entry, ticket.block, ticket.pooled, ticket.poison, ticket.recording = (
-            entry, block, pooled, poison, recording,
-        )  # fmt: skip
-        ticket.other_streams, ticket.threads, ticket.storage = set(), frozenset(), None
+        ticket.number, ticket.entry, ticket.block, ticket.other_streams = next(self.ledger.numbers), entry, block, set()
+        ticket.pooled, ticket.poison, ticket.recording = pooled, poison, recording
         buffer.belongs_to(ticket)
         self.ledger.tickets[ticket.number] = ticket
         if block is not None:
@@ -558,10 +553,4 @@ class DeviceMemory:
         self.device.copy_to_host(out.ctypes.data, address, out.nbytes, self.stream)
 
 
-def _after_fork_in_child() -> None:
-    # Another thread of the parent may have held it; it does not exist here.
-    DeviceMemory._creation = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+fork.renew_locks(DeviceMemory, "_creation")

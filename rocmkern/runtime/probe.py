@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocmkern.runtime import suspect
+from rocmkern.runtime import fork, suspect
 from rocmkern.runtime.choice import VARIABLE as DEVICE_VARIABLE
 from rocmkern.runtime.choice import choose_device
 from rocmkern.runtime.device import DeviceInfo
@@ -345,6 +345,7 @@ def probe(
 
 _found: dict[tuple[str, str], GpuStatus] = {}
 _found_lock = threading.Lock()
+fork.renew_locks(sys.modules[__name__], "_found_lock")
 
 
 def gpu_status(*, refresh: bool = False) -> GpuStatus:
