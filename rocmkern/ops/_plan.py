@@ -130,8 +130,7 @@ class Plan:
         self._scratch = self._manager.scratch(scratch_bytes, self._stream) if scratch_bytes else None
         if self._scratch is not None:
             # So that there is room in the pool from now on, and later calls allocate nothing.
-            with self._scratch:
-                pass
+            self._scratch.lend(lambda _: None)
         self._lock = threading.Lock()
         self._addresses: list[int] = []  # whose are in the launch words
 
@@ -160,10 +159,7 @@ class Plan:
             else:
                 addresses += self._no_addresses
         if self._scratch is not None:
-            with self._scratch as scratch:
-                for number, offset in self._inner:
-                    addresses[number] = scratch + offset
-                self._submit(addresses, owners)
+            self._scratch.lend(self._submit_with, addresses, owners)
         else:
             self._submit(addresses, owners)
         returned = self._returned
@@ -185,6 +181,11 @@ class Plan:
             arrays.append(array)
             addresses.append(address)
 
+    def _submit_with(self, scratch: int, addresses: list[int], owners: list[Any]) -> None:
+        for number, offset in self._inner:
+            addresses[number] = scratch + offset
+        self._submit(addresses, owners)
+
     def _submit(self, addresses: list[int], owners: list[Any]) -> None:
         stream, simple = self._stream, self._simple
         for owner in owners:
@@ -200,12 +201,12 @@ class Plan:
     def _start(self, addresses: list[int]) -> None:
         with self._lock:
             if addresses != self._addresses:
-                # All of them first: a launch may fail, and the addresses are those of the words from now on.
-                self._addresses = addresses
+                self._addresses = []  # an exception on the way leaves words of two calls
                 for launch, pointers in self._launches:
                     words = launch.words
                     for at, number, offset in pointers:
                         words[at] = addresses[number] + offset
+                self._addresses = addresses
             for launch, _ in self._launches:
                 launch()
 

@@ -110,14 +110,20 @@ class CudaDevice(GpuDevice):
             raise MemoryError(f"{call}: {result[0].name}")
         return int(self.check(call, result))
 
-    def allocate(self, nbytes: int) -> int:
+    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
         with self.current():
-            return self._fresh("cuMemAlloc", driver.cuMemAlloc(nbytes))
+            note.extend(zip(map(driver.cuMemAlloc, (nbytes,)), (nbytes,), strict=True))
 
-    def free(self, address: int) -> None:
+    def _read_malloc(self, answer: tuple) -> int:
+        return self._fresh("cuMemAlloc", answer)
+
+    def _free(self, address: int, note: list[tuple]) -> None:
         # cuMemFree waits for the whole device; the pool calls it rarely, and only for memory that nothing works with.
         with self.current():
-            self.check("cuMemFree", driver.cuMemFree(address))
+            note.extend(zip(map(driver.cuMemFree, (address,)), (address,), strict=True))
+
+    def _read_free(self, answer: tuple) -> None:
+        self.check("cuMemFree", answer)
 
     def allocate_pinned(self, nbytes: int) -> int:
         with self.current():

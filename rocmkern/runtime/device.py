@@ -7,7 +7,7 @@ values of the device's own; the runtime only hands them back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -104,6 +104,13 @@ class Device(ABC):
     @abstractmethod
     def free(self, address: int) -> None:
         """Return memory to the driver, after the work submitted so far no longer needs it."""
+
+    @abstractmethod
+    def allocated(self) -> Mapping[int, int]:
+        """Return the bytes at each address that `allocate` has given and `free` has not taken back.
+
+        Also where an exception came before `allocate` or `free` returned: what the driver did counts.
+        """
 
     def allocate_pinned(self, nbytes: int) -> int:
         """Return the address of page-locked host memory for copies, or 0 where any host memory serves as well."""

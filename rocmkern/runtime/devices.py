@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
-from rocmkern.runtime import probe_child, suspect
+from rocmkern.runtime import fork, probe_child, suspect
 from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
@@ -16,6 +17,8 @@ from rocmkern.runtime.probe import check_driver
 KINDS = ("hip", "cuda")
 _opened: dict[tuple[str, str | int], Device] = {}
 _opening = threading.Lock()
+
+fork.renew_locks(sys.modules[__name__], "_opening")
 
 
 @once

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from rocmkern.runtime import fork
 from rocmkern.runtime.errors import RocmkernError
 
 _NBYTES = 4
@@ -50,6 +51,7 @@ class ErrorWords:
         self._device = device
         self._words: dict[str, ErrorWord] = {}
         self._lock = threading.Lock()
+        fork.renew_locks(self, "_lock")
 
     def get(self, kind: str, make_error: Callable[[], RocmkernError]) -> ErrorWord:
         """The word of a kind of error, such as an operation and an argument."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from rocmkern.runtime.device import Device, DeviceInfo, Stream
+from rocmkern.runtime.errors import RocmkernError
 
 
 class GpuDevice(Device):
@@ -25,6 +28,10 @@ class GpuDevice(Device):
         self.info = info
         # Only appended to and popped from, which needs no lock.
         self._idle_events: list[Any] = []
+        self._allocated: dict[int, int] = {}
+        # (answer, argument) of each call of the driver that has given or taken memory, until it is entered above.
+        self._given: list[list[tuple]] = []
+        self._taken: list[list[tuple]] = []
 
     def flush(self) -> None:
         # Frees of Numba's own arrays lie in a queue; asking Numba would load it, so only look whether it was used.
@@ -34,6 +41,64 @@ class GpuDevice(Device):
         if context is not None:
             with self.current():
                 context.memory_manager.deallocations.clear()
+
+    @abstractmethod
+    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
+        """Ask the driver for memory, and put its answer and `nbytes` into `note`: both in one call of C.
+
+        An exception then comes before the driver was asked, or after the answer was noted.
+        """
+
+    @abstractmethod
+    def _free(self, address: int, note: list[tuple]) -> None:
+        """Return memory to the driver, and note its answer and `address`, as in `_malloc`."""
+
+    @abstractmethod
+    def _read_malloc(self, answer: tuple) -> int:
+        """The address in the driver's answer; raise MemoryError, or `DriverError`."""
+
+    @abstractmethod
+    def _read_free(self, answer: tuple) -> None:
+        """Raise `DriverError` for an answer that is one."""
+
+    def allocate(self, nbytes: int) -> int:
+        note: list[tuple] = []
+        self._given.append(note)
+        self._malloc(nbytes, note)
+        try:
+            address = self._read_malloc(note[0][0])
+        except (MemoryError, RocmkernError):
+            self._given.remove(note)
+            raise
+        self._allocated[address] = nbytes
+        self._given.remove(note)
+        return address
+
+    def free(self, address: int) -> None:
+        note: list[tuple] = []
+        self._taken.append(note)
+        self._free(address, note)
+        try:
+            self._read_free(note[0][0])
+        except RocmkernError:
+            self._taken.remove(note)
+            raise
+        self._allocated.pop(address, None)
+        self._taken.remove(note)
+
+    def allocated(self) -> Mapping[int, int]:
+        for note in self._taken:
+            for answer, address in note:
+                with contextlib.suppress(RocmkernError):
+                    self._read_free(answer)
+                    self._allocated.pop(address, None)
+        self._taken.clear()
+        for note in self._given:
+            for answer, nbytes in note:
+                with contextlib.suppress(MemoryError, RocmkernError):
+                    self._allocated[self._read_malloc(answer)] = nbytes
+        self._given.clear()
+        return self._allocated
 
     @abstractmethod
     def _create_event(self) -> Any:

@@ -8,6 +8,8 @@ reserved memory, which the cap counts, until the last manager of the device is c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rocmkern.runtime.device import Stream
 from rocmkern.runtime.pool import Block
 
@@ -34,6 +36,13 @@ class GraphMemory:
     def put(self, block: Block, recording: Recording) -> None:
         """Take the block of a dead buffer back, for the next call in the same graph."""
         self._unused.setdefault(recording, []).append(block)
+        block.owner = recording
+
+    def rebuild(self, blocks: Iterable[Block]) -> None:
+        """Make the index anew from the blocks whose owner is a recording (see `rocmkern.runtime.memory`)."""
+        self._unused = {}
+        for block in blocks:
+            self._unused.setdefault(block.owner, []).append(block)
 
     def clear(self) -> list[Block]:
         """Remove and return all blocks (to be freed): no graph is started any more."""

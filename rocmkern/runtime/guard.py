@@ -34,10 +34,8 @@ class GuardBands:
     def add(self, buffer: Buffer) -> None:
         """Write the bands of a new buffer."""
         pattern = nan_pattern(2 * GUARD_BYTES, self._generator)
-        number = buffer.number
-        # pop() with a default: the entry of a buffer that died during check() may be gone already.
-        reference = weakref.ref(buffer, lambda _: self._guarded.pop(number, None))
-        self._guarded[number] = reference, pattern
+        # Without a callback: an exception that arrives while one runs would be lost.
+        self._guarded[buffer.number] = weakref.ref(buffer), pattern
         self._write(buffer, pattern)
 
     def check(self, kernel: str, wait: Callable[[str], None]) -> None:
@@ -57,9 +55,11 @@ class GuardBands:
             of that buffer are written anew, so that the next kernel is not blamed.
         """
         read: list[tuple[Buffer, np.ndarray, np.ndarray]] = []
-        for reference, pattern in list(self._guarded.values()):
+        for number, (reference, pattern) in list(self._guarded.items()):
             buffer = reference()
-            if buffer is not None:
+            if buffer is None:
+                self._guarded.pop(number, None)
+            else:
                 found = np.empty_like(pattern)
                 for band, address in zip(np.split(found, 2), self._bands(buffer), strict=True):
                     buffer.memory.read(band, address)

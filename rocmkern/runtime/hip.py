@@ -103,20 +103,26 @@ class HipDevice(GpuDevice):
             smaller([Reading(total, "hipMemGetInfo"), kernel.total]),
         )
 
-    def allocate(self, nbytes: int) -> int:
-        with self.current():
-            return self._fresh("hipMalloc", hip.hipMalloc(nbytes))
-
     def _fresh(self, call: str, result: tuple) -> int:
         if result[0] == _OUT_OF_MEMORY:
             hip.hipGetLastError()
             raise MemoryError(f"{call}: {result[0].name}")
         return int(self.check(call, result))
 
-    def free(self, address: int) -> None:
+    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
+        with self.current():
+            note.extend(zip(map(hip.hipMalloc, (nbytes,)), (nbytes,), strict=True))
+
+    def _read_malloc(self, answer: tuple) -> int:
+        return self._fresh("hipMalloc", answer)
+
+    def _free(self, address: int, note: list[tuple]) -> None:
         # hipFree waits for the whole device; the pool calls it rarely, and only for memory that nothing works with.
         with self.current():
-            self.check("hipFree", hip.hipFree(address))
+            note.extend(zip(map(hip.hipFree, (address,)), (address,), strict=True))
+
+    def _read_free(self, answer: tuple) -> None:
+        self.check("hipFree", answer)
 
     def allocate_pinned(self, nbytes: int) -> int:
         with self.current():

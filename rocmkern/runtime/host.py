@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -195,6 +195,9 @@ class HostDevice(Device):
 
     def free(self, address: int) -> None:
         del self._arrays[address]
+
+    def allocated(self) -> Mapping[int, int]:
+        return {address: array.nbytes - ALIGNMENT for address, array in self._arrays.items()}
 
     def flush(self) -> None:
         """Nothing is queued."""

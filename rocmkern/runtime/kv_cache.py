@@ -1,4 +1,9 @@
-"""Keys and values of many sequences in blocks of one size: page table, reference counts, copy on write."""
+"""Keys and values of many sequences in blocks of one size: page table, reference counts, copy on write.
+
+The blocks and the length of each sequence are the truth, set one instruction after the other, behind which no exception
+can come (see `rocmkern.runtime.memory`). The numbers of holders and the list of free blocks follow from them: a call
+that was interrupted while it changed those leaves a mark, and the next one makes them anew.
+"""
 
 from __future__ import annotations
 
@@ -97,12 +102,14 @@ class KVCache:
         self._blocks: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
         self._next = 0
+        self._torn = False
 
     # ------------------------------------------------------------------------------------------------- what there is
 
     @property
     def free_blocks(self) -> int:
         """Blocks that no sequence holds."""
+        self._mend()
         return len(self._free)
 
     @property
@@ -124,6 +131,7 @@ class KVCache:
         """Number of sequences that hold a block."""
         if _count("block", block, 0) >= self.num_blocks:
             raise ArgumentError("block", str(block), f"a block from 0 to {self.num_blocks - 1}")
+        self._mend()
         return self._holders[block]
 
     def block_table(self, sequences: Sequence[int] | None = None) -> np.ndarray:
@@ -177,6 +185,7 @@ class KVCache:
             The pool has not enough blocks. Nothing has changed then.
         """
         self._known("sequence", sequence)
+        self._mend()
         tokens = _count("tokens", tokens, 0)
         blocks, length = self._blocks[sequence], self._lengths[sequence]
         missing = -(-(length + tokens) // self.block_size) - len(blocks)
@@ -185,27 +194,37 @@ class KVCache:
         needed = missing + shared
         if needed > len(self._free):
             raise OutOfBlocksError(needed, len(self._free), self.num_blocks)
+        self._torn = True
+        grown = list(blocks)
         if shared:
-            self._own_last(blocks)
-        blocks += [self._take() for _ in range(missing)]
-        self._lengths[sequence] = length + tokens
+            grown[-1] = self._copied(blocks[-1])
+            self._release(blocks[-1])
+        grown += [self._take() for _ in range(missing)]
+        self._blocks[sequence], self._lengths[sequence], self._torn = grown, length + tokens, False
         return self.slots(sequence, length)
 
     def fork(self, sequence: int) -> int:
         """A new sequence with the tokens of another one, in the same blocks; returns its number."""
         self._known("sequence", sequence)
-        twin = self.add()
-        self._blocks[twin], self._lengths[twin] = list(self._blocks[sequence]), self._lengths[sequence]
-        for block in self._blocks[twin]:
+        self._mend()
+        self._torn = True
+        blocks, twin = list(self._blocks[sequence]), self._next
+        self._next += 1
+        for block in blocks:
             self._holders[block] += 1
+        self._blocks[twin], self._lengths[twin], self._torn = blocks, self._lengths[sequence], False
         return twin
 
     def free(self, sequence: int) -> None:
         """Forget a sequence; blocks that no other one holds go back to the pool."""
         self._known("sequence", sequence)
-        del self._lengths[sequence]
-        for block in reversed(self._blocks.pop(sequence)):
+        self._mend()
+        self._torn = True
+        blocks = self._blocks[sequence]
+        del self._blocks[sequence], self._lengths[sequence]
+        for block in reversed(blocks):
             self._release(block)
+        self._torn = False
 
     def close(self) -> None:
         """Forget all sequences and let go of the blocks' memory."""
@@ -233,21 +252,30 @@ class KVCache:
         if self._holders[block] == 0:
             self._free.append(block)
 
-    def _own_last(self, blocks: list[int]) -> None:
-        """Put a copy in place of a shared last block."""
-        old, new = blocks[-1], self._take()
-        try:
-            for array in (self.keys, self.values):
-                for layer in range(array.shape[0]):
-                    if isinstance(array, np.ndarray):
-                        array[layer, new] = array[layer, old]
-                    else:
-                        array[layer, new].copy_(array[layer, old])
-        except BaseException:
-            self._release(new)
-            raise
-        blocks[-1] = new
-        self._release(old)
+    def _copied(self, old: int) -> int:
+        """A block with a copy of what a shared one holds."""
+        new = self._take()
+        for array in (self.keys, self.values):
+            for layer in range(array.shape[0]):
+                if isinstance(array, np.ndarray):
+                    array[layer, new] = array[layer, old]
+                else:
+                    array[layer, new].copy_(array[layer, old])
+        return new
+
+    def _mend(self) -> None:
+        """Make anew what follows from the blocks of the sequences, if a call was interrupted."""
+        if not self._torn:
+            return
+        holders = [0] * self.num_blocks
+        for blocks in self._blocks.values():
+            for block in blocks:
+                holders[block] += 1
+        # In the order in which they were free, behind those that a call had taken.
+        listed = dict.fromkeys(self._free)
+        lost = [block for block in range(self.num_blocks)[::-1] if block not in listed]
+        free = [block for block in (*lost, *listed) if not holders[block]]
+        self._holders, self._free, self._torn = holders, free, False
 
     def _known(self, argument: str, sequence: Any) -> None:
         if _count(argument, sequence, 0) not in self._blocks:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from rocmkern.runtime import transfer
+from rocmkern.runtime import fork, transfer
 from rocmkern.runtime.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class LazyStorage:
         self._storage: Storage | None = None
         self._address = 0
         self._lock = threading.Lock()
+        fork.renew_locks(self, "_lock")
 
     @property
     def loaded(self) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 # Unresolved, as the frames' file names are.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -43,29 +44,32 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Live buffers of one device. The device's memory lock guards it; readers take a copy."""
+    """Live buffers of one device: a weak reference to each, with its entry (`rocmkern.runtime.memory.Ticket`).
+
+    What is dead is not live, whether or not it was struck out yet, so the ledger is exact at any time. The device's
+    memory lock guards changes; readers take a copy.
+    """
 
     def __init__(self) -> None:
-        self._entries: dict[int, LedgerEntry] = {}
-        self._numbers = itertools.count(1)
-
-    def add(self, entry: LedgerEntry) -> int:
-        """Enter a buffer and return its number."""
-        number = next(self._numbers)
-        self._entries[number] = entry
-        return number
+        self.tickets: dict[int, Any] = {}
+        self.numbers = itertools.count(1)
 
     def remove(self, number: int) -> None:
-        """Strike a buffer out; each is struck out once."""
-        del self._entries[number]
+        """Strike a buffer out, if that was not done before."""
+        self.tickets.pop(number, None)
 
     def entry(self, number: int) -> LedgerEntry:
         """Return the entry of a live buffer."""
-        return self._entries[number]
+        return self.tickets[number].entry
+
+    def live(self, manager: int | None = None) -> list[Any]:
+        """Return the tickets of the live buffers, of one manager or of all, oldest first."""
+        tickets = [ticket for ticket in list(self.tickets.values()) if ticket() is not None]
+        return [ticket for ticket in tickets if manager in (None, ticket.entry.manager)]
 
     def entries(self, manager: int | None = None) -> list[LedgerEntry]:
         """Return the live buffers, of one manager or of all, oldest first."""
-        return [entry for entry in list(self._entries.values()) if manager in (None, entry.manager)]
+        return [ticket.entry for ticket in self.live(manager)]
 
     def nbytes(self, manager: int | None = None) -> int:
         """Return the live bytes, of one manager or of all."""

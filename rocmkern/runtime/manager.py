@@ -6,10 +6,9 @@ import gc
 import itertools
 import math
 import operator
-import os
+import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.runtime import transfer
+from rocmkern.runtime import fork, transfer
 from rocmkern.runtime.cap import DEFAULT_CAP, check_cap, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.devices import default_device, open_device
@@ -37,6 +36,7 @@ from rocmkern.runtime.waiting import poll
 _LISTED_LEAKS = 10
 # Kernels that share an event; if one of them is stuck, an error names them all.
 _NOTED = 16
+_NO_EVENT = object()
 _CONSTANTS = 64
 _COUNTERS = 256
 
@@ -70,12 +70,13 @@ class MemoryStats:
 
 
 class _Operation:
-    """What was submitted to a stream, and the event after it."""
+    """What was submitted to a stream, and the event after it, which is recorded when it is first asked for."""
 
-    __slots__ = ("done", "event", "names")
+    __slots__ = ("done", "event", "names", "stream")
 
-    def __init__(self, names: list[str], event: Any):
-        self.names, self.event, self.done = names, event, False
+    def __init__(self, names: list[str], stream: Stream):
+        self.names, self.stream, self.done = names, stream, False
+        self.event: Any = _NO_EVENT
 
     @property
     def name(self) -> str:
@@ -135,7 +136,6 @@ class ResourceManager:
         self._number = next(self._numbers)
         self._memory = DeviceMemory.of(self.device)
         self._memory.managers.add(self)
-        self._storages: dict[int, weakref.ref[Storage]] = {}
         self._guards = GuardBands()
         self._constants: dict[tuple, DeviceTensor] = {}
         self._constants_lock = threading.Lock()
@@ -144,7 +144,8 @@ class ResourceManager:
         self._in_flight: deque[_Operation] = deque()
         self._in_flight_lock = threading.Lock()
         self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
-        self._closed = False
+        self._closed = self._all_returned = False
+        fork.renew_locks(self, "_constants_lock", "_counters_lock", "_in_flight_lock")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"cap {self.cap:.0%}"
@@ -322,10 +323,10 @@ class ResourceManager:
         return self._allocate(shape, dtype, fill=POISON_BYTE if self.settings.poison else fill, stream=stream)
 
     def scratch(self, nbytes: int, stream: Stream) -> Scratch:
-        """Memory of undefined content for kernels that are submitted to `stream` within the block.
+        """Memory of undefined content for kernels that one call submits to `stream`: see `Scratch.lend`.
 
         Where the pool has idle memory for that stream, it is used as it lies there: no buffer is made and none enters
-        the ledger. Within the block no memory of the device can be allocated. It may be entered again and again.
+        the ledger.
 
         Parameters
         ----------
@@ -336,8 +337,8 @@ class ResourceManager:
 
         Returns
         -------
-        context manager
-            Its value is the address (int), aligned to 256.
+        Scratch
+            To be lent again and again.
         """
         self._check_open()
         return Scratch(self, self._memory, nbytes, stream)
@@ -386,9 +387,8 @@ class ResourceManager:
             self._wait("the guard bands of a new buffer", self.stream)
         if fill is not None and buffer.nbytes:
             self.device.fill(buffer.address, buffer.nbytes, fill, stream)
-        storage, number = Storage(buffer), buffer.number
-        storages = self._storages
-        storages[number] = weakref.ref(storage, lambda _: storages.pop(number, None))
+        storage = Storage(buffer)
+        buffer.shared_by(storage)
         strides = contiguous_strides(shape, dtype.itemsize)
         return DeviceTensor(self, storage, buffer.address, shape, dtype, strides)
 
@@ -406,7 +406,9 @@ class ResourceManager:
         elif self.device.is_capturing(stream):
             return
         self._track_noted()
-        self._add(_Operation([name], self.device.record(stream)))
+        operation = _Operation([name], stream)
+        self._forget_done(operation)
+        self._in_flight.append(operation)
 
     def note(self, names: Sequence[str], stream: Stream) -> None:
         """As `track` for kernels that were just submitted, one event for many of them where that is possible.
@@ -425,17 +427,21 @@ class ResourceManager:
     def _track_noted(self) -> None:
         for stream, names in self._noted.items():
             if names:
+                operation = _Operation(names, stream)
+                self._in_flight.append(operation)  # first: whatever happens, the names are in one of the two
                 # A thread that is just noting adds to the list that it has seen, which the operation shares.
                 self._noted[stream] = []
-                self._add(_Operation(names, self.device.record(stream)))
+                self._forget_done(operation)
 
-    def _add(self, operation: _Operation) -> None:
+    def _forget_done(self, latest: _Operation) -> None:
         with self._in_flight_lock:
-            self._in_flight.append(operation)
+            self._look(latest)  # records its event
             while self._in_flight and self._look(self._in_flight[0]):
                 self._in_flight.popleft()
 
     def _look(self, operation: _Operation) -> bool:
+        if operation.event is _NO_EVENT:
+            operation.event = self.device.record(operation.stream)
         if not operation.done and self.device.query(operation.event):
             operation.done = True
             self.device.release_event(operation.event)
@@ -560,21 +566,20 @@ class ResourceManager:
         DeadlineError
             If the device still works with the memory; then nothing is returned.
         """
-        if self._closed:
+        if self._all_returned:
             return
         self._memory.check_process()
         self._wait("the end of all work, to close the manager", self.stream)
         self._closed = True
-        for reference in list(self._storages.values()):
-            storage = reference()
-            if storage is not None:
-                storage.close()
+        for storage in self._memory.storages(self._number):
+            storage.close()
         self._constants.clear()
         self._counters.clear()
         self._memory.managers.discard(self)
         if not self._memory.managers:
             self._memory.trim(self._poll)
             self._memory.end_graphs()
+        self._all_returned = True  # at the end: a call that was interrupted is finished by the next one
 
 
 _defaults: dict[Device, ResourceManager] = {}
@@ -594,10 +599,4 @@ def default_manager(device: Device | str | None = None) -> ResourceManager:
         return manager
 
 
-def _after_fork_in_child() -> None:
-    global _defaults_lock
-    _defaults_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+fork.renew_locks(sys.modules[__name__], "_defaults_lock")

@@ -1,8 +1,21 @@
 """What all managers of one device share: reserved memory, the pool, the ledger, and the lock around them.
 
 A buffer is returned when its last reference goes, which may be in any thread and in the middle of anything (a garbage
-collection). So returning never waits for the lock: the buffer's ticket is queued, and whoever holds the lock takes
-the queue in on the way out.
+collection). Nothing of ours runs then. A buffer's *ticket* is a weak reference to it whose callback is the ``append``
+of a queue, in C; the next call that holds the lock takes the queue in.
+
+Python raises KeyboardInterrupt, and what `PyThreadState_SetAsyncExc` asks for, between any two instructions. CPython
+looks for them when a function of Python begins, when a loop goes round and after a call (not between other
+instructions, and not within a function written in C). From this follows how state is kept here:
+
+* the lock is held in ``with self.lock:`` only, where enter and exit are C. (Behind ``acquire()`` and before a ``try``
+  one can be raised, and so it can where ``__enter__`` or ``__exit__`` are functions of Python.)
+* what is true stands in few places, each changed by one instruction: the memory that the driver gave (which the device
+  knows, `Device.allocated`), the owner of each block, and whether a ticket's buffer is alive. All else (reserved bytes,
+  the pool's lists, the ledger) is an index of that;
+* whoever changes something marks it as *torn* before, and takes the mark away when done. Whoever finds the mark makes
+  the indexes anew (`DeviceMemory._repair`). So an exception leaves a block where it was, or where it should go, but
+  never nowhere.
 """
 
 from __future__ import annotations
@@ -12,12 +25,13 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime import fork
 from rocmkern.runtime.cap import Reading, allowed_bytes, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.error_word import ErrorWords
@@ -26,7 +40,7 @@ from rocmkern.runtime.graph_memory import GraphMemory, Recording
 from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
 from rocmkern.runtime.pinned import PinnedBuffers
-from rocmkern.runtime.pool import Block, Pool, size_class
+from rocmkern.runtime.pool import GONE, TAKEN, Block, Pool, size_class
 
 POISON_BYTE = 0xFF
 """Filling with it makes every element NaN in float16, bfloat16, float32 and float64."""
@@ -59,18 +73,20 @@ class Budget:
     allowed_untrimmed: int
 
 
-@dataclass(eq=False)
-class Ticket:
-    """What is needed to take a dead buffer back: it must not refer to the buffer itself."""
+class Ticket(weakref.ref):
+    """What is needed to take a dead buffer back: a weak reference to it, queued by its own callback."""
 
-    number: int
-    block: Block | None
-    pooled: bool
-    poison: bool
+    # An exception may come before these are set: then the buffer has no block yet, and is in no ledger.
+    number: int = 0
+    entry: LedgerEntry | None = None
+    block: Block | None = None
+    pooled = poison = False
+    recording: Recording | None = None
     other_streams: set[Stream]
-    recording: Recording | None
     # Of the threads whose default streams use the buffer.
     threads: frozenset[object] = frozenset()
+    # What the tensors on the buffer share, which a manager closes.
+    storage: weakref.ref[Any] | None = None
 
 
 class _Thread(threading.local):
@@ -85,6 +101,18 @@ _thread = _Thread()
 
 class _IdleInUseError(MemoryError):
     """Idle memory would be enough, but the device still works with it."""
+
+
+class _AtOnce:
+    """Part of a buffer whose memory is to be taken back at once: it goes after the ticket was queued."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: DeviceMemory):
+        self._memory = memory
+
+    def __del__(self) -> None:
+        self._memory.take_back_at_once()
 
 
 class Buffer:
@@ -102,16 +130,29 @@ class Buffer:
         The stream that it was made for, as long as no other stream uses it too; then None.
     """
 
-    __slots__ = ("__weakref__", "_ticket", "address", "memory", "nbytes", "number", "only_stream")
+    __slots__ = ("__weakref__", "_at_once", "_ticket", "address", "memory", "nbytes", "number", "only_stream")
 
-    def __init__(self, memory: DeviceMemory, address: int, nbytes: int, ticket: Ticket):
-        self.memory, self.address, self.nbytes = memory, address, nbytes
-        self.number, self._ticket = ticket.number, ticket
-        self.only_stream: Stream | None = None if ticket.block is None else ticket.block.stream
+    def __init__(self, memory: DeviceMemory, address: int, nbytes: int, only_stream: Stream | None):
+        self.memory, self.address, self.nbytes, self.only_stream = memory, address, nbytes, only_stream
+        self._at_once: _AtOnce | None = None
+
+    def belongs_to(self, ticket: Ticket) -> None:
+        """Set what the ledger calls the buffer."""
+        self._ticket, self.number = ticket, ticket.number
+        stream = self.only_stream
+        if not ticket.pooled or not (stream is None or self.memory.is_lasting(stream)):
+            self._at_once = _AtOnce(self.memory)
+
+    def shared_by(self, storage: Any) -> None:
+        """Note what the tensors on the buffer share."""
+        self._ticket.storage = weakref.ref(storage)
 
     def record_stream(self, stream: Stream) -> None:
         """Note that work on `stream` uses the buffer too, so that it is not reused before that work is done."""
         if stream != self.only_stream:
+            if self._at_once is None and not self.memory.is_lasting(stream):
+                # An event is needed when the buffer goes: later, the stream may be no more.
+                self._at_once = _AtOnce(self.memory)
             self.only_stream = None
             self._ticket.other_streams.add(stream)
             if stream == PER_THREAD_STREAM:
@@ -121,9 +162,6 @@ class Buffer:
         """Return the streams that use the buffer: the one it was made for, and those that were said to."""
         block = self._ticket.block
         return self._ticket.other_streams | ({block.stream} if block is not None else set())
-
-    def __del__(self) -> None:
-        self.memory.give_back(self._ticket)
 
 
 class DeviceMemory:
@@ -136,7 +174,6 @@ class DeviceMemory:
     """
 
     _creation = threading.Lock()
-    _all: ClassVar[weakref.WeakSet[DeviceMemory]] = weakref.WeakSet()
 
     def __init__(self, device: Device):
         self.device = device
@@ -150,9 +187,13 @@ class DeviceMemory:
         self.managers: weakref.WeakSet[object] = weakref.WeakSet()
         self.reserved = 0
         self.baseline = device.memory_info().free.value
-        self._lock = threading.Lock()
+        #: Held by whoever changes anything here, and during work on idle memory that `idle_block` has found.
+        self.lock = threading.Lock()
+        self._torn = False
+        self._blocks: dict[int, Block] = {}  # all that are reserved, by their addresses
         self._returned: deque[Ticket] = deque()
         self._postponed: list[Ticket] = []
+        fork.renew_locks(self, "lock")
 
     @classmethod
     def of(cls, device: Device) -> DeviceMemory:
@@ -161,7 +202,6 @@ class DeviceMemory:
             memory = device.__dict__.get("_shared_memory")
             if memory is None:
                 memory = device.__dict__["_shared_memory"] = cls(device)
-                cls._all.add(memory)
             return memory
 
     def check_process(self) -> None:
@@ -172,42 +212,74 @@ class DeviceMemory:
                 "context does not survive a fork. Start the child with the 'spawn' method, or use the GPU only there"
             )
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                self._take_back()
-                yield
-        finally:
-            self._drain()
+    def is_lasting(self, stream: Stream) -> bool:
+        """Whether a stream lives as long as the process, and never records a graph: our own and the default stream."""
+        return stream in (0, self.stream)
 
-    def _drain(self) -> None:
-        # Queued between our last look and the release of the lock: nobody else would come for it.
-        while self._returned and self._lock.acquire(blocking=False):
-            try:
-                self._take_back()
-            finally:
-                self._lock.release()
+    def _begin(self) -> None:
+        """Take in what was given back; the lock is held. Whoever is done with changes sets ``_torn`` to False."""
+        if self._torn:
+            self._repair()
+        self._torn = True
+        if self._returned or self._postponed:
+            self._take_back()
 
-    def give_back(self, ticket: Ticket) -> None:
-        """Queue a dead buffer and take it in if nobody holds the lock. Safe in finalizers; never waits."""
+    def _repair(self) -> None:
+        """Make all indexes anew from what is true, after an exception in the middle of a change."""
+        given, blocks = self.device.allocated(), self._blocks
+        for address, nbytes in given.items():
+            if address not in blocks:
+                blocks[address] = Block(address, nbytes, self.stream)
+        for address in blocks.keys() - given.keys():
+            blocks[address].owner = GONE
+            del blocks[address]
+        idle: list[Block] = []
+        of_graphs: list[Block] = []
+        postponed: list[Ticket] = []
+        for block in blocks.values():
+            owner = block.owner
+            if owner is None or owner is TAKEN:
+                idle.append(block)
+            elif not isinstance(owner, Ticket):
+                of_graphs.append(block)
+            elif owner() is None:
+                postponed.append(owner)
+        for number, ticket in list(self.ledger.tickets.items()):
+            if ticket() is None:
+                self.ledger.remove(number)
+        self.pool.rebuild(idle)
+        self.graphs.rebuild(of_graphs)
+        self._postponed = postponed
+        self.reserved = sum(block.capacity for block in blocks.values())
+
+    def take_back_at_once(self) -> None:
+        """Take in what was given back if nobody holds the lock. Safe in finalizers; never waits."""
         if self.pid != os.getpid() and self.device.kind != "host":
             return
-        self._returned.append(ticket)
-        self._drain()
+        acquired: list[bool] = []
+        try:
+            acquired.extend(map(self.lock.acquire, (False,)))  # one call of C: held and noted, or neither
+            if acquired[0]:
+                self._begin()
+                self._torn = False
+        finally:
+            if acquired and acquired[0]:
+                self.lock.release()
 
     def _take_back(self) -> None:
-        for _ in range(len(self._postponed)):
-            self._put(self._postponed.pop(0))
+        postponed, self._postponed = self._postponed, []
+        for ticket in postponed:
+            self._put(ticket)
         while self._returned:
-            ticket = self._returned.popleft()
+            ticket = self._returned[0]
             self.ledger.remove(ticket.number)
             self._put(ticket)
+            self._returned.popleft()
 
     def _put(self, ticket: Ticket) -> None:
-        """Keep or free the block of a dead buffer."""
+        """Keep or free the block of a dead buffer, if that was not done before."""
         block = ticket.block
-        if block is None:
+        if block is None or block.owner is not ticket:
             return
         if ticket.recording is not None:
             self.graphs.put(block, ticket.recording)
@@ -239,6 +311,8 @@ class DeviceMemory:
 
     def _free(self, block: Block) -> None:
         self.device.free(block.address)
+        del self._blocks[block.address]
+        block.owner = GONE
         self.reserved -= block.capacity
 
     def _budget(self, cap: float) -> Budget:
@@ -259,7 +333,7 @@ class DeviceMemory:
             For the default stream of a thread that records none: by its handle, idle memory would be handed out while
             another thread works with it.
         """
-        if stream in (0, self.stream):
+        if self.is_lasting(stream):
             return None
         number = self.device.capture(stream)
         if number is not None:
@@ -272,74 +346,81 @@ class DeviceMemory:
 
     def records(self, stream: Stream) -> bool:
         """Whether a stream records a graph: our own and the default stream never do."""
-        return stream not in (0, self.stream) and self.device.is_capturing(stream)
+        return not self.is_lasting(stream) and self.device.is_capturing(stream)
 
     def end_graphs(self) -> None:
         """Return the memory of graphs to the driver: no graph is started any more."""
-        with self._locked():
+        with self.lock:
+            self._begin()
             for block in self.graphs.clear():
                 self._free(block)
+            self._torn = False
 
     def settle(self) -> None:
         """Take in what was given back so far, waiting for the lock if need be."""
-        with self._locked():
-            pass
+        with self.lock:
+            self._begin()
+            self._torn = False
 
     def budget(self, cap: float) -> Budget:
         """Return what may be reserved now under `cap`."""
-        with self._locked():
-            return self._budget(cap)
+        with self.lock:
+            self._begin()
+            budget = self._budget(cap)
+            self._torn = False
+            return budget
 
     def fits_idle(self, nbytes: int, stream: Stream) -> bool:
         """Return whether an idle block could serve `nbytes` on `stream` at once."""
-        with self._locked():
-            return self.pool.fits(nbytes, stream)
+        with self.lock:
+            self._begin()
+            fits = self.pool.fits(nbytes, stream)
+            self._torn = False
+            return fits
 
-    def borrow(self, nbytes: int, stream: Stream, before: Block | None = None) -> Block | None:
-        """Idle memory for work that is submitted to `stream` until `end_loan`, and to nothing else; None where none is.
+    def idle_block(self, nbytes: int, stream: Stream, before: Block | None = None) -> Block | None:
+        """Idle memory for work that is submitted to `stream` while the caller holds the lock; None where none is.
 
-        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event. Until
-        the loan ends, other threads wait for the device's memory. `before` is what was lent for as many bytes the last
-        time: if nobody has used it since, there is nothing to look for.
+        The memory stays idle: whoever takes it later comes after that work, on the same stream or by an event.
+
+        Parameters
+        ----------
+        nbytes, stream : int
+            How much, and where it is used.
+        before : Block, optional
+            What this has returned for as many bytes the last time: if nobody has used it since, there is nothing to
+            look for.
         """
-        self._lock.acquire()
-        if before is not None and before.idle and before.stream == stream and not before.events:
+        if not self._torn and before is not None and before.idle and before.stream == stream and not before.events:
             return before
-        block = None
-        try:
-            if self._returned or self._postponed:
-                self._take_back()
-            block = self.pool.look_for(nbytes, stream)
-        finally:
-            if block is None:
-                self._lock.release()
-                self._drain()
+        self._begin()
+        block = self.pool.look_for(nbytes, stream)
+        self._torn = False
         return block
-
-    def end_loan(self, block: Block, stream: Stream) -> None:
-        """All work on what `borrow` returned is submitted."""
-        try:
-            self.pool.used(block, stream)
-        finally:
-            self._lock.release()
-            if self._returned:
-                self._drain()
 
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""
-        with self._locked():
+        with self.lock:
+            self._begin()
             done = self._idle_work_done()
+            self._torn = False
         wait(done, "work on idle memory that is to be trimmed")
-        with self._locked():
-            return self._trim_ready()
+        with self.lock:
+            self._begin()
+            nbytes = self._trim_ready()
+            self._torn = False
+            return nbytes
 
     def _idle_work_done(self) -> Callable[[], bool]:
         # The blocks that are idle now: those that come later would make the wait endless.
         blocks = self.pool.blocks()
 
         def done() -> bool:
-            with self._locked():
-                return not any(self.pool.busy(block) for block in blocks)
+            with self.lock:
+                self._begin()
+                busy = any(self.pool.busy(block) for block in blocks)
+                self._torn = False
+                return not busy
 
         return done
 
@@ -372,17 +453,39 @@ class DeviceMemory:
         failure: MemoryError | None = None
         recording = self.recording(stream)
         while True:
-            with contextlib.nullcontext() if recording is None else self.device.beside_capture(), self._locked():
+            with contextlib.nullcontext() if recording is None else self.device.beside_capture(), self.lock:
+                self._begin()
                 block = self._reserve(needed, stream, cap, pooled, failure, recording, entry.kept) if needed else None
                 if not isinstance(block, MemoryError):
-                    ticket = Ticket(self.ledger.add(entry), block, pooled, poison, set(), recording)
-                    address = block.address + guard_bytes if block is not None else 0
-                    return Buffer(self, address, entry.nbytes, ticket)
+                    return self._hand_out(entry, block, pooled, poison, recording, guard_bytes)
                 if not isinstance(block, _IdleInUseError):
                     failure = block
                 done = self._idle_work_done()
+                self._torn = False
             # Idle memory may help but is still in use by the device: wait for it and decide again.
             wait(done, "work on idle memory that is needed")
+
+    def _hand_out(
+        self,
+        entry: LedgerEntry,
+        block: Block | None,
+        pooled: bool,
+        poison: bool,
+        recording: Recording | None,
+        guard_bytes: int,
+    ) -> Buffer:
+        """Make the buffer on a block: it has the block, and is in the ledger, from one instruction to the next."""
+        address, stream = (0, None) if block is None else (block.address + guard_bytes, block.stream)
+        buffer = Buffer(self, address, entry.nbytes, stream)
+        ticket = Ticket(buffer, self._returned.append)
+        ticket.number, ticket.entry, ticket.block, ticket.other_streams = next(self.ledger.numbers), entry, block, set()
+        ticket.pooled, ticket.poison, ticket.recording = pooled, poison, recording
+        buffer.belongs_to(ticket)
+        self.ledger.tickets[ticket.number] = ticket
+        if block is not None:
+            block.owner = ticket
+        self._torn = False
+        return buffer
 
     def _reserve(
         self,
@@ -423,8 +526,9 @@ class DeviceMemory:
                 why = f"the driver refused it twice, also after the pool was trimmed: {error}"
                 raise self._refusal(nbytes, self._budget(cap), why) from error
             return error
+        block = self._blocks[address] = Block(address, capacity, stream, owner=TAKEN)
         self.reserved += capacity
-        return Block(address, capacity, stream)
+        return block
 
     @staticmethod
     def _refusal(nbytes: int, budget: Budget, why: str) -> DeviceMemoryError:
@@ -435,6 +539,11 @@ class DeviceMemory:
         """Return the ledger's line on a live buffer."""
         return str(self.ledger.entry(buffer.number))
 
+    def storages(self, manager: int) -> list[Any]:
+        """Return what the tensors on the live buffers of a manager share."""
+        references = [ticket.storage for ticket in self.ledger.live(manager) if ticket.storage is not None]
+        return [storage for storage in (reference() for reference in references) if storage is not None]
+
     def write(self, address: int, data: np.ndarray) -> None:
         """Copy contiguous host bytes to an address on the runtime's stream."""
         self.device.copy_to_device(address, data.ctypes.data, data.nbytes, self.stream)
@@ -444,12 +553,4 @@ class DeviceMemory:
         self.device.copy_to_host(out.ctypes.data, address, out.nbytes, self.stream)
 
 
-def _after_fork_in_child() -> None:
-    # Another thread of the parent may have held these locks; it does not exist here.
-    DeviceMemory._creation = threading.Lock()
-    for memory in list(DeviceMemory._all):
-        memory._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+fork.renew_locks(DeviceMemory, "_creation")

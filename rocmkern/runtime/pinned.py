@@ -2,18 +2,23 @@
 
 A copy from or to pageable memory makes the driver wait for the stream, inside a call that no deadline can end. Through
 a page-locked block it is only submitted; whoever needs it waits by polling.
+
+A block is lent as long as its `Loan` lives, so none is lost to an exception, wherever that comes from. The event behind
+its copies is recorded when the loan ends, or, where it did not come to that, when the block is asked for again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime import fork
 from rocmkern.runtime.device import Device, Stream
 
 BLOCK_BYTES = 8 << 20
@@ -26,9 +31,29 @@ _MOST = {_SMALL_BYTES: 16, BLOCK_BYTES: 4}
 @dataclass(eq=False)
 class _Block:
     address: int
+    stream: Stream = 0
     event: Any = None
+    # Whether it was lent since the event was recorded.
+    used: bool = False
+    loan: weakref.ref[Loan] | None = None
     # Holds plain memory where the driver has no page-locked memory left.
     memory: np.ndarray | None = None
+
+
+class Loan:
+    """A block for copies that the body of a ``with`` submits to a stream; its value is the address."""
+
+    __slots__ = ("__weakref__", "_block", "_lender")
+
+    def __init__(self, lender: PinnedBuffers):
+        self._lender = lender
+        self._block: _Block
+
+    def __enter__(self) -> int:
+        return self._block.address
+
+    def __exit__(self, *error: object) -> None:
+        self._lender._end(self._block)
 
 
 class PinnedBuffers:
@@ -43,13 +68,12 @@ class PinnedBuffers:
     def __init__(self, device: Device):
         self._device = device
         self._lock = threading.Lock()
-        self._idle: dict[int, list[_Block]] = {size: [] for size in _MOST}
-        self._made = dict.fromkeys(_MOST, 0)
+        self._blocks: dict[int, list[_Block]] = {size: [] for size in _MOST}
         self._lost: list[_Block] = []
+        fork.renew_locks(self, "_lock")
 
-    @contextlib.contextmanager
-    def lend(self, nbytes: int, stream: Stream, wait: Callable[[], None]) -> Iterator[int]:
-        """Lend a block to copies that the body submits to `stream`; it is lent again once they are done.
+    def lend(self, nbytes: int, stream: Stream, wait: Callable[[], None]) -> Loan:
+        """Lend a block to copies that the body of a ``with`` submits; it is lent again once they are done.
 
         Parameters
         ----------
@@ -61,35 +85,48 @@ class PinnedBuffers:
             Waits for the copies that other blocks are lent to, where all are in use.
         """
         size = next(size for size in _MOST if size >= nbytes)
-        block = self._take(size)
-        while block is None:
+        loan = Loan(self)
+        while not self._lend_to(loan, size, stream):
             wait()
-            block = self._take(size)
-        try:
-            yield block.address
-        finally:
-            try:
-                block.event = self._device.record(stream)
-            except BaseException:
-                # Nobody can tell when the copies are done: it is not lent again, and its memory stays.
-                self._lost.append(block)
-                raise
-            with self._lock:
-                self._idle[size].append(block)
+        return loan
 
-    def _take(self, size: int) -> _Block | None:
+    def _lend_to(self, loan: Loan, size: int, stream: Stream) -> bool:
         with self._lock:
-            for position, block in enumerate(self._idle[size]):
-                if block.event is None or self._device.query(block.event):
-                    if block.event is not None:
-                        self._device.release_event(block.event)
-                        block.event = None
-                    return self._idle[size].pop(position)
-            # With nothing idle, all blocks are lent by other threads, which may wait for each other: one more.
-            if self._made[size] >= _MOST[size] and self._idle[size]:
-                return None
-            self._made[size] += 1
-        return self._make(size)
+            blocks = self._blocks[size]
+            idle = [block for block in blocks if block.loan is None or block.loan() is None]
+            block = next((block for block in idle if self._is_done(block)), None)
+            if block is None:
+                # With nothing idle, all blocks are lent by other threads, which may wait for each other: one more.
+                if len(blocks) >= _MOST[size] and idle:
+                    return False
+                block = self._make(size)
+                blocks.append(block)
+            reference = weakref.ref(loan)
+            loan._block, block.loan, block.stream, block.used = block, reference, stream, True
+            return True
+
+    def _is_done(self, block: _Block) -> bool:
+        if block.used:
+            block.event, block.used = self._device.record(block.stream), False
+        event = block.event
+        if event is not None:
+            if not self._device.query(event):
+                return False
+            block.event = None  # first: an event that was given back is another's
+            self._device.release_event(event)
+        return True
+
+    def _end(self, block: _Block) -> None:
+        try:
+            event = self._device.record(block.stream)
+        except Exception:
+            # Nobody can tell when the copies are done: it is not lent again, and its memory stays.
+            with self._lock:
+                self._lost.append(block)
+                for blocks in self._blocks.values():
+                    blocks[:] = [each for each in blocks if each is not block]
+            raise
+        block.event, block.used, block.loan = event, False, None
 
     def _make(self, size: int) -> _Block:
         with contextlib.suppress(MemoryError):

@@ -4,18 +4,27 @@ Freeing through a driver synchronises the device, and allocating costs more than
 kept. It is handed out again only where nothing can still read it: at once on the stream that used it (work there is
 ordered), on another stream after the event of every stream that used it. Not thread-safe by itself: the device's
 memory lock guards it.
+
+What is true of a block stands in the block; the lists are an index of that, which `Pool.rebuild` makes anew where an
+exception has come between two changes (see `rocmkern.runtime.memory`). So each method changes a block such that it is
+safe after every single step: events are dropped after the stream is set that they no longer matter to, and an event
+that is missing is recorded when somebody asks.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.runtime.device import Device, Stream
 
 _LARGE = 1 << 20
+
+TAKEN, GONE = "taken", "gone"
+"""Owners of a block that is on its way from the pool to a buffer, and of one that was returned to the driver."""
 
 
 def size_class(nbytes: int) -> int:
@@ -45,15 +54,24 @@ class Block:
         The stream that it was last handed out on.
     events : dict
         While idle: for each stream that used it, the event after which it no longer does.
-    idle : bool
-        Whether it lies in the pool.
+    owner : object
+        None while it lies in the pool, `TAKEN` while it is on its way, `GONE` once the driver has it back; else what
+        has it: the ticket of a buffer, or the recording of the graph that it belongs to.
+    number : int
+        Its place in the order in which blocks came to the pool.
     """
 
     address: int
     capacity: int
     stream: Stream
     events: dict[Stream, Any] = field(default_factory=dict)
-    idle: bool = False
+    owner: Any = None
+    number: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lies in the pool."""
+        return self.owner is None
 
 
 class Pool:
@@ -86,9 +104,18 @@ class Pool:
         except BaseException:
             self._release_events(block)
             raise
-        self._insert(block, next(self._order))
+        block.number = next(self._order)
+        self._insert(block)
         self.idle_bytes += block.capacity
-        block.idle = True
+        block.owner = None
+
+    def rebuild(self, blocks: Iterable[Block]) -> None:
+        """Make the index anew: these blocks are idle, and no others."""
+        self._idle, self.idle_bytes = {}, 0
+        for block in blocks:
+            block.owner = None
+            self._insert(block)
+            self.idle_bytes += block.capacity
 
     def take(self, nbytes: int, stream: Stream, everywhere: bool = False) -> Block | None:
         """Hand out the smallest fitting idle block that `stream`, or every stream, may write now, or None."""
@@ -97,8 +124,8 @@ class Pool:
             return None
         idle, position = found
         block = idle.pop(position)[2]
-        self._hand_out(block)
         block.stream = stream
+        self._hand_out(block)
         return block
 
     def look_for(self, nbytes: int, stream: Stream) -> Block | None:
@@ -109,22 +136,21 @@ class Pool:
         idle, position = found
         block = idle[position][2]
         # No other stream works with it any more: their events would only be asked again.
-        for user in [user for user in block.events if user != stream]:
-            self._device.release_event(block.events.pop(user))
         if block.stream != stream:
-            _, number, _ = idle.pop(position)
+            del idle[position]
             block.stream = stream
-            self._insert(block, number)
+            self._insert(block)
+        # Nor is an event of this one behind the work that is to come: whoever asks later has one recorded.
+        self._release_events(block)
         return block
 
-    def _insert(self, block: Block, number: int) -> None:
-        bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, number, block))
+    def _insert(self, block: Block) -> None:
+        bisect.insort(self._idle.setdefault(block.stream, []), (block.capacity, block.number, block))
 
     def used(self, block: Block, stream: Stream) -> None:
         """Note that work on an idle block was submitted to `stream`."""
-        earlier = block.events.pop(stream, None)
-        if earlier is not None:
-            self._device.release_event(earlier)
+        if stream in block.events:
+            self._device.release_event(block.events.pop(stream))
         if stream != block.stream or stream not in self._lasting:
             block.events[stream] = self._device.record(stream)
 
@@ -176,10 +202,10 @@ class Pool:
 
     def _hand_out(self, block: Block) -> None:
         self._release_events(block)
-        block.idle = False
+        block.owner = TAKEN
         self.idle_bytes -= block.capacity
 
     def _release_events(self, block: Block) -> None:
-        for event in block.events.values():
-            self._device.release_event(event)
-        block.events = {}
+        # Out of the block first: an event that was given back is another's.
+        while block.events:
+            self._device.release_event(block.events.popitem()[1])

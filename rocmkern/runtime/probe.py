@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocmkern.runtime import suspect
+from rocmkern.runtime import fork, suspect
 from rocmkern.runtime.choice import VARIABLE as DEVICE_VARIABLE
 from rocmkern.runtime.choice import choose_device
 from rocmkern.runtime.device import DeviceInfo
@@ -389,6 +389,7 @@ def _asked_for(kind: str, environ: Mapping[str, str]) -> str:
 _named: set[str] = set()
 _found: dict[tuple, GpuStatus] = {}
 _found_lock = threading.Lock()
+fork.renew_locks(sys.modules[__name__], "_found_lock")
 
 
 def gpu_status(*, refresh: bool = False) -> GpuStatus:

@@ -1,12 +1,14 @@
 """Memory between two launches of one call: `ResourceManager.scratch`.
 
-A class and not a generator: it is part of every launch that needs inner results, and counts nanoseconds.
+A function that is called with the memory, and not a context manager: the memory's lock is held meanwhile, which only a
+``with`` on the lock itself gives back at any exception (see `rocmkern.runtime.memory`). It is part of every launch that
+needs inner results, and counts nanoseconds.
 """
 
 from __future__ import annotations
 
-from threading import get_ident
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,40 +18,40 @@ if TYPE_CHECKING:
     from rocmkern.runtime.manager import ResourceManager
     from rocmkern.runtime.memory import DeviceMemory
     from rocmkern.runtime.pool import Block
-    from rocmkern.runtime.tensor import DeviceTensor
 
 
 class Scratch:
-    """Idle memory of the pool, borrowed for the block; a tensor of its own where that is not possible.
+    """Idle memory of the pool, lent for one call; a tensor of its own where that is not possible.
 
-    It may be entered again, also by several threads at once, but not within its own block.
+    It may be lent again and again, also by several threads at once, but not within a call that it is lent to.
     """
 
-    __slots__ = ("_block", "_lasting", "_manager", "_memory", "_nbytes", "_stream", "_tensors")
+    __slots__ = ("_block", "_lasting", "_manager", "_memory", "_nbytes", "_stream")
 
     def __init__(self, manager: ResourceManager, memory: DeviceMemory, nbytes: int, stream: Stream):
         self._manager, self._memory, self._nbytes, self._stream = manager, memory, nbytes, stream
-        self._lasting = stream in (0, memory.stream)  # no graph is ever recorded there
-        # The block that was borrowed the last time. During a loan its borrower alone may change it.
+        self._lasting = memory.is_lasting(stream)  # no graph is ever recorded there
+        # The block that was lent the last time. Whoever holds the memory's lock may change it.
         self._block: Block | None = None
-        self._tensors: dict[int, DeviceTensor] = {}  # of the threads that could not borrow and are in the block now
 
-    def __enter__(self) -> int:
+    def lend(self, submit: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what ``submit(address, *arguments)`` does; all that it submits is behind it on the stream.
+
+        Parameters
+        ----------
+        submit : callable
+            Submits kernels to the stream; the address is aligned to 256. It cannot allocate memory of the device.
+        """
         memory, settings = self._memory, self._manager.settings
         # What a graph uses may not be idle afterwards, and guard bands and poison are those of a buffer.
         plain = settings.pool and not settings.poison and not settings.guard
         if plain and (self._lasting or memory.recording(self._stream) is None):
-            block = memory.borrow(self._nbytes, self._stream, self._block)
-            if block is not None:
-                self._block = block
-                return block.address
-        tensor = self._manager.empty(self._nbytes, np.uint8, uninitialized=True, stream=self._stream)
-        self._tensors[get_ident()] = tensor
-        return tensor.data_ptr
-
-    def __exit__(self, *error: object) -> None:
-        tensor = self._tensors.pop(get_ident(), None) if self._tensors else None
-        if tensor is not None:
-            tensor.close()
-        elif self._block is not None:
-            self._memory.end_loan(self._block, self._stream)
+            with memory.lock:
+                block = memory.idle_block(self._nbytes, self._stream, self._block)
+                if block is not None:
+                    self._block = block
+                    result = submit(block.address, *arguments)
+                    memory.pool.used(block, self._stream)
+                    return result
+        with self._manager.empty(self._nbytes, np.uint8, uninitialized=True, stream=self._stream) as tensor:
+            return submit(tensor.data_ptr, *arguments)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rocmkern.targets.garbage import collected
 from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
 from rocmkern.targets.versions import installed
 from rocmkern.targets.words import pack
+from rocmkern.targets.workers import workers
 from rocmkern.tile import api
 
 __all__ = ["ARCHITECTURES", "CpuTarget", "compile_entry", "host_architecture", "thread_count"]
@@ -47,13 +47,11 @@ class CpuTarget:
         self.parallelism = self.threads
         self._variants: dict[tuple, Callable] = {}
         self._compiling = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        # A child has none of the parent's threads, and its locks may have been held by one of them.
-        self._pool = None
+        # It may have been held by a thread of the parent that a child does not have.
         self._compiling = threading.Lock()
 
     def variants(self) -> int:
@@ -72,29 +70,7 @@ class CpuTarget:
 
     def _run(self, run: Callable, grid: Sequence[int], words: np.ndarray) -> None:
         nx, ny, nz = grid
-        total = nx * ny * nz
-        if self.threads == 1 or total == 1:
-            run(words, nx, ny, 0, total)
-            return
-        chunk = max(1, total // (self.threads * 16))
-        starts = iter(range(0, total, chunk))
-
-        def work() -> None:
-            for first in starts:  # shared by all workers: taking the next start is atomic
-                run(words, nx, ny, first, min(first + chunk, total))
-
-        helpers: list[Future] = []
-        try:
-            # At interpreter shutdown no thread can be had any more: the caller then does all of the work.
-            with contextlib.suppress(RuntimeError):
-                for _ in range(min(self.threads, -(-total // chunk)) - 1):
-                    helpers.append(self._executor().submit(work))
-            work()
-        finally:
-            # A helper that has not started by now finds no work: waiting for it would only cost time.
-            for helper in helpers:
-                if not helper.cancel():
-                    helper.result()
+        workers.run(functools.partial(run, words, nx, ny), nx * ny * nz, self.threads)
 
     def compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
         """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""
@@ -109,11 +85,6 @@ class CpuTarget:
     def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
         key = variant_key(kernel, cfg, dtypes)
         return cache.obtain(key, versions, lambda: compile_entry(kernel, cfg, dtypes), launch_function)
-
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="rocmkern")
-        return self._pool
 
 
 _compiled: list[str] = []

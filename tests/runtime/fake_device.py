@@ -70,6 +70,9 @@ class FakeDevice(Device):
             self.calls.append("free")
             del self.memory[address], self.sizes[address]
 
+    def allocated(self) -> dict[int, int]:
+        return dict(self.sizes)
+
     def flush(self) -> None:
         self.calls.append("flush")
 

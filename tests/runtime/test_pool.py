@@ -188,12 +188,18 @@ def test_a_refused_allocation_changes_nothing_in_the_pool(fake, fake_manager):
 # Scratch: idle memory used where it lies
 
 
+def address_of(address):
+    return address
+
+
 def test_scratch_is_idle_memory_of_the_stream(fake, fake_manager):
-    with fake_manager.scratch(1000, fake_manager.stream) as first:
+    def submit(address):
         assert len(fake_manager.live_buffers()) == 1
+        return address
+
+    first = fake_manager.scratch(1000, fake_manager.stream).lend(submit)
     assert fake_manager.live_buffers() == []
-    with fake_manager.scratch(900, fake_manager.stream) as second:
-        pass
+    second = fake_manager.scratch(900, fake_manager.stream).lend(address_of)
     with fake_manager.empty(225, np.float32, uninitialized=True) as tensor:
         assert first == second == tensor.data_ptr
     assert fake.allocations == 1 and fake.live_events == 0
@@ -204,32 +210,32 @@ def test_scratch_is_idle_memory_of_the_stream(fake, fake_manager):
 def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_manager, home, again):
     stream = fake_manager.stream if home == "ours" else OTHER
     fake_manager.empty(250, stream=stream).close()
-    entered_again = fake_manager.scratch(1000, stream)
+    lent_again = fake_manager.scratch(1000, stream)
     for _ in range(3):  # an event of an earlier use must not count for a later one
         fake.submit(stream)
         fake.stall(stream)
-        with entered_again if again else fake_manager.scratch(1000, stream) as address:
-            fake.submit(stream)
+        scratch = lent_again if again else fake_manager.scratch(1000, stream)
+        address = scratch.lend(lambda address: fake.submit(stream) or address)
         taken = fake_manager.empty(250, uninitialized=True, stream=0x9)
         assert taken.data_ptr != address
         fake.resume(stream)
-        with fake_manager.empty(250, uninitialized=True, stream=stream) as again:
-            assert again.data_ptr == address
+        with fake_manager.empty(250, uninitialized=True, stream=stream) as same:
+            assert same.data_ptr == address
         taken.close()
     assert fake.allocations == 2
 
 
 @pytest.mark.parametrize("what", ["taken", "freed", "home of another stream", "used by another stream"])
 @pytest.mark.parametrize("other", [OTHER, 0])
-def test_scratch_that_is_entered_again_looks_whether_its_memory_is_still_free(fake, fake_manager, what, other):
+def test_scratch_that_is_lent_again_looks_whether_its_memory_is_still_free(fake, fake_manager, what, other):
     fake_manager.empty(250).close()
     scratch = fake_manager.scratch(1000, fake_manager.stream)
-    with scratch as first:
-        assert fake.allocations == 1
+    first = scratch.lend(address_of)
+    assert fake.allocations == 1
     if what == "freed":
         fake_manager.trim()
-        with scratch:
-            assert fake.allocations == 2
+        scratch.lend(address_of)
+        assert fake.allocations == 2
         return
     home = other if what == "home of another stream" else fake_manager.stream
     tensor = fake_manager.empty(250, uninitialized=True, stream=home)
@@ -239,8 +245,7 @@ def test_scratch_that_is_entered_again_looks_whether_its_memory_is_still_free(fa
         fake.submit(other)
         tensor.record_stream(other)
         tensor.close()
-    with scratch as second:
-        assert second != first
+    assert scratch.lend(address_of) != first
     fake.resume(other)
     tensor.close()
 
@@ -249,35 +254,33 @@ def test_scratch_that_is_entered_again_looks_whether_its_memory_is_still_free(fa
 def test_memory_that_scratch_has_from_another_stream_is_of_its_own_from_then_on(fake, fake_manager, monkeypatch, other):
     fake_manager.empty(250, stream=other).close()
     scratch = fake_manager.scratch(1000, fake_manager.stream)
-    with scratch as first:
-        pass
+    first = scratch.lend(address_of)
     assert fake.live_events == 0
     with monkeypatch.context() as patch:
         for call in ("record", "query"):
             patch.setattr(fake, call, None)  # costs as much as a launch
-        with scratch as second:
-            fake.stall(fake_manager.stream)
-            fake.submit(fake_manager.stream)
+        second = scratch.lend(address_of)
+        fake.stall(fake_manager.stream)
+        fake.submit(fake_manager.stream)
     assert first == second and fake.allocations == 1
     with fake_manager.empty(250, uninitialized=True, stream=other) as tensor:
         assert tensor.data_ptr != first
     fake.resume(fake_manager.stream)
 
 
-def test_threads_in_the_block_of_one_scratch_have_memory_each(fake):
+def test_threads_that_one_scratch_is_lent_to_have_memory_each(fake):
     with ResourceManager(fake, settings=MemorySettings(pool=False)) as manager:
         scratch, both_in, addresses = manager.scratch(1000, manager.stream), threading.Barrier(2), set()
 
-        def enter():
-            with scratch as address:
-                both_in.wait(60)
-                addresses.add(address)
-                assert len(manager.live_buffers()) == 2
-                both_in.wait(60)
+        def submit(address):
+            both_in.wait(60)
+            addresses.add(address)
+            assert len(manager.live_buffers()) == 2
+            both_in.wait(60)
 
         with ThreadPoolExecutor(2) as threads:
-            for entered in [threads.submit(enter) for _ in range(2)]:
-                entered.result()
+            for lent in [threads.submit(scratch.lend, submit) for _ in range(2)]:
+                lent.result()
         assert len(addresses) == 2 and manager.live_buffers() == []
 
 
@@ -285,9 +288,16 @@ def test_scratch_of_an_interrupted_use_is_not_free(fake, fake_manager):
     fake_manager.empty(250, stream=OTHER).close()
     fake.submit(OTHER)
     fake.stall(OTHER)
-    with pytest.raises(RuntimeError), fake_manager.scratch(1000, OTHER) as address:
+    addresses = []
+
+    def submit(address):
+        addresses.append(address)
         fake.submit(OTHER)
         raise RuntimeError("the second launch fails")
+
+    with pytest.raises(RuntimeError):
+        fake_manager.scratch(1000, OTHER).lend(submit)
+    (address,) = addresses
     assert fake_manager.empty(250, uninitialized=True, stream=0x9).data_ptr != address
     fake.resume(OTHER)
 
@@ -296,16 +306,14 @@ def test_under_test_scratch_is_a_buffer(fake):
     for settings in (MemorySettings(pool=False), MemorySettings(poison=True), MemorySettings(guard=True)):
         with ResourceManager(fake, settings=settings) as manager:
             manager.empty(1000).close()
-            with manager.scratch(1000, manager.stream):
-                assert len(manager.live_buffers()) == 1
+            assert manager.scratch(1000, manager.stream).lend(lambda _: len(manager.live_buffers())) == 1
             assert manager.live_buffers() == []
 
 
 def test_scratch_is_not_idle_memory_while_a_graph_is_recorded(fake, fake_manager):
     fake_manager.empty(250, stream=OTHER).close()
     fake.capture = lambda stream: 7 if stream == OTHER else None
-    with fake_manager.scratch(1000, OTHER):
-        assert len(fake_manager.live_buffers()) == 1
+    assert fake_manager.scratch(1000, OTHER).lend(lambda _: len(fake_manager.live_buffers())) == 1
 
 
 @pytest.mark.parametrize("home", [OTHER, None])

@@ -36,15 +36,14 @@ def test_no_memory_is_handed_out_on_them(device, manager, monkeypatch):
     for hand_out in (
         lambda: manager.empty(5, stream=PER_THREAD_STREAM),
         lambda: manager.counters(5, PER_THREAD_STREAM),
-        lambda: manager.scratch(5, PER_THREAD_STREAM).__enter__(),
+        lambda: manager.scratch(5, PER_THREAD_STREAM).lend(lambda _: None),
     ):
         with pytest.raises(ArgumentError, match="default stream of a thread"):
             hand_out()
     assert manager.memory_stats() == before
     # A graph has memory of its own.
     monkeypatch.setattr(device, "capture", {PER_THREAD_STREAM: 1}.get)
-    with manager.scratch(5, PER_THREAD_STREAM) as address:
-        assert address
+    assert manager.scratch(5, PER_THREAD_STREAM).lend(lambda address: address)
     assert manager.counters(5, PER_THREAD_STREAM).size >= 5
 
 

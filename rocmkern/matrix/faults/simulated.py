@@ -71,6 +71,9 @@ class SimulatedGpu(Device):
             raise DriverError("free", "invalid address, or freed before", str(self.info))
         self._freed.append(self._memory.pop(address))
 
+    def allocated(self) -> dict[int, int]:
+        return {address: array.nbytes - _ALIGNMENT for address, array in self._memory.items()}
+
     def flush(self) -> None:
         pass
 

@@ -1,0 +1,399 @@
+"""An exception between any two instructions of the runtime: no lock stays held, no block is lost, the next call is right.
+
+Each test calls something again and again, interrupted one instruction later each time (`async_exceptions`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import async_exceptions
+import fake_device
+import numpy as np
+import pytest
+from async_exceptions import Interrupt, everywhere, interrupted, of_modules
+from fake_device import FakeDevice
+
+from rocmkern.runtime import (
+    device,
+    devices,
+    error_word,
+    graph_memory,
+    guard,
+    kv_cache,
+    ledger,
+    manager,
+    memory,
+    pinned,
+    pool,
+    scratch,
+    tensor,
+    transfer,
+    waiting,
+)
+from rocmkern.runtime.host import HostDevice
+from rocmkern.runtime.kv_cache import KVCache
+from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.memory import DeviceMemory
+from rocmkern.runtime.settings import MemorySettings
+
+RUNTIME = of_modules(
+    device, devices, error_word, fake_device, graph_memory, guard, kv_cache, ledger, manager, memory, pinned, pool,
+    scratch, tensor, transfer, waiting,
+)  # fmt: skip
+OTHER = 0x77
+DATA = np.arange(300, dtype=np.float32)
+
+
+class Recording(FakeDevice):
+    """Streams may record graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.graphs = {}
+
+    def capture(self, stream):
+        return self.graphs.get(stream)
+
+
+@pytest.fixture
+def gpu():
+    return Recording()
+
+
+@pytest.fixture(autouse=True)
+def swallowed(monkeypatch):
+    """Exceptions that a finalizer has lost."""
+    lost = []
+    # Not the exception itself: its frames keep tensors alive.
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: lost.append(type(unraisable.exc_value)))
+    return lost
+
+
+def check(manager, held=()):
+    """Whether everything is as it should be, with some tensors alive."""
+    of_device = DeviceMemory.of(manager.device)
+    for lock in (of_device.lock, of_device.pinned._lock, of_device.error_words._lock, manager._in_flight_lock):
+        assert not lock.locked()
+    assert not manager._constants_lock.locked() and not manager._counters_lock.locked()
+    assert sorted(entry.nbytes for entry in manager.live_buffers()) == sorted(tensor.nbytes for tensor in held)
+    of_device.settle()
+    assert of_device.reserved == manager.device.driver_bytes == sum(manager.device.allocated().values())
+    kept = sum(t.block.capacity for t in of_device.ledger.live() if t.block is not None)
+    in_graphs = sum(block.capacity for blocks in of_device.graphs._unused.values() for block in blocks)
+    assert of_device.pool.idle_bytes == of_device.reserved - kept - in_graphs
+    listed = [block for idle in of_device.pool._idle.values() for *_, block in idle]
+    assert len(set(map(id, listed))) == len(listed)
+    with manager.from_numpy(DATA) as again:
+        np.testing.assert_array_equal(again.to_numpy(), DATA)
+
+
+def interrupt(manager, action, least=50, held=(), step=1):
+    number = 0
+    for number in everywhere(action, RUNTIME, step):
+        check(manager, held)
+    assert number >= least
+
+
+@pytest.mark.parametrize("settings", [MemorySettings(), MemorySettings(pool=False), MemorySettings(poison=True)])
+@pytest.mark.parametrize("stream", [None, OTHER])
+def test_tensors_that_come_and_go(gpu, settings, stream):
+    manager = ResourceManager(gpu, settings=settings)
+
+    def action():
+        one = manager.empty(1000, stream=stream)
+        two = manager.zeros(20)
+        one.record_stream(OTHER + 1)
+        one.close()
+        del two
+
+    interrupt(manager, action, 300)
+
+
+def test_memory_that_the_driver_gives_and_takes(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+
+    def action():
+        manager.empty(1000).close()
+        manager.trim()
+
+    for number in everywhere(action, RUNTIME):
+        check(manager)
+        manager.trim()
+        assert gpu.driver_bytes == 0, number
+    assert number > 500
+
+
+def test_what_is_alive_stays_alive(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    held = [manager.from_numpy(DATA), manager.empty(0)]
+    interrupt(manager, lambda: held[0].copy().close(), 200, held, 3)
+    np.testing.assert_array_equal(held[0].to_numpy(), DATA)
+
+
+def test_a_refusal(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+
+    def action():
+        manager.empty(5000).close()
+        with pytest.raises(MemoryError):
+            manager.empty(1 << 30)
+
+    interrupt(manager, action, 200, step=3)
+
+
+def test_copies(gpu, monkeypatch):
+    monkeypatch.setattr(transfer, "BLOCK_BYTES", 512)
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    interrupt(manager, lambda: manager.from_numpy(DATA)[::2].to_numpy(), 500, step=3)
+    made = [len(blocks) for blocks in DeviceMemory.of(gpu).pinned._blocks.values()]
+    assert max(made) <= 16
+
+
+@pytest.mark.parametrize("stream", ["ours", 0, OTHER])
+def test_scratch(gpu, stream):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    stream = manager.stream if stream == "ours" else stream
+    lent = manager.scratch(1000, stream)
+    addresses = set()
+
+    def submit(address):
+        addresses.add(address)
+        gpu.submit(stream)
+
+    interrupt(manager, lambda: lent.lend(submit), 20)
+    manager.empty(250, stream=OTHER + 1).close()
+    interrupt(manager, lambda: lent.lend(submit), 20)
+    # Whoever takes it comes after the work of a call that was interrupted.
+    at, goes_on, late = 0, True, 0
+    while goes_on:
+        addresses.clear()
+        gpu.stall(stream)
+        goes_on = interrupted(lambda: lent.lend(submit), RUNTIME, at)
+        with manager.empty(250, stream=OTHER + 2) as taken:
+            assert taken.data_ptr not in addresses
+        late += bool(addresses)
+        gpu.resume(stream)
+        at += 1
+    assert late > 10
+
+
+def test_graphs(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    gpu.graphs[OTHER] = 1
+
+    def action():
+        manager.empty(1000, stream=OTHER).close()
+        manager.counters(5, OTHER)
+
+    interrupt(manager, action, 200, step=37)  # what counters leave belongs to the graph until the end
+    gpu.graphs.clear()
+    manager.close()
+    assert gpu.driver_bytes == 0
+
+
+def test_counters_constants_and_waits(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    numbers = iter(range(10**6))
+
+    def action():
+        manager.note(["kernel"] * 9, manager.stream)
+        manager.note(["kernel"] * 9, 0)
+        manager.constant(np.array([next(numbers)]))
+        manager.counters(5, manager.stream)
+        manager.wait()
+
+    interrupt(manager, action, 500, step=5)
+    assert len(manager._in_flight) < 50
+    np.testing.assert_array_equal(manager.counters(5, manager.stream).to_numpy(), 0)
+    manager.close()
+    assert gpu.driver_bytes == 0
+
+
+def test_guard_bands(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings(guard=True))
+
+    def action():
+        with manager.empty(10):
+            manager.check_guards("kernel")
+
+    interrupt(manager, action, 500, step=5)
+
+
+def test_a_manager_that_is_closed_and_opened(gpu):
+    def action():
+        with ResourceManager(gpu, settings=MemorySettings()) as manager:
+            manager.zeros(100)
+
+    for number in everywhere(action, RUNTIME, 3):
+        with ResourceManager(gpu, settings=MemorySettings()) as manager:
+            check(manager)
+            held = manager.zeros(100)
+        assert held.closed, number
+    assert gpu.driver_bytes == 0
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next(gpu):
+    at, goes_on = 0, True
+    while goes_on:
+        manager = ResourceManager(gpu, settings=MemorySettings())
+        tensor = manager.zeros(100)
+        goes_on = interrupted(manager.close, RUNTIME, at)
+        manager.close()
+        assert tensor.closed and gpu.driver_bytes == 0, at
+        at += 2
+
+
+def test_host_memory():
+    host = HostDevice()
+    manager = ResourceManager(host, settings=MemorySettings())
+    from rocmkern.runtime import host as module
+
+    where = of_modules(memory, pool, ledger, module)
+    for _ in everywhere(lambda: manager.empty(100).close() or manager.trim(), where, 3):
+        manager.trim()
+        assert DeviceMemory.of(host).reserved == 0 and not host.allocated()
+
+
+def test_finalizers_run_no_code_of_ours(gpu, swallowed):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    tensors = [manager.empty(100)]
+    owner = tensors[0].keep_alive()
+    del owner
+    called = []
+    sys.setprofile(lambda frame, event, argument: called.append(frame.f_code.co_name) if event == "call" else None)
+    tensors.clear()
+    sys.setprofile(None)
+    assert called == [] and swallowed == []
+    assert manager.live_buffers() == []
+
+
+def test_repairing_what_is_whole_changes_nothing(gpu):
+    manager = ResourceManager(gpu, settings=MemorySettings())
+    of_device = DeviceMemory.of(gpu)
+    held = [manager.empty(10 + 1000 * i, stream=stream) for i, stream in enumerate((None, 0, OTHER))]
+    for size in (100, 3000, 200):
+        manager.empty(size, stream=OTHER).close()
+    of_device.settle()
+    before = of_device.reserved, of_device.pool._idle, of_device.pool.idle_bytes, of_device.ledger.entries()
+    of_device._torn = True
+    of_device.settle()
+    after = of_device.reserved, of_device.pool._idle, of_device.pool.idle_bytes, of_device.ledger.entries()
+    assert {k: v for k, v in before[1].items() if v} == {k: v for k, v in after[1].items() if v}
+    assert (before[0], before[2:]) == (after[0], after[2:]) and len(held) == 3
+
+
+def test_the_places_of_interrupts_include_the_one_behind_a_call():
+    """That the method notices the mistake which it is for."""
+    lock = threading.Lock()
+
+    def careless():
+        lock.acquire()
+        try:
+            pass
+        finally:
+            lock.release()
+
+    def careful():
+        with lock:
+            pass
+
+    def stays_held(action):
+        held = 0
+        for _ in everywhere(action, lambda code: code is action.__code__):
+            held += lock.locked()
+            if lock.locked():
+                lock.release()
+        return held
+
+    assert stays_held(careless) > 0 and stays_held(careful) == 0
+
+
+def test_an_interrupt_reaches_the_caller():
+    def action():
+        for _ in range(3):
+            len("")
+
+    caught = 0
+    for at in range(3):
+        raised = []
+
+        def watched(raised=raised):
+            try:
+                action()
+            except Interrupt:
+                raised.append(1)
+                raise
+
+        assert interrupted(watched, lambda code: code is action.__code__, at)
+        caught += len(raised)
+    assert caught == 3 and async_exceptions.__doc__
+
+
+# Pages
+
+
+def test_pages_of_sequences():
+    cache = KVCache(8, 4, 1, 2)
+    prompt = cache.add()
+    cache.append(prompt, 6)
+
+    def action():
+        other = cache.fork(prompt)
+        cache.append(other, 7)
+        cache.free(other)
+
+    for number in everywhere(action, RUNTIME, 1):
+        for sequence in cache.sequences:
+            if sequence != prompt:
+                cache.free(sequence)
+        assert cache.length(prompt) == 6 and cache.free_blocks == 6, number
+        assert [cache.reference_count(block) for block in cache.blocks(prompt)] == [1, 1], number
+    assert number > 100
+
+
+# Forks and first calls
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_locks_of_its_own():
+    host = ResourceManager(HostDevice(), settings=MemorySettings())
+    of_device = DeviceMemory.of(host.device)
+    locks = (of_device.lock, host._in_flight_lock, host._constants_lock, host._counters_lock, devices._opening,
+             of_device.pinned._lock, of_device.error_words._lock)  # fmt: skip
+    for lock in locks:
+        lock.acquire()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            np.testing.assert_array_equal(host.from_numpy(DATA).to_numpy(), DATA)
+            host.constant(DATA)
+            host.counters(3, 0)
+            devices._open(host.device.info) if devices._opening.acquire(blocking=False) else None
+            status = 0
+        finally:
+            os._exit(status)
+    for lock in locks:
+        lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_that_ask_first_get_the_same_device(monkeypatch):
+    for _ in range(20):
+        monkeypatch.setattr(devices, "_host", None)
+        start, found = threading.Barrier(8), []
+
+        def ask(start=start, found=found):
+            start.wait(10)
+            found.append(manager.default_manager())
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(found) == 8 and len(set(map(id, found))) == 1
