@@ -90,8 +90,8 @@ def _architecture(name: str) -> str:
 def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) -> list[Any]:
     """What is to be compiled, in the order of the architectures."""
     from rocmkern.cli import _common_calls
+    from rocmkern.cli._matrix_file import default_matrix
     from rocmkern.cli._variants import Recorder, record
-    from rocmkern.cli.matrix import _default_matrix
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.targets import host_cpu, launching_on
@@ -112,7 +112,7 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
                 for dtype in dtypes or _common_calls.DTYPES:
                     _common_calls.make_calls(dtype)
     else:
-        matrix = load(arguments.matrix or _default_matrix())
+        matrix = load(arguments.matrix or default_matrix())
         known = sorted(operation.name for operation in matrix.registry)
         if not set(operations) <= set(known):
             raise ArgumentError("--ops", arguments.ops, ", ".join(known))

@@ -58,7 +58,7 @@ class Block:
         None while it lies in the pool, `TAKEN` while it is on its way, `GONE` once the driver has it back; else what
         has it: the ticket of a buffer, or the recording of the graph that it belongs to.
     number : int
-        Its place in the order in which blocks came to the pool.
+        Its place in the order in which blocks came to the pool; 0 before.
     """
 
     address: int
@@ -90,7 +90,7 @@ class Pool:
     def __init__(self, device: Device, own_stream: Stream):
         self._device, self._lasting = device, (own_stream, 0)
         self._idle: dict[Stream, list[tuple[int, int, Block]]] = {}
-        self._order = itertools.count()
+        self._order = itertools.count(1)
         self.idle_bytes = 0
 
     def put(self, block: Block, other_streams: frozenset[Stream]) -> None:
@@ -114,6 +114,7 @@ class Pool:
         self._idle, self.idle_bytes = {}, 0
         for block in blocks:
             block.owner = None
+            block.number = block.number or next(self._order)  # one that never came here
             self._insert(block)
             self.idle_bytes += block.capacity
 

@@ -1,7 +1,7 @@
 """Exceptions that arrive between two instructions of chosen functions, at every place in turn.
 
 What is raised is an asynchronous exception of CPython's own (`PyThreadState_SetAsyncExc`): it is asked for at the n-th
-instruction and raised where the interpreter looks for it the next time, which is also where it raises KeyboardInterrupt.
+instruction and raised where the interpreter looks for it the next time, where it also raises KeyboardInterrupt.
 So every n together are all places at which a signal can strike, and no others.
 """
 
