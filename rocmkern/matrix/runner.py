@@ -210,7 +210,7 @@ def live_buffers() -> int:
     """
     from rocmkern.runtime.memory import DeviceMemory
 
-    memories = list(DeviceMemory._all)
+    memories = DeviceMemory.all()
     for memory in memories:
         memory.settle()
     return sum(not entry.kept for memory in memories for entry in memory.ledger.entries())

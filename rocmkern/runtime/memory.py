@@ -27,7 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -174,6 +174,7 @@ class DeviceMemory:
     """
 
     _creation = threading.Lock()
+    _made: ClassVar[list[weakref.ref[DeviceMemory]]] = []
 
     def __init__(self, device: Device):
         self.device = device
@@ -202,7 +203,13 @@ class DeviceMemory:
             memory = device.__dict__.get("_shared_memory")
             if memory is None:
                 memory = device.__dict__["_shared_memory"] = cls(device)
+                cls._made[:] = [made for made in cls._made if made() is not None] + [weakref.ref(memory)]
             return memory
+
+    @classmethod
+    def all(cls) -> list[DeviceMemory]:
+        """Return the memories of this process that are alive, one a device."""
+        return [memory for memory in (made() for made in list(cls._made)) if memory is not None]
 
     def check_process(self) -> None:
         """Raise `DeviceUnavailableError` in a forked child of the process that opened a GPU."""

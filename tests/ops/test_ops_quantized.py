@@ -165,7 +165,7 @@ def test_what_is_refused(normal):
         ("blocks", lambda: rocmkern.dequantize(blocks.astype(np.int8))),
         ("dtype", lambda: rocmkern.dequantize(blocks, dtype=np.int32)),
         ("x", lambda: rocmkern.quantize(x.astype(np.float64), "q4_0")),
-        ("bias", lambda: rocmkern.quantized_linear(x, blocks, bias=normal(4, dtype=np.float16))),
+        ("bias", lambda: rocmkern.quantized_linear(x, blocks, bias=normal(4).astype(np.float64))),
     ]
     for argument, call in kinds:
         with pytest.raises(ArgumentTypeError) as caught:
