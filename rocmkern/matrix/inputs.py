@@ -277,7 +277,7 @@ def place(values: np.ndarray, variant: str) -> np.ndarray:
     if not repeats(variant):
         view[...] = values
         return view
-    axis = _repeated_axis(values.shape, variant)
+    axis = repeated_axis(values.shape, variant)
     view[...] = values[tuple(slice(0, 1) if index == axis else slice(None) for index in range(values.ndim))]
     return np.broadcast_to(view, values.shape)
 
@@ -327,7 +327,8 @@ def duplicate(view: np.ndarray) -> np.ndarray:
     return np.ndarray(view.shape, view.dtype, buffer.copy(), start, view.strides)
 
 
-def _repeated_axis(shape: tuple[int, ...], variant: str) -> int:
+def repeated_axis(shape: tuple[int, ...], variant: str) -> int:
+    """The axis of which a layout that repeats elements repeats the first ones."""
     if variant.startswith("repeated"):
         return len(shape) - int(variant.rpartition("_")[2])
     if variant == "broadcast_last":
@@ -350,7 +351,7 @@ def _blank(shape: tuple[int, ...], dtype: np.dtype, variant: str, poison: bool =
     if variant.startswith("negative"):
         return np.flip(fresh(shape), 0 if variant == "negative" else -1)
     if variant.startswith("broadcast"):
-        return laid_out(shape, f"repeated_{len(shape) - _repeated_axis(shape, variant)}", fresh)
+        return laid_out(shape, f"repeated_{len(shape) - repeated_axis(shape, variant)}", fresh)
     if variant in (CONTIGUOUS, "offset"):
         return fresh(shape, 0 if variant == CONTIGUOUS else 1)
     return laid_out(shape, variant, fresh)

@@ -10,9 +10,10 @@ import pytest
 
 from rocmkern.matrix import MatrixError, expand, load_cases, loads
 from rocmkern.matrix.device_memory import PlacedArray
-from rocmkern.matrix.inputs import duplicate, owner, place, poisoned
+from rocmkern.matrix.inputs import duplicate, make_call, owner, place, poisoned
 from rocmkern.matrix.layouts import each_layout, layouts_of, repeats
 from rocmkern.matrix.schema import MemoryVariant
+from rocmkern.reference.quantized import BLOCKS, dequantize
 from rocmkern.runtime.manager import default_manager
 
 FILE = "matrix.yaml"
@@ -146,3 +147,16 @@ def test_a_duplicate_has_the_layout_and_a_buffer_of_its_own():
     assert other.strides == view.strides and not np.shares_memory(other, view)
     np.testing.assert_array_equal(other, view)
     assert owner(other).nbytes == owner(view).nbytes
+
+
+@pytest.mark.parametrize("format", BLOCKS)
+def test_blocks_of_one_byte_that_is_repeated_hold_numbers_that_float16_holds(format):
+    text = ROWS.format(operation="quantized_linear", shape="{n: 40, blocks: 2}").replace(
+        "memory: each", "memory: MEMORY"
+    )
+    text = text.replace("MEMORY", f"[{{blocks: repeated_1}}], features: {{format: {format}}}")
+    (case,) = expand(loads(text, FILE))
+    blocks = make_call(case).arrays["blocks"]
+    numbers = dequantize(blocks, format)
+    assert blocks.strides[-1] == 0 and len(np.unique(blocks)) > 1
+    assert (np.abs(numbers) < 65504).all() and numbers.any()

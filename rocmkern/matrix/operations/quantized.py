@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.inputs import Draw, repeated_axis
+from rocmkern.matrix.layouts import repeats
 from rocmkern.matrix.operations._common import itemsize, options_of, oracles
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 from rocmkern.reference.quantized import BLOCKS
@@ -28,6 +29,8 @@ _HALVES = {
     "q6_k": (208,),
 }  # fmt: skip
 _EXPONENT_OF_ONE = 127
+#: First and last byte that is a small scale: of an MX block, and twice as a float16.
+_SMALL_EXPONENTS, _SMALL_HALVES = (0x74, 0x7B), (0x20, 0x37)
 
 
 def _blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray:
@@ -69,7 +72,17 @@ def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray
         if name.startswith("mxfp8"):
             # In the second row an element that is NaN, in both formats.
             blocks.reshape(-1, nbytes)[depth : depth + 1, 6] = 0x7F
+    if content == "ordinary" and depth and _bytes_are_repeated(draw, (*shape, depth * nbytes)):
+        # The first byte of a row is all of them: as a scale it may be NaN, or make numbers that float16 does not hold.
+        lowest, highest = _SMALL_HALVES if halves else _SMALL_EXPONENTS
+        blocks[..., 0, 0] = rng.integers(lowest, highest, shape, endpoint=True)
     return blocks.reshape(*shape, depth * nbytes)
+
+
+def _bytes_are_repeated(draw: Draw, shape: tuple[int, ...]) -> bool:
+    """Whether the memory layout of blocks of this shape repeats a byte along their last axis."""
+    layout = draw.case.memory_of("blocks")
+    return repeats(layout) and repeated_axis(shape, layout) == len(shape) - 1
 
 
 def _options(draw: Draw, *names: str) -> dict[str, Any]:
