@@ -17,7 +17,7 @@ import pytest
 from projects import ROOT
 from small_operations import double, make_registry
 
-from rocmkern.matrix import expand, load
+from rocmkern.matrix import expand, load_cases
 from rocmkern.matrix import isolation as isolation_module
 from rocmkern.matrix.isolation import WAYS, dirty_pools, isolate, smallest
 from rocmkern.matrix.isolation_log import IsolationLog
@@ -32,7 +32,7 @@ COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
 @pytest.fixture(scope="module")
 def quick():
     """The quick cases of the committed matrix that do not expect an error."""
-    cases = expand(load(COMMITTED))
+    cases = load_cases(COMMITTED)[1]
     return [case for case in cases if case.category == "quick" and case.facts.expect_error is None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from rocmkern.matrix.schema import MemoryVariant
 from rocmkern.reference.quantized import BLOCKS, dequantize
 from rocmkern.runtime.manager import default_manager
 
-FILE = "matrix.yaml"
+FILE = Path(__file__).parents[2] / "matrix.yaml"
 SHAPE = (2, 3, 4)
 VALUES = np.arange(24, dtype=np.float32).reshape(SHAPE)
 
@@ -155,7 +156,7 @@ def test_blocks_of_one_byte_that_is_repeated_hold_numbers_that_float16_holds(for
         "memory: each", "memory: MEMORY"
     )
     text = text.replace("MEMORY", f"[{{blocks: repeated_1}}], features: {{format: {format}}}")
-    (case,) = expand(loads(text, FILE))
+    (case,) = expand(loads(text))
     blocks = make_call(case).arrays["blocks"]
     numbers = dequantize(blocks, format)
     assert blocks.strides[-1] == 0 and len(np.unique(blocks)) > 1
