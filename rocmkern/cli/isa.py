@@ -14,6 +14,7 @@ the share of FMAs among the operations of the vector instructions.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -37,7 +38,10 @@ _HEADINGS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one variant needs on one architecture; ``error`` where it does not compile."""
+    """What one variant needs on one architecture; ``error`` where it does not compile.
+
+    ``code`` is the sha256 of the code object, which is what the runtime is given when the variant is launched.
+    """
 
     arch: str
     kernel: str
@@ -49,6 +53,7 @@ class Row:
     loop: dict[str, int]
     problems: tuple[str, ...] = ()
     error: str = ""
+    code: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +149,7 @@ def examine(variant: Any) -> Row:
         assembly = compiled.assembly
     except (RocmkernError, RuntimeError) as error:  # the latter is the code generator's
         return Row(arch, variant.name, variant.dtypes, variant.features, {}, 0, 0, {}, (str(error),), str(error))
-    return row_of(variant, assembly)
+    return replace(row_of(variant, assembly), code=hashlib.sha256(compiled.code).hexdigest())
 
 
 def row_of(variant: Any, assembly: str) -> Row:

@@ -25,12 +25,7 @@ from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import amd_llvm
 
 VARIABLE = "ROCMKERN_LLD"
-REMEDY = (
-    f"install ROCm's comgr (Debian: libamd-comgr2 or libamd-comgr3) or an LLD of LLVM 15 or newer (Debian: lld), "
-    f'pip install "rocmkern[lld]", or name an ld.lld in {VARIABLE}'
-)
-
-#: The first LLD that knows a version of the container.
+#: The first LLD that knows a version of the container; a comgr links with the LLD of its own LLVM.
 FIRST_LLD = {4: 13, 5: 15, 6: 19}
 
 # amd_comgr_data_kind_t, the same in comgr 2 and 3.
@@ -79,6 +74,14 @@ class Lld:
         return f"LLD {self.version} ({self.command[0]})"
 
 
+def remedy(container: int) -> str:
+    """What to install where nothing links a version of the container."""
+    return (
+        f"install a comgr (Debian: libamd-comgr2 or libamd-comgr3) or an LLD of LLVM {FIRST_LLD[container]} or newer "
+        f'(Debian 12: lld-19; later: lld), or pip install "rocmkern[lld]", or name an ld.lld: export {VARIABLE}=FILE'
+    )
+
+
 def link(obj: bytes, arch: str, container: int) -> bytes:
     """Link one object by the first linker of this machine that does it.
 
@@ -105,7 +108,7 @@ def link(obj: bytes, arch: str, container: int) -> bytes:
         return link_by_lld(obj, lld(container))
     except TargetError as error:
         reasons.append(str(error))
-    raise TargetError(f"the code for {arch} cannot be linked: {'; '.join(reasons)}. Remedy: {REMEDY}")
+    raise TargetError(f"the code for {arch} cannot be linked: {'; '.join(reasons)}. Remedy: {remedy(container)}")
 
 
 def found(container: int) -> list[Comgr | Lld | str]:

@@ -115,7 +115,8 @@ def look(
     except TargetError as error:
         problems.append(str(error))
     if llvm and not usable:
-        problems.append(f"there is nothing to link machine code with: {'; '.join(reasons)}. {linkers.REMEDY}")
+        remedy = linkers.remedy(code_object.CONCRETE_VERSION)
+        problems.append(f"there is nothing to link machine code with: {'; '.join(reasons)}. Remedy: {remedy}")
     described, file = "", ""
     try:
         file, version = (runtime or _runtime)()

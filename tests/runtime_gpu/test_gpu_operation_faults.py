@@ -2,6 +2,9 @@
 
 Each of ten faults meets each of five ways to work on the device, in turn with work that runs at once, with work that
 runs when something waits for it, and with copies that are put off too. A fault that repeats stays until it is mended.
+
+A kernel that fails on the card is another matter: all later calls fail with it until somebody resets the card. Each
+way to work meets it as the fault of its own kernel and as that of one that was queued before it.
 """
 
 from __future__ import annotations
@@ -128,5 +131,52 @@ def test_a_fault_leaves_everything_as_it_was(device, vgpu, name, fault):
     gc.collect()
     manager.wait()
     assert manager.live_buffers() == alive
+    np.testing.assert_array_equal(work(), expected)
+    assert manager.live_buffers() == alive
+
+
+#: Instructions of a block after which the card ends a kernel.
+FEW, MANY = 1, 4_000_000_000
+
+
+def again(work):
+    """What two calls in a row raise; None for one that raises nothing."""
+    raised = []
+    for _ in range(2):
+        try:
+            work()
+            raised.append(None)
+        except RocmkernError as caught:
+            raised.append(str(caught))
+    return raised
+
+
+@pytest.mark.parametrize("queue", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    # A cache launches no kernel of its own.
+    [(name, "one before it") for name in WORK] + [(name, "its own") for name in WORK if name != "cache"],
+)
+def test_a_card_on_which_a_kernel_failed_fails_until_it_is_reset(device, vgpu, name, whose, queue):
+    manager = default_manager(device)
+    work, before = WORK[name](manager), manager.from_numpy(normal(4, 33))
+    expected = work()
+    rocmkern.softmax(before)
+    gc.collect()
+    manager.wait()
+    alive, allocated = manager.live_buffers(), len(vgpu.live())
+    vgpu.config(ASYNC=queue, STICKY=1, MAX_INSTS=FEW)
+    try:
+        if whose == "one before it":
+            # Where kernels run at once, it is this call that fails; the card is no better afterwards.
+            assert (again(lambda: rocmkern.softmax(before))[0] is None) == (queue != 0)
+        for said in again(work):
+            assert "hipErrorLaunchTimeOut" in said
+        gc.collect()
+    finally:
+        vgpu.config(ASYNC=0, STICKY=0, MAX_INSTS=MANY)
+        vgpu.reset()
+    manager.wait()
+    assert (manager.live_buffers(), len(vgpu.live())) == (alive, allocated)
     np.testing.assert_array_equal(work(), expected)
     assert manager.live_buffers() == alive

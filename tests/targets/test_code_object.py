@@ -211,6 +211,8 @@ def test_an_lld_that_is_too_old_is_passed_over_by_name(no_linker):
     assert linkers.lld(5).version == 15
     with pytest.raises(TargetError, match="code object version 6 needs LLD 19 or newer"):
         linkers.lld(6)
+    with pytest.raises(TargetError, match=r"version 6 needs LLD 19 .* Remedy: .* an LLD of LLVM 19 or newer"):
+        linkers.link(b"object", "gfx11-generic", 6)
 
 
 @pytest.mark.parametrize("place", ["llvm/bin/ld.lld", "lib/llvm/bin/ld.lld", "ld.lld", "ld.lld-21", "ziglang/zig"])

@@ -1,5 +1,6 @@
 """The hip target on a device: results, one compilation per variant, threads, misuse. Skipped without one."""
 
+import hashlib
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from rocmkern import reference
 from rocmkern import tile as T
 from rocmkern.kernels.scale import Config, scale
 from rocmkern.runtime.errors import RocmkernError, TargetError, TileError
-from rocmkern.targets import current_target
+from rocmkern.targets import code_object, current_target
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +141,14 @@ def test_a_launch_with_other_arguments_than_the_kernel_has_is_an_error(target):
 
 
 @pytest.mark.parametrize("name", ["softmax", "decode_attention"])
-def test_a_row_says_which_code_ran_and_it_is_what_the_loader_was_given(target, name):
+def test_a_row_says_which_code_ran_and_it_is_what_was_loaded_and_what_isa_reads(target, name):
     vgpu = sys.modules.get("vgpu")
     if vgpu is None:
         pytest.skip("what a loader was given is known of the virtual GPU (module vgpu)")
+    from rocmkern.cli import _variants, isa
     from rocmkern.matrix import load_cases, run_case
+    from rocmkern.matrix.registry import resolve
+    from rocmkern.targets import launching_on
 
     cases = load_cases("matrix.yaml")[1]
     case = next(
@@ -154,6 +158,16 @@ def test_a_row_says_which_code_ran_and_it_is_what_the_loader_was_given(target, n
     given = {each["sha256"]: each for each in vgpu.loaded()}
     assert result.code and all(given[code]["target"].endswith(target.arch) for code in result.code)
     assert result.record()["code"] == list(result.code)
+    loaded = {variant.code_sha256: variant.kernel.code for variant in target._variants.values()}
+    executed = vgpu.executed()
+    for code in result.code:
+        assert hashlib.sha256(loaded[code]).hexdigest() == code
+        assert executed[code] == code_object.read(loaded[code]).text
+        assert given[code]["code_sha256"] == code_object.read(loaded[code]).code_sha256
+    recorder = _variants.Recorder(target.arch)
+    with launching_on(recorder):
+        resolve(case.operation.function)(**case.operation.call(_variants.ShapeDraw(case)).arguments)
+    assert {isa.examine(variant).code for variant in recorder.found} == set(result.code)
 
 
 COMPILE = """
@@ -163,8 +177,7 @@ from rocmkern.kernels.softmax import Config as SoftmaxConfig, softmax
 from rocmkern.ops import _configs
 from rocmkern.targets.hip import compile_kernel
 two = [(softmax, _configs.line(SoftmaxConfig, "gfx1100")), (scale, _configs.line(Config, "gfx1100"))]
-    commands = [[sys.executable, "-c", COMPILE, order] for order in ("1", "-1")]
-    made = [subprocess.run(command, capture_output=True, text=True) for command in commands]
+made = {kernel.__name__: compile_kernel(kernel, cfg, ("float32",) * 2) for kernel, cfg in two[:: int(sys.argv[1])]}
 print(*[made[name].executable.code.hex() for name in ("scale", "softmax")])
 """
 

@@ -323,6 +323,7 @@ def _on_load(mid, image, size):
             if ty == 1:
                 lib.vgpu_mod_symbol(mid, s.encode(), co.base + va, sz)
         f = co.facts(e)
+        co.sha256 = f["sha256"]
         _log_problems()
         _log(loaded=f)
         f = _loaded.setdefault((f["sha256"], dev), {**f, "device": dev, "loads": 0})
@@ -923,6 +924,14 @@ def kernels():
 def loaded():
     """Every code object handed to hipModuleLoadData(Ex) / hipModuleLoad so far, per device: sha256 of its bytes, code_sha256 (the same whatever linked it), bytes, target, version, kernels, device, loads."""
     return [dict(f) for f in _loaded.values()]
+
+
+def executed():
+    """The machine code in the memory that instructions are fetched from, now: by sha256 of the code object that was given to load it."""
+    return {
+        co.sha256: b"".join(C.string_at(co.base + at, len(text)) for at, text in sorted(co.text))
+        for co in _mods.values()
+    }
 
 
 def live(kind="device"):
