@@ -69,3 +69,14 @@ def test_where_it_is_not_set_up_the_rows_are_counted_as_skipped(tmp_path):
     command = [sys.executable, str(FOLDER / "amd_test.py"), "--if-there", "--folder", str(tmp_path), "--rows", "40"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("SKIPPED: rows on the virtual AMD GPU (--rows 40)")
+
+
+def test_the_rows_are_those_of_this_checkout_which_need_not_be_installed(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.write_text('#!/bin/sh\necho "$PYTHONPATH" "$@"\n')
+    run.chmod(0o755)
+    monkeypatch.setenv("TINYGRAD", str(tmp_path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    command = [sys.executable, str(FOLDER / "amd_test.py"), "--folder", str(tmp_path), "--rows", "40"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == f"{FOLDER.parents[1]} python {FOLDER / 'rows.py'} --rows 40\n"

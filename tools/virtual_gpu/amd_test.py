@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
         "ROCMKERN_CACHE_DIR": str(folder / "cache"),
         **os.environ,
         "TINYGRAD": emulator,
+        # This checkout is tested, and need not be installed.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "VGPU_CACHE": str(folder / "instructions"),
     }
     return subprocess.run([str(folder / "run"), "python", str(HERE / "rows.py"), *rest], env=environment).returncode

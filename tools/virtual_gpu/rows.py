@@ -1,6 +1,6 @@
 """Run rows of the matrix on the virtual AMD GPU, and hold against each other what ran and what the loader was given.
 
-    python rows.py --rows 200 --arch gfx1100        (in the environment of setup.sh, see `make amd-test`)
+    python rows.py --rows 200 --arch gfx1100        (as amd_test.py runs it, see `make amd-test`)
 
 A fixed sample: the quick rows whose ids have the smallest hashes, so that a new row changes it by one. They are dealt
 to as many processes as there are cores, each with a virtual GPU of its own. It is a failure if
@@ -90,7 +90,6 @@ def start(part: Path, ids: list[str], arguments: argparse.Namespace) -> subproce
         "VGPU_LOG": str(part / "log"),
         # The lock of a device is in the folder for temporary files; each process has a device of its own.
         "TMPDIR": str(part / "tmp"),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     command = [
         sys.executable, "-m", "pytest", "-p", "rocmkern.testing.plugin", "-p", "no:cacheprovider", "-q", "-n", "0",
