@@ -180,19 +180,24 @@ def _processor() -> str:
     return f"{model}, {cores} cores"
 
 
-def write(path: Path, run: Run) -> None:
-    """Write a run to a file."""
-    data = {
+def as_data(run: Run) -> dict[str, Any]:
+    """What stands in the file of a run."""
+    return {
         "format": FORMAT,
         "environment": asdict(run.environment),
         "labels": run.labels,
         "results": [asdict(result) for result in run.results],
     }
+
+
+def write(path: Path, run: Run) -> None:
+    """Write a run to a file."""
+    data = as_data(run)
     path.write_text(json.dumps(data, separators=(",", ":"), default=float) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> Run:
-    """Read a file of results.
+    """Read a file of results, or those of a report of ``rocmkern report --card``.
 
     Raises
     ------
@@ -208,6 +213,8 @@ def read(path: Path) -> Run:
         raise MatrixError(f"is not JSON: {error}", file=str(path)) from None
     except RecursionError:
         raise MatrixError("is not a file of results: it is nested too deep", file=str(path)) from None
+    if isinstance(data, dict) and "card_report" in data:
+        data = data.get("run")
     given = data.get("format") if isinstance(data, dict) else None
     if type(given) is not int or given != FORMAT:
         shown = "no format" if given is None else f"the format {short(given)}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import GPU_TARGETS, NAMES
+
+if TYPE_CHECKING:  # locks are taken without pytest too
+    import pytest
 
 # Under test the shared manager may hold this share more or less of the driver's free memory at the end than before.
 LEAK_PERCENT = 5
@@ -56,6 +57,8 @@ def chosen_targets(config: pytest.Config) -> tuple[str, ...]:
     names = tuple(name.strip() for name in option.split(",") if name.strip())
     for name in names or ("",):
         if name not in NAMES:
+            import pytest
+
             from rocmkern.matrix.loader import unknown_name
 
             raise pytest.UsageError(f"--rocmkern-target: {unknown_name('target', name, NAMES)}")

@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from rocmkern.matrix import Case, Document, MatrixError, Operation, expand, load, nearest, run_case
 from rocmkern.matrix.fuzz import fuzz
@@ -22,6 +20,9 @@ from rocmkern.testing import bench
 from rocmkern.testing.devices import device_lock
 from rocmkern.testing.watch import DeviceWatch
 from rocmkern.testing.worker import DEFAULT_DEADLINE_S, WorkerError, progress, shared_worker
+
+if TYPE_CHECKING:  # what runs in the worker is called without pytest too
+    import pytest
 
 
 def in_worker(config: pytest.Config, target: str) -> bool:

@@ -66,10 +66,9 @@ def main() -> int:
 def sample(count: str) -> list[str]:
     """The ids of the rows to run."""
     from rocmkern.matrix import load_cases
+    from rocmkern.matrix.sample import in_fixed_order
 
-    cases = load_cases(ROOT / "matrix.yaml")[1]
-    quick = [case.id for case in cases if case.facts.category == "quick" and case.skip_reason("hip") is None]
-    quick.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    quick = [case.id for case in in_fixed_order(load_cases(ROOT / "matrix.yaml")[1], "hip")]
     if count != "all" and not (count.isdigit() and 0 < int(count) <= len(quick)):
         raise SystemExit(f"--rows is {count}; allowed: 1 to {len(quick)}, or all")
     return quick if count == "all" else quick[: int(count)]
