@@ -50,8 +50,8 @@ def call(draw):
     shape = (draw.dims["rows"],)
     return Call({"x": draw.array("x", shape)}, out_shapes=(shape,))
 
-OPERATIONS = Registry(Operation("double", function=double, reference=lambda x: 2 * x, call=call, dims=(Dim("rows", "r"),),
-                              arrays=("x",), exact=True))
+OPERATIONS = Registry(Operation("double", function=double, reference=lambda x: 2 * x, call=call,
+                                dims=(Dim("rows", "r"),), arrays=("x",), exact=True))
 """
 MATRIX = """\
 version: 1
