@@ -1,5 +1,6 @@
 """``make amd-test`` without the virtual GPU: which rows it takes, and what it calls a failure."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -79,4 +80,14 @@ def test_the_rows_are_those_of_this_checkout_which_need_not_be_installed(tmp_pat
     monkeypatch.delenv("PYTHONPATH", raising=False)
     command = [sys.executable, str(FOLDER / "amd_test.py"), "--folder", str(tmp_path), "--rows", "40"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout == f"{FOLDER.parents[1]} python {FOLDER / 'rows.py'} --rows 40\n"
+    said, ran = done.stdout.splitlines()
+    assert said.startswith(f"emulator: {tmp_path}, commit unknown; known to work: ")
+    assert ran == f"{FOLDER.parents[1]} python {FOLDER / 'rows.py'} --rows 40 --json {tmp_path / 'result.json'}"
+
+
+def test_the_record_has_the_hashes_of_every_row():
+    arguments = argparse.Namespace(arch="gfx1100", seed="0")
+    made = rows.record({"b": result(code=["bb", "aa"]), "a": result()}, LOG, arguments, ["a problem"])
+    assert made["rows"]["b"] == {"outcome": "passed", "reason": "", "code": ["bb", "aa"]}
+    assert list(made["rows"]) == ["a", "b"] and set(made["code_objects"]) == {"aa", "bb"}
+    assert (made["lacks"], made["problems"]) == (["gfx950: v_some"], ["a problem"])

@@ -48,12 +48,22 @@ def main(arguments: list[str]) -> int:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "VGPU_CACHE": str(folder / "instructions"),
     }
+    if "--json" not in rest:
+        rest += ["--json", str(folder / "result.json")]
+    print(f"emulator: {emulator}, commit {commit_of(emulator)}; known to work: {COMMIT}", flush=True)
     return subprocess.run([str(folder / "run"), "python", str(HERE / "rows.py"), *rest], env=environment).returncode
 
 
 def newest_source() -> float:
     """When what `setup.sh` builds from changed last."""
     return max((HERE / name).stat().st_mtime for name in ("setup.sh", "pip_tree.py", "vgpu_hip.c"))
+
+
+def commit_of(folder: str) -> str:
+    """The commit that is checked out there."""
+    command = ["git", "-c", "safe.directory=*", "-C", folder, "rev-parse", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def cloned(folder: Path) -> Path:

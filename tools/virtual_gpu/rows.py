@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--arch", default="gfx1100", help="architecture of the virtual GPU (default: %(default)s)")
     parser.add_argument("--seed", default="0", help="scheduler's seed, see VGPU_SCHED (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows with the hashes of their code")
     arguments = parser.parse_args()
     ids = sample(arguments.rows)
     jobs = max(1, min(arguments.jobs, len(ids)))
@@ -56,6 +57,9 @@ def main() -> int:
                 print((part / "output").read_text(errors="replace")[-6000:])
     problems = judge(ids, results, log)
     report(results, log, arguments, time.perf_counter() - started)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(record(results, log, arguments, problems), indent=1) + "\n")
+        print(f"every row with the hashes of its code: {arguments.json}")
     for problem in problems:
         print(f"FAILS: {problem}")
     if any(failed):
@@ -137,14 +141,41 @@ def _is_empty(result: dict[str, Any]) -> bool:
     return any(0 in each if isinstance(each, list) else each == 0 for each in extents)
 
 
+def code_objects(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What the loader was given, by the sha256 of all its bytes."""
+    return {entry["loaded"]["sha256"]: entry["loaded"] for entry in log if "loaded" in entry}
+
+
+def lacks(log: list[dict[str, Any]]) -> list[str]:
+    """Instructions that were met, and that the emulator lacks."""
+    return sorted({entry["lacks"] for entry in log if "lacks" in entry})
+
+
+def record(
+    results: dict[str, dict[str, Any]], log: list[dict[str, Any]], arguments: argparse.Namespace, problems: list[str]
+) -> dict[str, Any]:
+    """What ran, for a file: of each row the sha256 of the code objects that it ran, of each of those what it holds.
+
+    ``code_sha256`` covers machine code, kernel descriptors and metadata: it is the same whichever linker was used.
+    """
+    kept = ("outcome", "reason", "code")
+    return {
+        "arch": arguments.arch,
+        "seed": arguments.seed,
+        "rows": {name: {key: result[key] for key in kept} for name, result in sorted(results.items())},
+        "code_objects": dict(sorted(code_objects(log).items())),
+        "lacks": lacks(log),
+        "problems": problems,
+    }
+
+
 def report(
     results: dict[str, dict[str, Any]], log: list[dict[str, Any]], arguments: argparse.Namespace, seconds: float
 ) -> None:
     """Print what ran."""
     import vgpu
 
-    objects = {entry["loaded"]["sha256"]: entry["loaded"] for entry in log if "loaded" in entry}
-    lacking = sorted({entry["lacks"] for entry in log if "lacks" in entry})
+    objects, lacking = code_objects(log), lacks(log)
     unknown = [name for name, result in results.items() if NOT_EMULATED in result["reason"]]
     outcomes = [result["outcome"] for result in results.values() if NOT_EMULATED not in result["reason"]]
     everything = hashlib.sha256("".join(sorted(each["code_sha256"] for each in objects.values())).encode()).hexdigest()
