@@ -1,4 +1,4 @@
-"""The pytest plugin, run in projects of its own in fresh processes."""
+"""The pytest plugin, run in projects of its own, each time in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from projects import INI, ROOT, Project
+from projects import INI, ROOT, Project, QuickProject
 
 from rocmkern.matrix.results import read, write
 from rocmkern.testing import plugin
@@ -62,11 +62,11 @@ def project(tmp_path):
     (tmp_path / "pytest.ini").write_text(INI)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_own.py").write_text("def test_own():\n    assert True\n")
-    return Project(tmp_path)
+    return QuickProject(tmp_path)
 
 
 def test_a_bare_pytest_runs_the_quick_rows_on_every_usable_target_and_the_own_tests(project):
-    run = project.pytest()
+    run = Project(project.path).pytest()
     assert run.status == 0
     assert run.counts == {"passed": 1 + 2 * 2 + 1, "skipped": 1, "deselected": 2 * 2}
     assert "targets: cpu, python" in run
@@ -247,7 +247,7 @@ def test_a_project_without_a_matrix_pays_nothing(project):
         "    heavy = {'numba', 'torch', 'pydantic', 'yaml', 'numpy', 'rocmkern.matrix'}\n"
         "    assert not heavy & set(sys.modules)\n",
     )
-    run = project.pytest("-p", "no:hypothesispytest", "-p", "no:benchmark")
+    run = Project(project.path).pytest("-p", "no:hypothesispytest", "-p", "no:benchmark")
     assert run.status == 0 and run.counts == {"passed": 1} and "rocmkern matrix" not in run
 
 
