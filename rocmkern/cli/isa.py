@@ -124,18 +124,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def require_compiler() -> None:
-    """Raise `TargetError` with the line that installs numba-hip, unless it can be imported."""
+    """Raise `TargetError` with the line that mends it, unless numba-hip can be imported."""
     from rocmkern.runtime.errors import TargetError
+    from rocmkern.targets.numba_hip import numba_hip
 
+    numba_hip()
     try:
-        import numba.hip  # noqa: F401
-
         import rocmkern.targets.hip  # noqa: F401
     except Exception as error:  # without ROCm's libraries it is not always an ImportError
-        raise TargetError(
-            f"numba-hip compiles these kernels, and it cannot be imported ({type(error).__name__}: {error}): "
-            'pip install "rocmkern[hip]"'
-        ) from None
+        words = f"{type(error).__name__}: {error}"
+        raise TargetError(f"the HIP target cannot be imported ({words}); what is missing: rocmkern doctor") from None
 
 
 def examine(variant: Any) -> Row:

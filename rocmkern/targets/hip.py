@@ -24,6 +24,7 @@ from rocmkern.targets import code_object, entries, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
+from rocmkern.targets.numba_hip import numba_hip
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture, compiled_as
@@ -266,11 +267,11 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     Raises
     ------
     TargetError
-        If ``cfg.arch`` is not known, or not AMD's.
+        If ``cfg.arch`` is not known, or not AMD's; or if numba-hip does not start.
     TileError
         If the kernel misuses the tile language, or its stages need more local memory than the architecture has.
     """
-    from numba import hip as numba_hip
+    hip_python = numba_hip()
     from numba.core import types
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.errors import NumbaError
@@ -286,7 +287,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     n_words = sum(entry.words_of(p) for _, p in kernel.parameters)
     names = [f"w{i}" for i in range(n_words)]
     space: dict[str, Any] = {
-        "body": numba_hip.jit(device=True)(kernel),
+        "body": hip_python.jit(device=True)(kernel),
         "CFG": lowering.bound_config(cfg),
         "config": entry.config,
         "tensor": entry.tensor,

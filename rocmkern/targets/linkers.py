@@ -77,7 +77,7 @@ class Lld:
 def remedy(container: int) -> str:
     """What to install where nothing links a version of the container."""
     return (
-        f"install a comgr (Debian: libamd-comgr2 or libamd-comgr3) or an LLD of LLVM {FIRST_LLD[container]} or newer "
+        f"install ROCm's comgr (Debian: libamd-comgr-dev) or an LLD of LLVM {FIRST_LLD[container]} or newer "
         f'(Debian 12: lld-19; later: lld), or pip install "rocmkern[lld]", or name an ld.lld: export {VARIABLE}=FILE'
     )
 

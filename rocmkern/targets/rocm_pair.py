@@ -17,10 +17,12 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.runtime.versions import installed_version
 from rocmkern.targets import amd_llvm, code_object, linkers
+from rocmkern.targets.numba_hip import numba_hip
 
 _BINDINGS = ("numba-hip", "rocm-bindings-hip", "rocm-bindings-compiler")
 _INSTALL = 'pip install "rocmkern[hip]"'
@@ -73,6 +75,7 @@ def look(
     installed: Callable[[str], str | None] = installed_version,
     llvm_version: Callable[[], str] = amd_llvm.version,
     found: Callable[[int], list[linkers.Comgr | linkers.Lld | str]] = linkers.found,
+    compiler: Callable[[], Any] = numba_hip,
     runtime: Callable[[], tuple[str, tuple[int, int]]] | None = None,
     others: Callable[[], Iterable[str]] | None = None,
     platform: str = sys.platform,
@@ -87,6 +90,8 @@ def look(
         Version of the bindings' LLVM; raises `TargetError`.
     found : callable
         `linkers.found`.
+    compiler : callable
+        Imports numba-hip; raises `TargetError`.
     runtime : callable, optional
         File and version of the HIP runtime that the bindings load; raises `TargetError`.
     others : callable, optional
@@ -117,6 +122,10 @@ def look(
     if llvm and not usable:
         remedy = linkers.remedy(code_object.CONCRETE_VERSION)
         problems.append(f"there is nothing to link machine code with: {'; '.join(reasons)}. Remedy: {remedy}")
+    try:
+        compiler()
+    except TargetError as error:
+        problems.append(str(error))
     described, file = "", ""
     try:
         file, version = (runtime or _runtime)()

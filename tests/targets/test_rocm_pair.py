@@ -9,6 +9,8 @@ import pytest
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import linkers, rocm_pair
+from rocmkern.targets import numba_hip as numba_hip_file
+from rocmkern.targets.numba_hip import numba_hip
 
 OWN = "/opt/rocm/lib/libamdhip64.so"
 NO_COMGR = "comgr cannot be loaded: libamd_comgr.so: cannot open shared object file"
@@ -28,6 +30,7 @@ def look(**changes):
         "installed": lambda name: {"numba-hip": "0.2.1"}.get(name, "10.0"),
         "llvm_version": lambda: "23.0.0",
         "found": lambda container: [linkers.Comgr(None, (3, 0)), NO_LLD],
+        "compiler": lambda: None,
         "runtime": lambda: (OWN, (7, 15)),
         "others": list,
         "platform": "linux",
@@ -69,7 +72,27 @@ def problem(**changes):
 def test_without_any_linker_the_line_that_installs_one_is_said():
     words = problem(found=lambda container: [NO_COMGR, NO_LLD])
     assert words.startswith("there is nothing to link machine code with: comgr cannot be loaded")
-    assert "libamd-comgr3" in words and 'pip install "rocmkern[lld]"' in words and "ROCMKERN_LLD" in words
+    assert "libamd-comgr-dev" in words and 'pip install "rocmkern[lld]"' in words and "ROCMKERN_LLD" in words
+
+
+def no_comgr(name):
+    raise RuntimeError("failed to dlopen libamd_comgr.so")
+
+
+def test_a_compiler_that_does_not_start_is_said_though_there_is_a_linker():
+    lld = linkers.Lld(("/usr/bin/ld.lld",), 19)
+    words = problem(compiler=lambda: numba_hip(no_comgr), found=lambda container: [NO_COMGR, lld])
+    assert words.startswith("numba-hip, which compiles the kernels, does not start (RuntimeError: failed to dlopen lib")
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("0.2.1", "export ROCM_PATH=/opt/rocm"), (None, 'Remedy: pip install "rocmkern[hip]"')]
+)
+def test_what_mends_the_compiler_depends_on_whether_it_is_installed(monkeypatch, version, remedy):
+    monkeypatch.setattr(numba_hip_file, "installed_version", lambda name: version)
+    with pytest.raises(TargetError) as caught:
+        numba_hip(no_comgr)
+    assert str(caught.value).endswith(remedy)
 
 
 def test_a_hip_runtime_beside_the_own_one_is_named_with_the_way_to_have_one():
