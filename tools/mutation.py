@@ -1,357 +1,266 @@
-"""Mutation testing: small changes of the library's source, each with the tests that run the changed function.
+"""Mutation testing: small changes of the library's source, each with the tests that run the changed place.
 
     pip install cosmic-ray                            # or, without its dependencies: cosmic-ray, parso, attrs
-    python tools/mutation.py record DIRECTORY         # once: which test runs which function (as long as the suite)
-    python tools/mutation.py run DIRECTORY --jobs 8   # draw 150 mutants and try them; goes on where it stopped
+    python tools/mutation.py record DIRECTORY         # once: which test runs which line (as long as the suite)
+    python tools/mutation.py draw DIRECTORY           # 150 mutants (see `mutants`) into DIRECTORY/mutants.jsonl
+    python tools/mutation.py run DIRECTORY --jobs 8   # try them; goes on where it stopped
+    python tools/mutation.py verify DIRECTORY         # the tests that killed them must pass without them
     python tools/mutation.py report DIRECTORY         # the survivors; the exit status is 1 above 10 %
 
-The mutations are those of cosmic-ray. They are drawn by `SEED`, as many from each part of the library; first a place in
-the source, then one of the changes that are possible there. A mutant is tried on a copy of the repository with tests
-that run the changed function, quick ones first, from as many files as there are, and with those whose name says that
-they are about the changed module. It is killed when one of them fails, or when they do not end, although the same tests
-take less than a third of that time without the mutant.
+Tests are those of `tests/` and the quick rows of the matrix on the interpreter and the CPU. A mutant is tried on a copy
+of the repository with all tests that run it (see `mutation_tests`), quick ones first, from as many files as there are.
+It is killed when one of them fails, or when they do not end within three times what they take without it. It survives
+when they pass, or when three minutes are over; the report says how many of them ran. ``run --budget 15`` first tries
+each with tests of 15 seconds, a later ``run`` goes on with the survivors.
 
-Left out are places that no test can notice: annotations, decorators that only keep results (`functools.cache`), the
-drivers of cards (a machine without one never calls them). A survivor counts, unless ``DIRECTORY/equivalent.json``
-gives its id with the reason why nothing can tell it from the original.
+A survivor counts, unless ``DIRECTORY/equivalent.json`` gives its id with the reason why nothing can tell it from the
+original.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from mutants import PARTS, Mutant, draw
+from mutation_tests import Tests
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rocmkern"
 SEED, COUNT = 14, 150
-#: Parts of the library, and the files in them.
-PARTS = {
-    "ops": ["ops/**/*.py"],
-    "runtime": ["runtime/**/*.py"],
-    "kernels": ["kernels/*.py"],
-    "tile": ["tile/*.py"],
-    "matrix": ["matrix/**/*.py"],
-    "testing": ["testing/*.py"],
-    "checkpoint": ["checkpoint/*.py"],
-    "decoder": ["decoder/*.py"],
-}
-#: What is called with a card only, and the faults: one that is wrong is not caught.
-LEFT_OUT = ("runtime/cuda.py", "runtime/hip.py", "tile/lanes.py", "tile/folds.py", "tile/atoms.py", "matrix/faults/")
-KEEPING = ("cache", "lru_cache", "cached_property")
-#: Seconds for a mutant, and of tests that are chosen for it (as they took when they were recorded).
-DEADLINE, BUDGET = 180, 40.0
-MOST_TESTS = 150
+#: Seconds for a mutant.
+DEADLINE = 180.0
 ALLOWED = 0.10
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one file.
-
-    Attributes
-    ----------
-    part, file : str
-        The file's path within the package.
-    operator, occurrence
-        As cosmic-ray counts them.
-    line : int
-    function : str
-        ``file:first line`` of the function that is changed; "" at the level of the module.
-    """
-
-    part: str
-    file: str
-    operator: str
-    occurrence: int
-    line: int
-    function: str
-
-    @property
-    def id(self) -> str:
-        """Name in results."""
-        return f"{self.file}:{self.line} {self.operator} {self.occurrence}"
-
-
-# ------------------------------------------------------------------------------------------------------------- mutants
-
-
-def operators() -> dict[str, Any]:
-    """cosmic-ray's operators that need no arguments, by name."""
-    try:
-        from cosmic_ray.operators.provider import OperatorProvider
-    except ImportError as error:
-        raise SystemExit(f"{error}; install cosmic-ray, or its wheel and those of parso and attrs") from None
-    provider = OperatorProvider()
-    return {name: provider[name]() for name in provider if not provider[name].arguments()}
-
-
-def places(file: str, part: str, known: dict[str, Any]) -> dict[tuple[int, int], list[Mutant]]:
-    """Every mutant of a file, by the place of the change."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-
-    text = (PACKAGE / file).read_text(encoding="utf-8")
-    tree, functions = ast.parse(text), []
-    skipped: list[tuple[tuple[int, int], tuple[int, int]]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            functions.append((first, node.end_lineno or first))
-            skipped += [_span(each) for each in (node.returns,) if each]
-            skipped += [_span(d) for d in node.decorator_list if ast.unparse(d).split("(")[0].split(".")[-1] in KEEPING]
-        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
-            skipped.append(_span(node.annotation))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            skipped.append(_span(node))
-    found: dict[tuple[int, int], list[Mutant]] = defaultdict(list)
-    nodes = list(ast_nodes(get_ast(text)))
-    for name, operator in known.items():
-        positions = [start for node in nodes for start, _ in operator.mutation_positions(node)]
-        for occurrence, (line, column) in enumerate(positions):
-            if any(begin <= (line, column) < end for begin, end in skipped):
-                continue
-            around = [span for span in functions if span[0] <= line <= span[1]]
-            function = f"{file}:{max(around)[0]}" if around else ""
-            found[line, column].append(Mutant(part, file, name, occurrence, line, function))
-    return found
-
-
-def _span(node: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    # A decorator's mutation stands at its "@".
-    return (node.lineno, max(node.col_offset - 1, 0)), (node.end_lineno, node.end_col_offset)
-
-
-def mutated(mutant: Mutant) -> str:
-    """The text of a file with a mutant in it."""
-    from cosmic_ray.ast import get_ast
-
-    operator, left = operators()[mutant.operator], mutant.occurrence
-
-    def walk(node: Any) -> Any:
-        nonlocal left
-        for index, _ in enumerate(operator.mutation_positions(node)):
-            if left == 0:
-                node = operator.mutate(node, index)
-            left -= 1
-        if node is not None and hasattr(node, "children"):
-            node.children = [new for child in node.children if (new := walk(child)) is not None]
-        return node
-
-    return walk(get_ast((PACKAGE / mutant.file).read_text(encoding="utf-8"))).get_code()
-
-
-def draw(count: int, seed: int, parts: Sequence[str]) -> list[Mutant]:
-    """So many mutants that are Python, the parts taking turns."""
-    known, rng, drawn = operators(), random.Random(seed), []
-    waiting = {}
-    for part in parts:
-        files = sorted({str(p.relative_to(PACKAGE)) for pattern in PARTS[part] for p in PACKAGE.glob(pattern)})
-        files = [file for file in files if not file.startswith(LEFT_OUT) and not file.endswith("__init__.py")]
-        sites = [options for file in files for _, options in sorted(places(file, part, known).items())]
-        rng.shuffle(sites)
-        waiting[part] = sites
-    while len(drawn) < count and any(waiting.values()):
-        for part in parts:
-            while waiting[part] and len(drawn) < count:
-                mutant = rng.choice(waiting[part].pop())
-                if _is_python(mutated(mutant), (PACKAGE / mutant.file).read_text(encoding="utf-8")):
-                    drawn.append(mutant)
-                    break
-    return drawn
-
-
-def _is_python(text: str, before: str) -> bool:
-    try:
-        return ast.dump(ast.parse(text)) != ast.dump(ast.parse(before))
-    except SyntaxError:
-        return False
-
-
-# --------------------------------------------------------------------------------------------------------------- tests
-
-
-def record(directory: Path, jobs: int, arguments: Sequence[str]) -> None:
-    """Run the tests, and the rows of the matrix on the interpreter and the CPU, and write down what they call."""
-    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
-    operations = {line.partition("-")[0] for line in _row_ids()}
-    units = [[file] for file in files] + [["matrix.yaml", "-k", f"{name}-"] for name in sorted(operations)]
-    wanted = [unit for unit in units if not arguments or any(part in unit[-1] for part in arguments)]
-
-    def one(number: int, unit: list[str]) -> str:
-        path = directory / f"record-{'-'.join(unit).replace('/', '_')}.jsonl"
-        if path.exists():
-            return ""
-        partly = path.with_suffix(".partly")
-        partly.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory() as cache:
-            environment = _environment(ROOT, cache)
-            environment["PYTHONPATH"] += os.pathsep + str(ROOT / "tools")
-            command = [*_PYTEST, "-p", "mutation_record", "--record", str(partly), *unit]
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        if partly.exists():
-            partly.rename(path)
-        return f"{' '.join(unit)}: {done.stdout.strip().splitlines()[-1:]}"
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for line in pool.map(one, range(len(wanted)), wanted):
-            if line:
-                print(line, flush=True)
-
+#: Rows of the matrix that are recorded by one process, and what a test may take that is recorded.
+ROWS_TOGETHER, LONGEST_TEST = 120, 120
+#: Parts whose mutants change the code that kernels are compiled to: they do not share the compiled ones.
+COMPILED = ("kernels", "tile")
+NOT_COPIED = (".*", "__pycache__", "build", "dist", "*.egg-info")
 
 _PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:warnings"]
+
+
+# -------------------------------------------------------------------------------------------------------------- record
+
+
+def record(directory: Path, jobs: int, seconds: float, only: Sequence[str]) -> None:
+    """Run the tests, and the rows of the matrix on the interpreter and the CPU, and write down what they run."""
+    end = time.monotonic() + seconds
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    units = {file.replace("/", "_"): [file] for file in sorted(files, key=lambda f: -(ROOT / f).stat().st_size)}
+    rows = [f"matrix.yaml::{case}[{target}]" for case in _row_ids() for target in ("python", "cpu")]
+    # Each of the operations has rows in each unit, because some take far longer than others.
+    count = -(-len(rows) // ROWS_TOGETHER)
+    for number in range(count):
+        units[f"matrix.yaml-{number}"] = rows[number::count]
+    wanted = {name: tests for name, tests in units.items() if not only or any(part in name for part in only)}
+    cache = directory / "cache"
+    cache.mkdir(mode=0o700, exist_ok=True)
+
+    def one(name: str) -> str:
+        path = directory / f"record-{name}.jsonl"
+        if path.exists() or time.monotonic() > end:
+            return f"{name}: " + ("recorded before" if path.exists() else "not recorded: the time is over")
+        listed, start = directory / f"{name}.list", time.monotonic()
+        listed.write_text("\n".join(wanted[name]), encoding="utf-8")
+        environment = _environment(ROOT, cache)
+        environment["PYTHONPATH"] += "".join(os.pathsep + str(ROOT / "tools" / f) for f in ("", "mutation_children"))
+        command = [*_PYTEST, "--timeout", str(LONGEST_TEST), "-p", "mutation_record", "--record", str(path)]
+        said = _ended([*command, f"@{listed}"], ROOT, environment, end - time.monotonic())[1]
+        listed.unlink()
+        return f"{time.monotonic() - start:5.0f} s {name}: {' '.join(said[-1:])}"
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for future in as_completed([pool.submit(one, name) for name in wanted]):
+            print(future.result(), flush=True)
 
 
 def _row_ids() -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", "from rocmkern.cli import main; main(['matrix', 'list', '--category', 'quick'])"],
-        cwd=ROOT, env=_environment(ROOT, ""), capture_output=True, text=True, check=True,
+        cwd=ROOT, env=_environment(ROOT, None), capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.split()
 
 
-def _environment(root: Path, cache: str) -> dict[str, str]:
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "ROCMKERN_NO_GPU": "1"}
-    environment["ROCMKERN_NUM_THREADS"] = "2"
+def _environment(root: Path, cache: Path | None) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(root), "ROCMKERN_NO_GPU": "1", "ROCMKERN_NUM_THREADS": "2"}
     if cache:
-        environment["ROCMKERN_CACHE_DIR"] = cache
+        environment["ROCMKERN_CACHE_DIR"] = str(cache)
     return environment
 
 
-class Tests:
-    """What was recorded: the tests of a function."""
-
-    def __init__(self, directory: Path):
-        self.seconds: dict[str, float] = {}
-        self.calling: dict[str, list[str]] = defaultdict(list)
-        for path in sorted(directory.glob("record-*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                entry = json.loads(line)
-                self.seconds[entry["test"]] = entry["seconds"]
-                for function in entry["functions"]:
-                    self.calling[function].append(entry["test"])
-
-    def of(self, mutant: Mutant) -> list[str]:
-        """Tests for a mutant, within `BUDGET` and `MOST_TESTS`."""
-        named = self._about(mutant)
-        calling = self.calling.get(mutant.function) or self._of_file(mutant.file)
-        chosen, spent = [], 0.0
-        for test in dict.fromkeys([*_in_turns(named, self.seconds, 30), *_in_turns(calling, self.seconds, 10**6)]):
-            if len(chosen) == MOST_TESTS or (chosen and spent + self.seconds[test] > BUDGET):
-                break
-            chosen.append(test)
-            spent += self.seconds[test]
-        return chosen
-
-    def _about(self, mutant: Mutant) -> list[str]:
-        """Tests in a file that is named after the changed module, or after its package and it."""
-        package, _, module = mutant.file.removesuffix(".py").rpartition("/")
-        words = {f"test_{module.strip('_')}", f"test_{package.replace('/', '_')}_{module.strip('_')}"}
-        calling = set(self.calling.get(mutant.function, ()))
-        named = [test for test in self.seconds if Path(test.partition("::")[0]).stem in words]
-        return [test for test in named if test in calling] or named
-
-    def _of_file(self, file: str) -> list[str]:
-        found = {
-            test for function in self.calling if function.startswith(f"{file}:") for test in self.calling[function]
-        }
-        return sorted(found)
-
-
-def _in_turns(tests: Sequence[str], seconds: dict[str, float], most: int) -> list[str]:
-    """Tests, the quick ones of a file first, the files (of the matrix: the operations) taking turns."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for test in sorted(tests, key=lambda test: seconds[test]):
-        file, _, name = test.partition("::")
-        groups[name.split("-")[0] if file == "matrix.yaml" else file].append(test)
-    longest = max(map(len, groups.values()), default=0)
-    return [group[i] for i in range(longest) for group in groups.values() if i < len(group)][:most]
+def _ended(command: Sequence[str], where: Path, environment: dict[str, str], seconds: float) -> tuple[int, list[str]]:
+    """Exit status of a command, -9 where it was killed with all that it started, and what it said."""
+    # Not through a pipe: a process that it left behind would keep it open.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        process = subprocess.Popen(
+            command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(timeout=max(seconds, 0.1))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+        said.seek(0)
+        return process.returncode, said.read().strip().splitlines()
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
 
 
-def run(directory: Path, mutants: Sequence[Mutant], jobs: int) -> None:
-    """Try the mutants that have no result yet."""
-    tests, path = Tests(directory), directory / "results.jsonl"
-    done = {entry["id"] for entry in _results(path)}
-    waiting = [mutant for mutant in mutants if mutant.id not in done]
+def write_drawn(directory: Path, count: int, seed: int, parts: Sequence[str]) -> None:
+    """Draw the mutants; each with the hash of the file that it changes."""
+    with (directory / "mutants.jsonl").open("w", encoding="utf-8") as file:
+        for mutant, text in draw(count, seed, parts).items():
+            entry = {**asdict(mutant), "id": mutant.id, "of": _hash(PACKAGE / mutant.file), "text": text}
+            file.write(json.dumps(entry) + "\n")
 
-    def one(mutant: Mutant) -> dict[str, Any]:
+
+def drawn(directory: Path) -> dict[Mutant, str]:
+    """The mutants of a directory."""
+    found = {}
+    for entry in _lines(directory / "mutants.jsonl"):
+        if entry.pop("of") != _hash(PACKAGE / entry["file"]):
+            raise SystemExit(f"{entry['file']} is not what {directory / 'mutants.jsonl'} was drawn from; draw it again")
+        text, _ = entry.pop("text"), entry.pop("id")
+        found[Mutant(**entry | {"spans": tuple(map(tuple, entry["spans"]))})] = text
+    return found
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(directory: Path, jobs: int, budget: float, seconds: float) -> None:
+    """Try the mutants that were not tried yet, or not with all of their tests."""
+    end = time.monotonic() + seconds
+    mutants = drawn(directory)
+    tests, path = Tests(directory, list(mutants)), directory / "results.jsonl"
+    done = {entry["id"]: entry for entry in results(directory)}
+
+    def one(mutant: Mutant) -> dict[str, Any] | None:
+        before = done.get(mutant.id)
+        if before is not None and before["outcome"] != "survived":
+            return None
+        if time.monotonic() > end:
+            return None
         with tempfile.TemporaryDirectory(prefix="mutant-") as place:
-            return attempt(mutant, tests.of(mutant), Path(place), tests.seconds)
+            return attempt(mutant, mutants[mutant], tests, Path(place), directory / "cache", budget, before)
 
     with ThreadPoolExecutor(jobs) as pool, path.open("a", encoding="utf-8") as file:
-        for entry in pool.map(one, waiting):
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            print(
-                f"{entry['outcome']:<9} {entry['seconds']:>5.0f} s {entry['tests']:>4} tests  {entry['id']}", flush=True
-            )
+        for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
+            entry = future.result()
+            if entry is not None:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                print(f"{entry['outcome']:<9} {entry['seconds']:>5.0f} s {_ran(entry)}  {entry['id']}", flush=True)
 
 
-def attempt(mutant: Mutant, chosen: list[str], place: Path, seconds: dict[str, float]) -> dict[str, Any]:
-    """One mutant in a copy of the repository."""
-    copy = place / "copy"
-    for name in subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
-    before = (PACKAGE / mutant.file).read_text(encoding="utf-8").splitlines()
-    text = mutated(mutant)
-    (copy / "rocmkern" / mutant.file).write_text(text, encoding="utf-8")
-    after = text.splitlines()
-    change = next(((x.strip(), y.strip()) for x, y in zip(before, after, strict=False) if x != y), ("", ""))
-    listed = place / "tests"
-    listed.write_text("\n".join(chosen), encoding="utf-8")
-    expected, start = sum(seconds.get(test, 0) for test in chosen), time.monotonic()
-    outcome, said = "survived", ""
+def attempt(
+    mutant: Mutant, text: str, tests: Tests, place: Path, cache: Path, budget: float, before: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """One mutant, in a copy of the repository, with the tests that did not run before; None where none is left."""
+    covering = tests.of(mutant)
+    first, spent = (before["ran"], before["seconds"]) if before else (0, 0.0)
+    compiled: set[str] = set() if mutant.part in COMPILED else set(tests.compiling)
+    chosen: list[str] = []
+    expected = 0.0
+    for test in covering.tests[first:]:
+        cost = tests.cost(test, compiled)
+        if chosen and expected + cost > min(budget, DEADLINE - spent):
+            break
+        chosen.append(test)
+        expected += cost
+    if before and (not chosen or spent > DEADLINE - 5):
+        return None
+    original = (PACKAGE / mutant.file).read_text(encoding="utf-8").splitlines()
+    changed = ((x.strip(), y.strip()) for x, y in zip(original, text.splitlines(), strict=False) if x != y)
+    change = next(changed, ("", ""))
+    outcome, said, start, failed = "survived", [], time.monotonic(), []
     if chosen:
-        command = [*_PYTEST, "-x", "--timeout", str(DEADLINE), f"@{listed}"]
-        process = subprocess.Popen(
-            command, cwd=copy, env=_environment(copy, str(place / "cache")), text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            said, _ = process.communicate(timeout=DEADLINE)
-            outcome = "survived" if process.returncode == 0 else "killed"
-        except subprocess.TimeoutExpired:
-            outcome = "timeout" if expected < DEADLINE / 3 else "survived"
-            os.killpg(process.pid, 9)
-            said, _ = process.communicate()
-    entry = {**asdict(mutant), "id": mutant.id, "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
-    entry |= {"tests": len(chosen), "before": change[0], "after": change[1], "said": said.strip().splitlines()[-3:]}
-    return entry
+        copy = copied(place)
+        (copy / "rocmkern" / mutant.file).write_text(text, encoding="utf-8")
+        listed = place / "tests"
+        listed.write_text("\n".join(chosen), encoding="utf-8")
+        environment = _environment(copy, place / "cache" if mutant.part in COMPILED else cache)
+        longest = max(tests.seconds[test] for test in chosen)
+        command = [*_PYTEST, "-x", "--timeout", str(30 + 5 * round(longest)), f"@{listed}"]
+        limit = min(DEADLINE, 60 + 3 * expected)
+        status, said = _ended(command, copy, environment, limit)
+        if status == -9:
+            outcome = "timeout" if expected < limit / 3 else "survived"
+        elif status != 0:
+            outcome = "killed"
+        failed = [line.split()[1] for line in said if line.startswith(("FAILED ", "ERROR ")) and " " in line]
+    return {
+        **asdict(mutant), "id": mutant.id, "outcome": outcome, "seconds": round(spent + time.monotonic() - start, 1),
+        "ran": first + len(chosen), "tests": len(covering.tests), "executed": covering.executed,
+        "before": change[0], "after": change[1], "failed": failed[:1], "said": said[-3:],
+    }  # fmt: skip
 
 
-def _results(path: Path) -> Iterator[dict[str, Any]]:
+def copied(place: Path) -> Path:
+    """A copy of the repository."""
+    copy = place / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+    return copy
+
+
+def verify(directory: Path) -> int:
+    """Whether the tests that killed mutants pass without them, in a copy too."""
+    killing = sorted({test for entry in results(directory) for test in entry["failed"] if "::" in test})
+    if not killing:
+        print("no test killed a mutant")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
+        copy, listed = copied(Path(place)), Path(place) / "tests"
+        listed.write_text("\n".join(killing), encoding="utf-8")
+        environment = _environment(copy, Path(place) / "cache")
+        status, said = _ended([*_PYTEST, f"@{listed}"], copy, environment, 3600)
+    print("\n".join([*(line for line in said if line.startswith(("FAILED ", "ERROR "))), *said[-1:]]))
+    return int(status != 0)
+
+
+def results(directory: Path) -> list[dict[str, Any]]:
+    """What is known of each mutant by now."""
+    return list({entry["id"]: entry for entry in _lines(directory / "results.jsonl")}.values())
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def _ran(entry: dict[str, Any]) -> str:
+    where = "" if entry["executed"] else ", none of which runs the changed statement"
+    return f"{entry['ran']} of {entry['tests']} tests{where}"
 
 
 def report(directory: Path) -> int:
     """Print the survivors; whether there are too many."""
     path = directory / "equivalent.json"
     equivalent = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    entries = list(_results(directory / "results.jsonl"))
+    entries = results(directory)
     survivors = [entry for entry in entries if entry["outcome"] == "survived"]
     for entry in survivors:
         reason = equivalent.get(entry["id"])
-        print(f"{entry['id']} ({entry['tests']} tests)\n  - {entry['before']}\n  + {entry['after']}")
+        print(f"{entry['id']} ({_ran(entry)})\n  - {entry['before']}\n  + {entry['after']}")
         print(f"  nothing can tell: {reason}" if reason else "", end="\n" if reason else "")
     counted = [entry for entry in survivors if entry["id"] not in equivalent]
     for part, count in sorted(Counter(entry["part"] for entry in entries).items()):
@@ -362,29 +271,27 @@ def report(directory: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one of the three steps."""
+    """Do one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("step", choices=("record", "draw", "run", "report"))
+    parser.add_argument("step", choices=("record", "draw", "run", "verify", "report"))
     parser.add_argument("directory", type=Path, help="where recordings and results lie")
-    parser.add_argument("only", nargs="*", help="record: only files and operations with one of these in their name")
+    parser.add_argument("only", nargs="*", help="record: only what has one of these in its name")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1e6, help="begin nothing after this time (record: end)")
     parser.add_argument("--count", type=int, default=COUNT, help="mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the drawing (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="of the library (default: %(default)s)")
+    parser.add_argument("--budget", type=float, default=DEADLINE, help="seconds of tests (default: %(default)s)")
     options = parser.parse_args(arguments)
-    options.directory.mkdir(parents=True, exist_ok=True)
-    if options.step == "report":
-        return report(options.directory)
+    directory = options.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
     if options.step == "record":
-        record(options.directory.resolve(), options.jobs, options.only)
-        return 0
-    mutants = draw(options.count, options.seed, options.parts.split(","))
-    if options.step == "draw":
-        for mutant in mutants:
-            print(mutant.id)
-        return 0
-    run(options.directory, mutants, options.jobs)
-    return report(options.directory)
+        record(directory, options.jobs, options.seconds, options.only)
+    elif options.step == "draw":
+        write_drawn(directory, options.count, options.seed, options.parts.split(","))
+    elif options.step == "run":
+        run(directory, options.jobs, options.budget, options.seconds)
+    return {"verify": verify, "report": report}.get(options.step, lambda directory: 0)(directory)
 
 
 if __name__ == "__main__":

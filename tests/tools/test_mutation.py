@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -15,48 +16,119 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def tool(monkeypatch):
-    spec = importlib.util.spec_from_file_location("mutation", ROOT / "tools" / "mutation.py")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    monkeypatch.setitem(sys.modules, "mutation", module)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    for name in ("mutants", "mutation_tests", "mutation"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("mutation")
 
 
-def written(directory, **tests):
-    """A recording: for each test its seconds and what it calls."""
-    lines = [
-        json.dumps({"test": name.replace("__", "::"), "seconds": seconds, "functions": functions})
-        for name, (seconds, functions) in tests.items()
-    ]
+def bits(*lines):
+    return f"{sum(1 << line for line in lines):x}"
+
+
+def written(directory, *entries):
+    """A recording: (test, seconds, lines of ops/a.py, variants), or (variant, seconds, lines of ops/a.py)."""
+    lines = []
+    for name, seconds, lines_of_a, *variants in entries:
+        entry = {"seconds": seconds, "lines": {"ops/a.py": bits(*lines_of_a)} if lines_of_a else {}}
+        lines.append(
+            json.dumps({"test": name, "variants": variants[0]} | entry if variants else {"variant": name} | entry)
+        )
     (directory / "record-x.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def mutant(tool, function="ops/a.py:3", file="ops/a.py"):
-    return tool.Mutant("ops", file, "NumberReplacer", 0, 4, function)
+def mutant(tool, spans=((4, 5), (3, 9)), file="ops/a.py"):
+    return tool.Mutant("ops", file, "NumberReplacer", 0, 4, spans)
 
 
-def test_quick_tests_of_the_function_come_first_and_files_take_turns(tool, tmp_path):
-    here = ["ops/a.py:3"]
+def covering(tool, directory, spans=((4, 5), (3, 9))):
+    one = mutant(tool, spans)
+    return tool.Tests(directory, [one]).of(one)
+
+
+def test_tests_of_the_statement_quick_ones_first_and_files_take_turns(tool, tmp_path):
     written(
         tmp_path,
-        x__slow=(9.0, here), x__quick=(0.1, here), y__one=(1.0, here), z__other=(0.1, ["ops/a.py:9"]),
-        y__endless=(100.0, here),
+        ("x::slow", 9.0, [4], []), ("x::quick", 0.1, [5], []), ("y::one", 1.0, [4], []), ("z::beside", 0.1, [6], []),
     )  # fmt: skip
-    assert tool.Tests(tmp_path).of(mutant(tool)) == ["x::quick", "y::one", "x::slow"]
+    found = covering(tool, tmp_path)
+    assert (found.tests, found.executed) == (["x::quick", "y::one", "x::slow"], True)
+
+
+def test_a_test_runs_what_compiling_its_kernel_ran_though_it_found_it_compiled(tool, tmp_path):
+    written(
+        tmp_path, ("k", 2.0, [5]), ("x::first", 2.5, [8], ["k"]), ("x::later", 0.1, [], ["k"]), ("x::no", 0.1, [8], [])
+    )
+    tests = tool.Tests(tmp_path, [mutant(tool)])
+    assert tests.of(mutant(tool)).tests == ["x::later", "x::first"]
+    compiled = set()
+    assert [tests.cost(test, compiled) for test in ("x::later", "x::first")] == [2.1, 2.5]
+
+
+def test_without_a_test_of_the_statement_those_of_the_function_are_tried_then_those_of_the_file(tool, tmp_path):
+    written(tmp_path, ("x::a", 1.0, [7], []), ("x::b", 0.5, [20], []))
+    assert covering(tool, tmp_path).tests == ["x::a"] and not covering(tool, tmp_path).executed
+    assert covering(tool, tmp_path, ((40, 41), (39, 50))).tests == ["x::b", "x::a"]
 
 
 def test_what_is_at_the_level_of_the_module_has_the_tests_of_its_file(tool, tmp_path):
-    written(tmp_path, x__a=(1.0, ["ops/a.py:3"]), x__b=(0.5, ["ops/a.py:9"]), x__c=(0.1, ["ops/b.py:1"]))
-    assert tool.Tests(tmp_path).of(mutant(tool, "")) == ["x::b", "x::a"]
+    written(tmp_path, ("x::a", 1.0, [3], []), ("x::b", 0.5, [9], []), ("x::c", 0.1, [], []))
+    found = covering(tool, tmp_path, ())
+    assert (found.tests, found.executed) == (["x::b", "x::a"], True)
+
+
+def test_the_last_line_of_a_recording_may_be_cut(tool, tmp_path):
+    written(tmp_path, ("x::a", 1.0, [4], []), ("x::b", 0.5, [4], []))
+    path = tmp_path / "record-x.jsonl"
+    path.write_text(path.read_text()[:-10])
+    assert covering(tool, tmp_path).tests == ["x::a"]
+
+
+SOURCE = """\
+import x
+
+def f(a=1,
+      b=2):
+    if (a and
+            b):
+        return 1
+    x.y(
+        a,
+        b)
+    def g(c=3):
+        return c
+
+class C:
+    d = 1
+    def h(self):
+        return 2
+"""
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (1, ()),
+        (3, ((5, 12),)),  # the default of an argument: the whole function
+        (5, ((5, 6), (5, 12))),  # the head of a branch, without the branch
+        (7, ((7, 7), (5, 12))),
+        (9, ((8, 10), (5, 12))),  # a statement of three lines
+        (11, ((12, 12), (5, 12))),  # the default of an inner function
+        (15, ()),
+        (17, ((17, 17),)),
+    ],
+)
+def test_what_runs_with_a_line(tool, line, expected):
+    import mutants
+
+    assert mutants.spans(ast.parse(SOURCE), line) == expected
 
 
 def test_survivors_count_unless_nothing_can_tell_them_apart(tool, tmp_path, capsys):
     outcomes = ["killed"] * 18 + ["survived", "survived", "survived"]
-    entries = [
-        {"id": f"m{i}", "part": "ops", "outcome": outcome, "tests": 1, "before": "a", "after": "b"}
-        for i, outcome in enumerate(outcomes)
-    ]
+    facts = {"part": "ops", "ran": 1, "tests": 2, "executed": True, "before": "a", "after": "b"}
+    entries = [{"id": f"m{i}", "outcome": outcome, **facts} for i, outcome in enumerate(outcomes)]
+    entries.insert(0, {"id": "m3", "outcome": "survived", **facts})  # with more tests it was killed
     (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, entries)))
     assert tool.report(tmp_path) == 1 and "21 mutants, 3 survive (14%)" in capsys.readouterr().out
     (tmp_path / "equivalent.json").write_text(json.dumps({"m20": "it only logs"}))
@@ -65,38 +137,48 @@ def test_survivors_count_unless_nothing_can_tell_them_apart(tool, tmp_path, caps
 
 def test_annotations_and_caches_are_left_alone_and_the_seed_decides(tool, tmp_path, monkeypatch):
     pytest.importorskip("cosmic_ray.operators.provider")
+    import mutants
+
     package = tmp_path / "rocmkern"
     (package / "ops").mkdir(parents=True)
     (package / "ops" / "a.py").write_text(
         "import functools\n\n\n@functools.cache\ndef f(x: int | None) -> int | str:\n    y: int | None = x\n"
         "    return y + 1 if y is not None else 0\n"
     )
-    monkeypatch.setattr(tool, "PACKAGE", package)
-    drawn = tool.draw(100, 3, ["ops"])
-    assert {(each.line, each.function) for each in drawn} == {(7, "ops/a.py:4")}
-    assert [each.id for each in drawn] == [each.id for each in tool.draw(100, 3, ["ops"])]
-    texts = {tool.mutated(each) for each in drawn}
-    assert all(text.count("int | None") == 2 and "@functools.cache" in text for text in texts)
-    assert len(texts) == len(drawn) >= 4
+    monkeypatch.setattr(mutants, "PACKAGE", package)
+    drawn = mutants.draw(100, 3, ["ops"])
+    assert {(each.line, each.spans) for each in drawn} == {(7, ((7, 7), (6, 7)))}
+    assert [each.id for each in drawn] == [each.id for each in mutants.draw(100, 3, ["ops"])]
+    assert all(text.count("int | None") == 2 and "@functools.cache" in text for text in drawn.values())
+    assert len(set(drawn.values())) == len(drawn) >= 4
 
 
-def test_a_recording_has_the_functions_of_each_test_and_not_those_of_others(tmp_path):
+def test_a_recording_has_the_lines_of_each_test_its_children_included(tmp_path):
     (tmp_path / "test_it.py").write_text(
-        "from rocmkern.ops import rope_scaling\nfrom rocmkern.runtime.geometry import *\n"
-        "from rocmkern.reference import activations\nimport numpy as np\n"
+        "import os, subprocess, sys\nfrom rocmkern.reference import activations\nimport numpy as np\n"
+        "CODE = 'import numpy as np; from rocmkern.reference import activations; activations.silu(np.ones(3))'\n"
         "def test_first(): activations.silu(np.ones(3))\n"
         "def test_nothing(): pass\n"
         "def test_again(): activations.silu(np.ones(3))\n"
         "def test_failing(): assert activations.silu(np.ones(3)) is None\n"
+        "def test_process(): subprocess.run([sys.executable, '-c', CODE], check=True)\n"
+        "def test_fork():\n    if not os.fork():\n        activations.silu(np.ones(3))\n        os._exit(0)\n"
+        "    assert os.wait()[1] == 0\n"
     )
     record = tmp_path / "record"
+    path = ":".join(map(str, (ROOT, ROOT / "tools", ROOT / "tools" / "mutation_children")))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutation_record"]
         + ["--record", str(record), "test_it.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={"PATH": "", "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "HOME": str(tmp_path)},
+        env={"PATH": "", "PYTHONPATH": path, "HOME": str(tmp_path)},
     )  # fmt: skip
     entries = {each["test"]: each for each in map(json.loads, record.read_text().splitlines())}
-    assert set(entries) == {f"test_it.py::test_{name}" for name in ("first", "nothing", "again")}, done.stdout
-    called = [any(f.startswith("reference/activations.py:") for f in each["functions"]) for each in entries.values()]
-    assert called == [True, False, True]
+    names = ("first", "nothing", "again", "process", "fork")
+    assert list(entries) == [f"test_it.py::test_{name}" for name in names], done.stdout
+    source = (ROOT / "rocmkern" / "reference" / "activations.py").read_text().splitlines()
+    line = next(n for n, text in enumerate(source, 1) if text.startswith("def silu")) + 1
+    while not source[line - 1].strip().startswith("return"):
+        line += 1
+    ran = [int(each["lines"].get("reference/activations.py", "0"), 16) >> line & 1 for each in entries.values()]
+    assert ran == [1, 0, 1, 1, 1]
