@@ -34,11 +34,16 @@ def make_own(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
+def is_others(status: os.stat_result) -> bool:
+    """Whether a file or directory belongs to another user."""
+    return hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+
+
 def shared_with(status: os.stat_result) -> str | None:
     """Who else may have written a file or directory, in words; None where nobody."""
     if not hasattr(os, "geteuid"):
         return None  # Windows: a user's profile is that user's
-    if status.st_uid != os.geteuid():
+    if is_others(status):
         return f"it belongs to another user (number {status.st_uid}; this process runs as {os.geteuid()})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "others may write it"
@@ -75,11 +80,14 @@ def read_plain_file(
     for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
     handle = os.open(path, flags)
-    with os.fdopen(handle, "rb", closefd=True) as file:
+    try:
         status = os.fstat(handle)
         problem = objection(status) if stat.S_ISREG(status.st_mode) else "it is not a plain file"
         if problem is None and status.st_size > largest:
             problem = f"it has more than {largest} bytes"
         if problem is not None:
             raise Refused(f"{path}: {problem}")
-        return file.read(largest)
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(largest)
+    finally:
+        os.close(handle)  # a file object closes nothing where it could not be made: of a directory, say

@@ -8,8 +8,9 @@ A variant is looked for in two places:
    is left alone, with one warning, and variants are compiled in each process.
 
 A file is called ``target-kernel-key-compiler.entry``. The key says what was compiled (`source.variant_key`), the last
-part by which versions of the compiler: only shipped entries are used whatever is installed, and local ones where no
-compiler is. What cannot be used for any reason is compiled again and replaced.
+part by which versions of the compiler under which of numba's variables: only shipped entries are used whatever is
+installed, and local ones where no compiler is. Where a variable of numba's asks for other code, what a wheel brought is
+passed over. What cannot be used for any reason is compiled again and replaced.
 
 Threads and processes that want the same variant wait for the first of them: threads by the target's lock, processes by
 a file lock. A lock that cannot be had costs time and nothing else.
@@ -23,16 +24,18 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from rocmkern.runtime.directories import cache_directory, make_own, shared_with
-from rocmkern.runtime.errors import RocmkernWarning
+from rocmkern.runtime.directories import cache_directory, is_others, make_own, shared_with
+from rocmkern.runtime.errors import RocmkernWarning, TargetError
 from rocmkern.targets import entries
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.messages import announce_compilation
+from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.source import Key
 
 Loaded = TypeVar("Loaded")
@@ -41,6 +44,9 @@ SUFFIX = ".entry"
 SHIPPED = Path(__file__).with_name("shipped")
 #: Longer than any variant takes to compile on a busy machine; then both compile.
 LOCK_TIMEOUT_S = 120.0
+#: A file that was not finished for so long never is.
+LEFT_OVER_S = 3600.0
+_UNFINISHED = ".tmp"
 _warned: set[str] = set()
 
 
@@ -62,15 +68,15 @@ def obtain(
     """
     if not key.kept:
         announce_compilation(key, None)
-        return use(make())
-    loaded = _shipped(key, use)
+        return _fresh(make(), use)
+    loaded = None if code_settings() else _shipped(key, use)
     if loaded is not None:
         return loaded
     versions = compiler()
     directory = own_directory()
     if directory is None:
         announce_compilation(key, None)
-        return use(make())
+        return _fresh(make(), use)
     loaded = _kept(directory, key, versions, use)
     if loaded is not None:
         return loaded
@@ -79,7 +85,7 @@ def obtain(
         if loaded is None:
             announce_compilation(key, directory)
             entry = make()
-            loaded = use(entry)
+            loaded = _fresh(entry, use)
             store(directory, entry)
     return loaded
 
@@ -100,9 +106,10 @@ def own_directory() -> Path | None:
         return directory if stat.S_ISDIR(status.st_mode) else None
     if str(directory) not in _warned:
         _warned.add(str(directory))
+        yours = "" if is_others(status) else f"chmod go-w {directory}, or "
         warnings.warn(
             f"compiled kernels are neither read from nor kept in {directory}: {problem}; "
-            f"chmod go-w {directory}, or set ROCMKERN_CACHE_DIR to a directory of your own",
+            f"{yours}set ROCMKERN_CACHE_DIR to a directory of your own",
             RocmkernWarning,
             stacklevel=2,
         )
@@ -133,11 +140,20 @@ def store(directory: Path, entry: Entry) -> None:
     with contextlib.suppress(OSError):
         make_own(directory)
         write_atomically(directory / file_name(Key.of(entry), entry.compiler), entries.encode(entry))
+        _remove_left_over(directory)
+
+
+def _remove_left_over(directory: Path) -> None:
+    """Files that a process which was killed did not finish; what is young, another one may be writing."""
+    for path in directory.glob(f"*{_UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > LEFT_OVER_S:
+                path.unlink()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees all of it or none, in place of whatever is there; nobody else may read it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -151,6 +167,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def _stem(key: Key) -> str:
     return f"{key.target}-{key.kernel.rpartition('.')[2]}-{key.digest[:32]}"
+
+
+def _fresh(entry: Entry, use: Callable[[Entry], Loaded]) -> Loaded:
+    """What was compiled just now, for use."""
+    try:
+        return use(entry)
+    except EntryError as error:
+        raise TargetError(f"kernel {entry.kernel}, compiled for {entry.arch}, cannot be used here: {error}") from None
 
 
 def _shipped(key: Key, use: Callable[[Entry], Loaded]) -> Loaded | None:

@@ -16,7 +16,7 @@ from rocmkern.targets.elf import ElfError
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
-from rocmkern.targets.versions import installed
+from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import pack
 from rocmkern.targets.workers import workers
 from rocmkern.tile import api
@@ -123,5 +123,5 @@ def launch_function(entry: Entry) -> Callable:
 
 
 def versions() -> str | None:
-    """Versions of the compiler; None where it is not installed."""
-    return installed("numba", "llvmlite")
+    """Versions and settings of the compiler; None where it is not installed."""
+    return compiler_versions("numba", "llvmlite")

@@ -17,8 +17,9 @@ from typing import Any
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import entries, source
 from rocmkern.targets.entries import Entry, EntryError
-from rocmkern.targets.gpu import GpuTarget, LoadedVariant
+from rocmkern.targets.gpu import CodeRefusedError, GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
+from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
@@ -39,6 +40,10 @@ PARAMETERS_END = 0
 DEFAULT_LOCAL_BYTES = 48 * 1024
 #: Of a block, whatever the card; and of a launch (parameters are at most 32764 bytes).
 MOST_THREADS, MOST_LOCAL_BYTES, MOST_WORDS = 1024, 2**20, 4095
+#: What the driver says of code that it does not take.
+_REFUSALS = frozenset(
+    ["INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "NO_BINARY_FOR_GPU", "NOT_FOUND", "UNSUPPORTED_PTX_VERSION"]
+)
 
 
 @dataclass(frozen=True)
@@ -250,9 +255,9 @@ class LoadedKernel(LoadedVariant):
 
 
 def versions() -> str:
-    """Versions of numba-cuda, and of the compiler that it calls."""
+    """Versions and settings of numba-cuda, and versions of the compiler that it calls."""
     packages = ("numba-cuda", "numba", "llvmlite", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime")
-    return ", ".join(f"{name} {_version(name)}" for name in packages)
+    return ", ".join([*(f"{name} {_version(name)}" for name in packages), *code_settings()])
 
 
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
@@ -303,5 +308,6 @@ def _check(driver: Any, result: tuple) -> Any:
     """The value of a driver call, or an error that names what went wrong."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise TargetError(f"the CUDA driver reports {status.name}")
+        kind = CodeRefusedError if status.name.removeprefix("CUDA_ERROR_") in _REFUSALS else TargetError
+        raise kind(f"the CUDA driver reports {status.name}")
     return values[0] if values else None

@@ -11,11 +11,15 @@ from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import cache, source
-from rocmkern.targets.entries import Entry
+from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
 from rocmkern.tile import api
+
+
+class CodeRefusedError(TargetError):
+    """A driver does not take a kernel's machine code."""
 
 
 class PreparedLaunch:
@@ -144,11 +148,19 @@ class GpuTarget(ABC):
 
     @abstractmethod
     def load(self, entry: Entry) -> LoadedVariant:
-        """Load a variant on the device, which is current; `EntryError` where its launch fields make no sense."""
+        """Load a variant on the device, which is current.
+
+        Raises
+        ------
+        EntryError
+            If its launch fields make no sense.
+        CodeRefusedError
+            If the driver does not take its code.
+        """
 
     @abstractmethod
-    def versions(self) -> str:
-        """Versions of the compiler, part of the name of what is kept on disk."""
+    def versions(self) -> str | None:
+        """Versions of the compiler, part of the name of what is kept on disk; None where it is not installed."""
 
     def variants(self) -> int:
         """Number of compiled kernels in this process."""
@@ -186,4 +198,10 @@ class GpuTarget(ABC):
     def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         """The loaded variant, from disk if it was compiled before."""
         key = source.variant_key(self.name, kernel, cfg, dtypes)
-        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, dtypes), self.load)
+        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, dtypes), self._loaded)
+
+    def _loaded(self, entry: Entry) -> LoadedVariant:
+        try:
+            return self.load(entry)
+        except CodeRefusedError as error:
+            raise EntryError(str(error)) from None

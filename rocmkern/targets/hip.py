@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +21,10 @@ from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import code_object, entries, source
 from rocmkern.targets.entries import Entry, EntryError
-from rocmkern.targets.gpu import GpuTarget, LoadedVariant
+from rocmkern.targets.gpu import CodeRefusedError, GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
 from rocmkern.targets.numba_hip import numba_hip
+from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
 from rocmkern.tile.architectures import architecture, compiled_as
@@ -39,6 +39,10 @@ def launch({words}):
 PARAMETERS_END = 3
 #: Of a block; and of a launch (a segment of kernel arguments is a page).
 MOST_THREADS, MOST_WORDS = 1024, 512
+#: What the runtime says of code that it does not take.
+_REFUSALS = frozenset(
+    ["hipErrorInvalidImage", "hipErrorInvalidKernelFile", "hipErrorNoBinaryForGpu", "hipErrorNotFound"]
+)
 #: Before anything is inlined, branches of a kernel that end in the same product come to share it (see `tile.hip`). At
 #: the end, launch words are loaded where they are needed: those of the results behind the loop (see `_load_words`).
 PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,function(sink)"
@@ -173,14 +177,13 @@ class LoadedKernel(LoadedVariant):
         raise TargetError(f"kernel {self.kernel.title}: the HIP runtime reports {status.name}")
 
 
-def versions() -> str:
-    """Versions of numba-hip and of the bindings, whose LLVM makes the code.
+def versions() -> str | None:
+    """Versions and settings of numba-hip and of the bindings, whose LLVM makes the code; None where there are none.
 
     The linker is not among them: the code is the same whichever it is, and a process that finds all its variants on
     disk needs none.
     """
-    packages = ("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    return compiler_versions("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
 
 
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
@@ -191,7 +194,7 @@ def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> s
 def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
     """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes).executable
-    return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.code)
+    return source.entry_of(variant_key(kernel, cfg, dtypes), versions() or "", made.launch, made.code)
 
 
 class HipTarget(GpuTarget):
@@ -216,7 +219,7 @@ class HipTarget(GpuTarget):
         """Load a variant on the current device."""
         return LoadedKernel(Executable.of(entry))
 
-    def versions(self) -> str:
+    def versions(self) -> str | None:
         """Versions of the compiler; see `versions` of this module."""
         return versions()
 
@@ -226,7 +229,8 @@ def _check(call: str, result: tuple) -> Any:
     status, value = result
     if status:
         hip.hipGetLastError()
-        raise TargetError(f"{call}: the HIP runtime reports {status.name}")
+        kind = CodeRefusedError if status.name in _REFUSALS else TargetError
+        raise kind(f"{call}: the HIP runtime reports {status.name}")
     return value
 
 

@@ -1,4 +1,6 @@
-"""Numba's variables that leave nothing to launch: nothing is compiled, or a simulator stands for the GPU."""
+"""Numba's variables: those that leave nothing to launch (nothing is compiled, or a simulator stands for the GPU), and
+those that make it compile other code, which must not be taken for what it makes without them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,21 @@ from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 
+_CODE = (
+    "NUMBA_BOUNDSCHECK", "NUMBA_CUDA_DEBUGINFO", "NUMBA_DEBUGINFO", "NUMBA_DEBUG_NRT", "NUMBA_DISABLE_INTEL_SVML",
+    "NUMBA_EXTEND_VARIABLE_LIFETIMES", "NUMBA_FORCE_CUDA_CC", "NUMBA_LLVM_REFPRUNE_FLAGS", "NUMBA_LLVM_REFPRUNE_PASS",
+    "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT", "NUMBA_SLP_VECTORIZE",
+)  # fmt: skip
+
 
 def compiles() -> bool:
     """Whether Numba compiles: not where ``NUMBA_DISABLE_JIT`` is set. Numba is not imported."""
     return not _is_on("NUMBA_DISABLE_JIT", "DISABLE_JIT")
+
+
+def code_settings() -> tuple[str, ...]:
+    """Numba's variables that are set here and change the code that it makes, as ``NAME=value``."""
+    return tuple(f"{name}={os.environ[name].strip()}" for name in _CODE if os.environ.get(name, "").strip())
 
 
 def check_switches(target: str) -> None:

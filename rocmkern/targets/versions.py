@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
+from rocmkern.targets.numba_switches import code_settings
+
 
 @functools.cache
 def installed(*packages: str) -> str | None:
@@ -13,3 +15,9 @@ def installed(*packages: str) -> str | None:
         return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def compiler_versions(*packages: str) -> str | None:
+    """What of a compiler decides which code it makes: versions, and numba's variables; None if it is not installed."""
+    found = installed(*packages)
+    return found and ", ".join([found, *code_settings()])

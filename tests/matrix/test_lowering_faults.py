@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,47 @@ def test_a_process_that_has_compiled_is_refused():
     )
     done = in_fresh_process(text)
     assert "TargetError: cpu: this process has compiled kernels; faults of the lowering need a fresh one" in done.stderr
+
+
+BESIDE_RIGHT_CODE = """
+import sys
+from pathlib import Path
+from rocmkern.matrix import load_cases
+from rocmkern.matrix.faults.anchors import argument, plus
+from rocmkern.matrix.faults.lowering import LoweringFault, judge
+from rocmkern.matrix.runner import run_case
+from rocmkern.targets import cache, cpu, entries
+
+ROWS = ("causal_mask-masks_made-s33k17-f32-causal",)
+FAULTS = [LoweringFault("wrong", "a key less", ROWS, {"mask_outside": argument(3, plus(-1))})]
+cases = [case for case in load_cases("matrix.yaml")[1] if case.category == "quick"]
+(case,) = [case for case in cases if case.id == ROWS[0]]
+cache.SHIPPED = Path(sys.argv[1])
+if not any(cache.SHIPPED.iterdir()):
+    run_case(case, "cpu")
+    for path in cache.own_directory().glob("*.entry"):
+        path.rename(cache.SHIPPED / cache.shipped_name(cache.Key.of(entries.decode(path.read_bytes()))))
+else:
+    (verdict,) = judge("cpu", FAULTS, cases)
+    print(verdict.caught, verdict.how, sep="|")
+    run_case(case, "cpu")
+    assert not cpu.compiled()
+    (verdict,) = judge("cpu", FAULTS, cases)
+    print(verdict.caught, verdict.how, sep="|")
+"""
+
+
+def test_right_code_that_a_wheel_brought_hides_no_fault(tmp_path):
+    """On disk it is passed over; what this process has loaded of it is said."""
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    environment = {**os.environ, "ROCMKERN_CACHE_DIR": str(tmp_path / "cache"), "ROCMKERN_TARGET": "cpu"}
+    made = in_fresh_process(BESIDE_RIGHT_CODE, str(shipped), env=environment)
+    assert made.returncode == 0 and any(shipped.iterdir()), made.stderr
+    judged = in_fresh_process(BESIDE_RIGHT_CODE, str(shipped), env=environment)
+    before, after = judged.stdout.splitlines()
+    assert before == "causal_mask-masks_made-s33k17-f32-causal|check parity", judged.stderr
+    assert after.startswith("None|it does not run: TargetError: cpu: this process has loaded kernels")
 
 
 def test_changes_are_undone_and_reach_whoever_imported_the_name():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +19,10 @@ import target_kernels as k
 
 from rocmkern import tile as T
 from rocmkern.runtime import directories
-from rocmkern.runtime.errors import RocmkernWarning
+from rocmkern.runtime.errors import RocmkernWarning, TargetError
 from rocmkern.targets import cache, entries
 from rocmkern.targets.cpu import CpuTarget
+from rocmkern.targets.gpu import CodeRefusedError, GpuTarget
 
 REPORT = "import target_kernels; target_kernels.report()"
 COLD, WARM = {"compiled": 1}, {"compiled": 0, "compiler": []}
@@ -141,6 +147,173 @@ def test_a_directory_that_cannot_be_used_costs_the_cache_only(own_cache, good, m
     assert compiled_again(monkeypatch)
 
 
+def test_a_directory_for_everybody_with_a_sticky_bit_is_no_cache_but_may_hold_one(
+    own_cache, good, monkeypatch, tmp_path
+):
+    """As /tmp is: others put files into it, and cannot put another directory in the place of ours."""
+    everybody = tmp_path / "everybody's"
+    everybody.mkdir()
+    everybody.chmod(0o1777)
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(everybody))
+    with pytest.warns(RocmkernWarning, match="others may write it"):
+        assert compiled_again(monkeypatch)
+    assert not list(everybody.iterdir())
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(everybody / "ours"))
+    assert compiled_again(monkeypatch) and not compiled_again(monkeypatch)
+
+
+def test_a_link_is_as_good_as_the_directory_behind_it(own_cache, good, monkeypatch, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(own_cache.parent)
+    monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(link))
+    assert not compiled_again(monkeypatch)
+    make_foreign(own_cache.parent, "everybody's", monkeypatch)
+    with pytest.warns(RocmkernWarning, match="others may write it"):
+        assert compiled_again(monkeypatch)
+
+
+def test_a_second_name_of_an_entry_makes_it_no_worse(own_cache, good, monkeypatch):
+    """It is the same file: with this user as its owner, or not."""
+    os.link(own_cache, own_cache.with_name("second"))
+    assert not compiled_again(monkeypatch)
+    own_cache.with_name("second").chmod(0o666)
+    assert compiled_again(monkeypatch)
+
+
+#: The kernel, with the entry in argv[1] in place of what compiling gives; `compiled` counts as if it had been.
+GIVEN = """
+import os, signal, sys
+import target_kernels as k
+from rocmkern.targets import cache, cpu, entries
+
+def compile_entry(kernel, cfg, dtypes):
+    cpu._compiled.append("")
+    {before}
+    return good
+
+good = entries.decode(open(sys.argv[1], "rb").read())
+cpu.compile_entry = compile_entry
+{more}
+k.report()
+"""
+
+
+@pytest.fixture
+def given(own_cache, good, tmp_path, script_with):
+    """Run `GIVEN` in a process, with an empty cache in ``tmp_path / "empty"``."""
+    source = tmp_path / "good.entry"
+    source.write_bytes(good)
+
+    def start(before="pass", more="", **settings):
+        program = GIVEN.format(before=before, more=more)
+        return script_with(tmp_path / "empty").start(program, str(source), **settings)
+
+    return start
+
+
+WITHOUT_ROOM = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
+
+
+def test_a_disk_without_room_costs_the_cache_only(given, script_with, tmp_path):
+    for _ in range(2):
+        assert is_like(script_with.finish(given(more=WITHOUT_ROOM)), COLD)
+        assert [path.name for path in (tmp_path / "empty").iterdir()] == ["locks"]
+    assert is_like(script_with.finish(given()), COLD)
+    assert is_like(script_with.finish(given()), WARM)
+
+
+@pytest.mark.parametrize(
+    ("mount", "kept"),
+    [
+        ("mount -t tmpfs -o size=16k none {0} && head -c 12k /dev/zero >{0}/file", False),
+        ("mount -t tmpfs -o ro none {0}", False),
+        ("mount -t tmpfs -o mode=700 none {0}", True),
+    ],
+)
+def test_file_systems(own_cache, good, tmp_path, mount, kept):
+    """Full, read-only, and as it should be."""
+    place, source = tmp_path / "mounted", tmp_path / "good.entry"
+    place.mkdir(mode=0o700)
+    source.write_bytes(good)
+    twice = '"$0" -c "$1" "$2" && "$0" -c "$1" "$2"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mounted = mount.format(place)
+    if shutil.which("unshare") is None or subprocess.run([*command, mounted], capture_output=True).returncode:
+        pytest.skip("this user may not mount anything")
+    environment = {**os.environ, "ROCMKERN_CACHE_DIR": str(place), "ROCMKERN_TARGET": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path]))
+    program = GIVEN.format(before="pass", more="")
+    command += [f"{mounted} && {twice}", sys.executable, program, str(source)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert is_like(first, COLD) and is_like(second, WARM if kept else COLD), done.stderr
+
+
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"before": KILLED},
+        {"more": f"cache.os.replace = lambda *names: {KILLED}"},
+        {"more": f"cache.os.fdopen = lambda *given: {KILLED}"},
+    ],
+)
+def test_a_process_that_is_killed_in_the_middle_leaves_nothing_that_matters(given, script_with, tmp_path, where):
+    process = given(**where)
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    left = [path for path in (tmp_path / "empty").iterdir() if path.suffix == ".tmp"]
+    assert len(left) == ("more" in where)
+    assert is_like(script_with.finish(given()), COLD)
+    for path in left:
+        assert path.exists()  # it may be that of a process that is busy
+        os.utime(path, (0, 0))
+    for path in entry_files(tmp_path / "empty"):
+        path.unlink()
+    assert is_like(script_with.finish(given()), COLD) and is_like(script_with.finish(given()), WARM)
+    assert not list((tmp_path / "empty").glob("*.tmp"))
+
+
+def test_an_interrupt_in_the_middle_is_the_users_and_the_next_call_is_right(own_cache, good, monkeypatch):
+    own_cache.unlink()
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    target, x = CpuTarget(), k.data()
+    out = x * 0
+    arguments = (k.square, k.Config(arch=target.arch), (-(-len(x) // 4), 1, 1), [x, out])
+    for owner, name in (("rocmkern.targets.cpu", "compile_entry"), ("rocmkern.targets.cache.os", "replace")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("rocmkern.targets.cpu.compile_entry", lambda *arguments: entries.decode(good))
+            patch.setattr(f"{owner}.{name}", interrupted)
+            target.launch(*arguments)
+        assert [path.name for path in own_cache.parent.iterdir()] == ["locks"]
+    with monkeypatch.context() as patch:
+        patch.setattr("rocmkern.targets.cpu.compile_entry", lambda *arguments: entries.decode(good))
+        target.launch(*arguments)
+    assert k.is_right(out) and own_cache.read_bytes() == good
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_whom_no_list_knows(given, script_with):
+    """No HOME and no line in the list of users: nothing is kept, and nothing else is wrong."""
+    # The other user may not be allowed to read Python's files, so a first run imports all that is needed.
+    more = """
+from rocmkern import targets
+from rocmkern.runtime import directories
+right = k.run()
+os.setgroups([]), os.setgid(54321), os.setuid(54321)
+del os.environ["ROCMKERN_CACHE_DIR"]
+os.environ.pop("HOME", None), os.environ.pop("XDG_CACHE_HOME", None)
+assert directories.cache_directory() is None
+cpu._compiled.clear(), targets._made.cache_clear()
+"""
+    assert is_like(script_with.finish(given(more=more)), COLD)
+
+
 def test_a_user_without_a_home_directory_has_no_cache(own_cache, good, monkeypatch):
     monkeypatch.delenv("ROCMKERN_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -167,8 +340,9 @@ FOREIGN = ["somebody else's", "the group's", "everybody's"]
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_directory_that_others_may_write_is_left_alone_with_one_warning(own_cache, good, monkeypatch, kind):
     make_foreign(own_cache.parent, kind, monkeypatch)
-    with pytest.warns(RocmkernWarning, match="neither read from nor kept in"):
+    with pytest.warns(RocmkernWarning, match="neither read from nor kept in") as caught:
         assert compiled_again(monkeypatch)
+    assert ("chmod" in str(caught[0].message)) == (kind != "somebody else's")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled_again(monkeypatch)
@@ -183,6 +357,11 @@ def test_an_entry_that_others_may_have_written_is_replaced(own_cache, good, monk
     assert compiled_again(monkeypatch)
     assert not compiled_again(monkeypatch)
     assert directories.shared_with(own_cache.stat()) is None
+
+
+def open_files():
+    """How many files this process has open, where the system says so."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
 def put_in_place(path, kind):
@@ -224,7 +403,9 @@ def put_in_place(path, kind):
 @pytest.mark.timeout(20)
 def test_what_is_no_plain_file_is_replaced_and_never_waited_for(own_cache, good, monkeypatch, kind):
     put_in_place(own_cache, kind)
+    opened = open_files()
     assert compiled_again(monkeypatch)
+    assert open_files() == opened
     assert stat.S_ISREG(own_cache.lstat().st_mode) and own_cache.read_bytes() == good
     assert not compiled_again(monkeypatch)
 
@@ -289,6 +470,56 @@ def test_another_version_of_the_compiler_has_entries_of_its_own(own_cache, good,
     assert compiled_again(monkeypatch)
 
 
+def test_what_numba_is_told_makes_entries_of_its_own(own_cache, good, monkeypatch):
+    """Machine code that is slow because somebody looked for a mistake must not stay."""
+    monkeypatch.setenv("NUMBA_OPT", "0")
+    assert compiled_again(monkeypatch)
+    monkeypatch.delenv("NUMBA_OPT")
+    assert not compiled_again(monkeypatch)
+
+
+def test_code_that_was_compiled_just_now_and_does_not_load_is_an_error_in_words(own_cache, good, monkeypatch):
+    own_cache.write_bytes(b"")
+    wrong = entries.encode(entries.Entry(**{**vars(entries.decode(good)), "machine": ("sse17",)}))
+    monkeypatch.setitem(globals(), "GOOD", [wrong])
+    with pytest.raises(TargetError, match=r"square, compiled for cpu-.*, cannot be used here: it is for another"):
+        compiled_again(monkeypatch)
+
+
+class Card(GpuTarget):
+    """A GPU whose driver takes machine code as it is said."""
+
+    def __init__(self, entry, takes):
+        super().__init__(SimpleNamespace(kind="cpu", info=SimpleNamespace(arch=entry.arch)))
+        self.entry, self.takes, self.compiled = entry, takes, 0
+
+    def compile_entry(self, kernel, cfg, dtypes):
+        self.compiled += 1
+        return self.entry
+
+    def load(self, entry):
+        if not self.takes(self):
+            raise CodeRefusedError("the driver does not know this image")
+        return SimpleNamespace()
+
+    def versions(self):
+        return self.entry.compiler
+
+
+def test_code_that_a_driver_does_not_take_is_compiled_again(own_cache, good, monkeypatch):
+    """Once: where it does not take what is new either, that is an error."""
+    entry = entries.decode(good)
+    key = cache.Key.of(entry)
+    monkeypatch.setattr("rocmkern.targets.source.variant_key", lambda *given: key)
+    arguments = (k.square, k.Config(arch=entry.arch), key.dtypes)
+    for takes, compiled in ((lambda card: True, 0), (lambda card: card.compiled > 0, 1)):
+        card = Card(entry, takes)
+        card._variant(*arguments)
+        assert card.compiled == compiled
+    with pytest.raises(TargetError, match="cannot be used here: the driver does not know this image"):
+        Card(entry, lambda card: False)._variant(*arguments)
+
+
 @pytest.fixture
 def shipped(own_cache, good, monkeypatch, tmp_path):
     """The entry as a wheel would bring it, and no other."""
@@ -306,6 +537,11 @@ def shipped(own_cache, good, monkeypatch, tmp_path):
 def test_what_a_wheel_brings_is_used_whatever_compiler_there_is(shipped, monkeypatch):
     monkeypatch.setattr("rocmkern.targets.cpu.versions", lambda: "numba 99")
     assert not compiled_again(monkeypatch)
+
+
+def test_what_a_wheel_brings_is_not_used_where_numba_is_asked_for_other_code(shipped, monkeypatch):
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
+    assert compiled_again(monkeypatch)
 
 
 def test_what_a_wheel_brought_is_checked_too(shipped, good, monkeypatch):

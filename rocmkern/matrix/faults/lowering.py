@@ -29,6 +29,7 @@ from rocmkern.runtime.errors import (
     IndexOutOfRangeError,
     TargetError,
 )
+from rocmkern.targets import cache, current_target, using
 
 __all__ = ["ROWS_OF_A_FAULT", "TARGETS", "LoweringFault", "Verdict", "judge", "rows_of"]
 
@@ -135,6 +136,13 @@ def _refuse_installed(target: str) -> None:
         raise TargetError(f"{target}: this process has compiled kernels; faults of the lowering need a fresh one")
 
 
+def _refuse_loaded(target: str) -> None:
+    """Nor does it emit what was found on disk and is in memory already."""
+    with using(target):
+        if current_target().variants():
+            raise TargetError(f"{target}: this process has loaded kernels; faults of the lowering need a fresh one")
+
+
 def _verdict(
     target: str, fault: LoweringFault, cases: list[Case], without: dict[str, str | None], deadline_s: float
 ) -> Verdict:
@@ -165,7 +173,9 @@ def _outcomes(
             begin(None)
             try:
                 if fault is not None and not prepared:
-                    os.environ[_CACHE] = str(Path(directory))
+                    _refuse_loaded(target)
+                    os.environ[_CACHE] = directory
+                    cache.SHIPPED = Path(directory, "shipped")  # a wheel brings right code
                     context = changed(target, fault.changes)
                     context.__enter__()
                     prepared.append(context)
