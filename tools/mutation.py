@@ -161,7 +161,8 @@ def run(directory: Path, jobs: int, budget: float, seconds: float) -> None:
         if time.monotonic() > end:
             return None
         with tempfile.TemporaryDirectory(prefix="mutant-") as place:
-            return attempt(mutant, mutants[mutant], tests, Path(place), directory / "cache", budget, before)
+            cache = directory / "cache"
+            return attempt(mutant, mutants[mutant], tests, Path(place), cache, budget, before, end)
 
     with ThreadPoolExecutor(jobs) as pool, path.open("a", encoding="utf-8") as file:
         for future in as_completed([pool.submit(one, mutant) for mutant in mutants]):
@@ -173,9 +174,13 @@ def run(directory: Path, jobs: int, budget: float, seconds: float) -> None:
 
 
 def attempt(
-    mutant: Mutant, text: str, tests: Tests, place: Path, cache: Path, budget: float, before: dict[str, Any] | None
-) -> dict[str, Any] | None:
-    """One mutant, in a copy of the repository, with the tests that did not run before; None where none is left."""
+    mutant: Mutant, text: str, tests: Tests, place: Path, cache: Path, budget: float, before: dict[str, Any] | None,
+    end: float,
+) -> dict[str, Any] | None:  # fmt: skip
+    """One mutant, in a copy of the repository, with the tests that did not run before.
+
+    None where none is left, or where `end`, of the monotonic clock, came before that of the tests.
+    """
     covering = tests.of(mutant)
     first, spent = (before["ran"], before["seconds"]) if before else (0, 0.0)
     compiled: set[str] = set() if mutant.part in COMPILED else set(tests.compiling)
@@ -202,7 +207,9 @@ def attempt(
         longest = max(tests.seconds[test] for test in chosen)
         command = [*_PYTEST, "-x", "--timeout", str(30 + 5 * round(longest)), f"@{listed}"]
         limit = min(DEADLINE, 60 + 3 * expected)
-        status, said = _ended(command, copy, environment, limit)
+        status, said = _ended(command, copy, environment, min(limit, end - start))
+        if status == -9 and time.monotonic() > end:
+            return None
         if status == -9:
             outcome = "timeout" if expected < limit / 3 else "survived"
         elif status != 0:
@@ -277,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, help="where recordings and results lie")
     parser.add_argument("only", nargs="*", help="record: only what has one of these in its name")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1e6, help="begin nothing after this time (record: end)")
+    parser.add_argument("--seconds", type=float, default=1e6, help="stop after this time")
     parser.add_argument("--count", type=int, default=COUNT, help="mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the drawing (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="of the library (default: %(default)s)")
