@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -182,11 +183,88 @@ def main_loop(assembly: str, matrix: int = 0, fma: int = 0) -> list[str]:
     """
     found = blocks(assembly)
     above = _dominators(found)
-    heads = {target for here, block in enumerate(found) for target in block.next if above[here] >> target & 1}
+    heads = _heads(found, above)
     ways = [way for head in heads if (way := _shortest_round(found, head, above, matrix, fma))]
     if ways:
         return min(ways, key=len) if matrix or fma else max(ways, key=len)
     return main_loop(assembly) if heads and (matrix or fma) else []
+
+
+def fetching_loop(assembly: str, matrix: int = 0, fma: int = 0, nbytes: int = 0) -> list[str]:
+    """As `main_loop`, of a way that also loads what the next step needs: the shortest way round does not, for the last
+    step has nothing to fetch.
+
+    Parameters
+    ----------
+    assembly : str
+        Text of a kernel.
+    matrix, fma : int
+        As of `main_loop`.
+    nbytes : int
+        What a lane loads from global memory in a step. Where this is unknown (0), the way has as much as any by loads
+        of 8 bytes and more: narrow ones are what borders, tables and unaligned rows are loaded by.
+    """
+    found = blocks(assembly)
+    above = _dominators(found)
+    loads = [sum(loaded_bytes(i, 1 if nbytes else _WIDE) for i in block.instructions) for block in found]
+    ways = []
+    for head in _heads(found, above):
+        most = _most_loaded(found, head, above, loads)
+        wanted = min(nbytes, most) if nbytes else most
+        # A way that computes enough may not be one that loads enough.
+        for_each = (_shortest_round(found, head, above, matrix, fma, (loads, n)) for n in (wanted, 0))
+        ways.append(next(filter(None, for_each), []))
+    if any(ways):
+        ways = [way for way in ways if way]
+        return min(ways, key=len) if matrix or fma else max(ways, key=len)
+    return fetching_loop(assembly, nbytes=nbytes) if matrix or fma else []
+
+
+def loaded_bytes(instruction: str, narrowest: int = 1) -> int:
+    """What a lane loads from global memory; nothing by a load that is narrower than so many bytes."""
+    operation = instruction.split()[0]
+    nbytes = width(operation) if re.match(r"(global|buffer)_load", operation) else 0
+    return nbytes if nbytes >= narrowest else 0
+
+
+_WIDE = 8
+_WIDTHS = (
+    (16, r"_(b|dwordx?|x)(128|4)(_|$)"),
+    (12, r"_(b96|dwordx3)"),
+    (8, r"_([bfui]64|dwordx2)"),
+    (4, r"_([bfui]32|dword)(_|$)"),
+    (2, r"_([bui]16|[us]?short)"),
+    (1, r"_([bui]8|[us]?byte)"),
+)
+
+
+def width(operation: str) -> int:
+    """Bytes of a lane that a memory instruction moves, both addresses of ``ds_read2_*`` and ``ds_load_2addr_*``; 0 for
+    one that moves none (a cache is written back, say).
+    """
+    nbytes = next((nbytes for nbytes, pattern in _WIDTHS if re.search(pattern, operation)), 0)
+    return nbytes * (2 if re.match(r"ds_(read2|write2|load_2addr|store_2addr)", operation) else 1)
+
+
+def _heads(found: list[Block], above: list[int]) -> set[int]:
+    """The first blocks of the loops."""
+    return {target for here, block in enumerate(found) for target in block.next if above[here] >> target & 1}
+
+
+def _most_loaded(found: list[Block], head: int, above: list[int], loads: list[int]) -> int:
+    """The most that a lane loads on a way round a loop, without going round a loop in it; ``loads`` is each block's."""
+    known: dict[int, float] = {}
+
+    def behind(here: int) -> float:
+        if here not in known:
+            known[here] = -math.inf
+            inside = [t for t in found[here].next if above[t] >> head & 1 and not above[here] >> t & 1]
+            ends = [0.0] if head in found[here].next else []
+            known[here] = loads[here] + max(ends + [behind(t) for t in inside], default=-math.inf)
+        return known[here]
+
+    most = behind(head)
+    return int(most) if most > 0 else 0
 
 
 def _dominators(found: list[Block]) -> list[int]:
@@ -216,23 +294,29 @@ def _dominators(found: list[Block]) -> list[int]:
     return above
 
 
-def _shortest_round(found: list[Block], head: int, above: list[int], matrix: int, fma: int) -> list[str]:
-    """The instructions of the shortest way from a loop's head to itself that computes enough; empty if none does."""
+def _shortest_round(
+    found: list[Block], head: int, above: list[int], matrix: int, fma: int, loading: tuple[list[int], int] | None = None
+) -> list[str]:
+    """The instructions of the shortest way from a loop's head to itself that computes enough, and loads enough (what
+    each block loads, and how much is enough); empty if none does.
+    """
     counts = [mix(block.instructions) for block in found]
-    waiting: list[tuple[int, int, int, int, tuple[int, ...]]] = [(0, head, matrix, fma, (head,))]
-    reached: set[tuple[int, int, int]] = set()
+    loads, nbytes = loading or ([0] * len(found), 0)
+    waiting: list[tuple[int, int, int, int, int, tuple[int, ...]]] = [(0, head, matrix, fma, nbytes, (head,))]
+    reached: set[tuple[int, int, int, int]] = set()
     while waiting:
-        length, here, matrix_left, fma_left, way = heapq.heappop(waiting)
-        if (here, matrix_left, fma_left) in reached:
+        length, here, matrix_left, fma_left, nbytes_left, way = heapq.heappop(waiting)
+        if (here, matrix_left, fma_left, nbytes_left) in reached:
             continue
-        reached.add((here, matrix_left, fma_left))
+        reached.add((here, matrix_left, fma_left, nbytes_left))
         length += len(found[here].instructions)
         matrix_left = max(0, matrix_left - counts[here]["matrix"])
         fma_left = max(0, fma_left - counts[here]["fma"])
+        nbytes_left = max(0, nbytes_left - loads[here])
         for target in found[here].next:
-            if target == head and not matrix_left and not fma_left:
+            if target == head and not matrix_left and not fma_left and not nbytes_left:
                 return [instruction for number in way for instruction in found[number].instructions]
             # A block that the head does not dominate is outside the loop: in the one around it.
             if target not in way and above[target] >> head & 1:
-                heapq.heappush(waiting, (length, target, matrix_left, fma_left, (*way, target)))
+                heapq.heappush(waiting, (length, target, matrix_left, fma_left, nbytes_left, (*way, target)))
     return []

@@ -9,27 +9,36 @@ Columns: vector registers (accumulators included), accumulators, scalar register
 spilled vector and scalar registers, flat instructions, waves per SIMD as registers and local memory allow; and of the
 shortest way round the main loop: matrix, other vector, transcendental, local memory, global memory instructions, and
 the share of FMAs among the operations of the vector instructions.
+
+With --explain the kernels' instructions are counted by unit, for a step that also fetches, and held against the rates
+that AMD documents: which unit limits. With --lds a line tells what the virtual GPU counted of bank conflicts.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocmkern.cli._matrix_file import default_matrix
+
+if TYPE_CHECKING:
+    from rocmkern.cli._lds_check import LdsCheck
 
 SUMMARY = "compile the kernels for AMD architectures without a card, and check registers and memory"
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 DTYPES = ("float32", "float16", "bfloat16")
+#: Where to look for what the virtual GPU counted, unless told.
+DEFAULT_LDS = "amd-test-lds.json"
 _HEADINGS = (
     "vgpr", "agpr", "sgpr", "lds", "scratch", "spills", "flat", "waves", "matrix", "vector", "trans", "ds", "global",
     "fma",
@@ -41,6 +50,7 @@ class Row:
     """What one variant needs on one architecture; ``error`` where it does not compile.
 
     ``code`` is the sha256 of the code object, which is what the runtime is given when the variant is launched.
+    ``conflicts`` is what the virtual GPU counted of local memory, ``explanation`` the lines of ``--explain``.
     """
 
     arch: str
@@ -54,6 +64,8 @@ class Row:
     problems: tuple[str, ...] = ()
     error: str = ""
     code: str = ""
+    conflicts: str = ""
+    explanation: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="", metavar="LIST", help=f"types of the first tensor: {', '.join(DTYPES)} (default: all)"
     )
+    parser.add_argument(
+        "--explain", nargs="+", default=[], metavar="KERNEL", help="count a step of these kernels by unit: what limits?"
+    )
+    parser.add_argument(
+        "--config", default="", metavar="LIST", help="of configurations with these values: head_dim=128,waves=4"
+    )
+    parser.add_argument(
+        "--lds",
+        type=Path,
+        metavar="FILE",
+        help='conflicts of local memory that the virtual GPU counted: make amd-test ARGS="--lds FILE" '
+        f"(default: {DEFAULT_LDS}, where it exists)",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="kernels at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to a file, as JSON")
     parser.add_argument("--list", action="store_true", help="name the variants and compile nothing")
@@ -83,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compile, print, save, check."""
     from rocmkern.cli import _budgets
+    from rocmkern.cli._lds_check import LdsCheck
     from rocmkern.cli._variants import variants
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
@@ -93,22 +119,29 @@ def run(arguments: argparse.Namespace) -> int:
         archs = list(AMD)
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
+    kernels += [word for text in arguments.explain for word in _words(text)]
+    settings = _settings(arguments.config)
+    lds = arguments.lds or (Path(DEFAULT_LDS) if Path(DEFAULT_LDS).exists() else None)
+    check = None if lds is None else LdsCheck.read(lds)
     matrix = load(arguments.matrix)
-    wanted = variants(archs, matrix, kernels, dtypes)
+    found = variants(archs, matrix, kernels, dtypes)
+    wanted = [v for v in found if all(_is(v.settings.get(name), value) for name, value in settings.items())]
     if not wanted:
-        raise ArgumentError("--kernel, --dtype", f"{arguments.kernel} {arguments.dtype}", "what fits a kernel")
+        given = " ".join(filter(None, (*kernels, *dtypes, arguments.config)))
+        raise ArgumentError("--kernel, --explain, --dtype, --config", given, "what fits a kernel")
     if arguments.list:
         for variant in wanted:
             print(f"{variant.cfg.arch:<8} {variant.name:<17} {_short(variant.dtypes):<24} {variant.features}")
         return 0
-    if not kernels and not dtypes and set(archs) == set(ARCHITECTURES):
+    if not kernels and not dtypes and not settings and set(archs) == set(ARCHITECTURES):
         unused = _budgets.without_kernel(matrix, wanted)
         if unused is not None:
             raise unused
     require_compiler()
     started = time.perf_counter()
     rows: list[Row] = []
-    for variant, row in zip(wanted, _compiled(wanted, arguments.jobs), strict=True):
+    work = functools.partial(examine, check=check, explained=bool(arguments.explain))
+    for variant, row in zip(wanted, _compiled(work, wanted, arguments.jobs), strict=True):
         if not row.error:
             row = replace(row, problems=problems(row, variant.settings, matrix.matrix.budgets or {}))
         if not rows or rows[-1].arch != row.arch:
@@ -136,18 +169,23 @@ def require_compiler() -> None:
         raise TargetError(f"the HIP target cannot be imported ({words}); what is missing: rocmkern doctor") from None
 
 
-def examine(variant: Any) -> Row:
-    """Compile one variant and look at its assembly."""
+def examine(variant: Any, check: LdsCheck | None = None, explained: bool = False) -> Row:
+    """Compile one variant and look at its assembly, and at what was counted of its accesses to local memory."""
+    from rocmkern.cli._explain import explain
     from rocmkern.runtime.errors import RocmkernError
+    from rocmkern.targets import code_object
     from rocmkern.targets.hip import compile_kernel
 
     arch = variant.cfg.arch
     try:
         compiled = compile_kernel(variant.kernel, variant.cfg, variant.dtypes)
-        assembly = compiled.assembly
+        assembly, code_sha256 = compiled.assembly, code_object.read(compiled.code).code_sha256
     except (RocmkernError, RuntimeError) as error:  # the latter is the code generator's
         return Row(arch, variant.name, variant.dtypes, variant.features, {}, 0, 0, {}, (str(error),), str(error))
-    return replace(row_of(variant, assembly), code=hashlib.sha256(compiled.code).hexdigest())
+    row = replace(row_of(variant, assembly), code=hashlib.sha256(compiled.code).hexdigest())
+    conflicts = check.of(code_sha256) if check is not None else None
+    lines = explain(variant, assembly, products(variant), code_sha256, check) if explained else ()
+    return replace(row, conflicts="" if conflicts is None else str(conflicts), explanation=tuple(lines))
 
 
 def row_of(variant: Any, assembly: str) -> Row:
@@ -206,22 +244,41 @@ def describe(row: Row) -> list[str]:
         loop["lds"], loop["global"], f"{share:.0%}",
     )  # fmt: skip
     lines = [f"{name:<100}" + _cells(cells)]
+    if row.conflicts:
+        lines.append(f"    local memory: {row.conflicts}")
+    lines += row.explanation
     if row.problems:
         lines.append(f"    FAILS: {', '.join(row.problems)}")
     return lines
 
 
-def _compiled(wanted: list[Any], jobs: int) -> Iterable[Row]:
+def _compiled(work: Callable[[Any], Row], wanted: list[Any], jobs: int) -> Iterable[Row]:
     """The rows in the order of the variants."""
     if jobs == 1 or len(wanted) == 1:
-        yield from map(examine, wanted)
+        yield from map(work, wanted)
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     # Not forked: the compiler's libraries may hold locks in threads of their own.
     with ProcessPoolExecutor(min(jobs, len(wanted)), get_context("spawn")) as pool:
-        yield from pool.map(examine, wanted)
+        yield from pool.map(work, wanted)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """``head_dim=128,paged=True`` by name."""
+    from rocmkern.runtime.errors import ArgumentError
+
+    pairs = [word.partition("=") for word in _words(text)]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise ArgumentError("--config", f"{name}{equals}{value}", "NAME=VALUE, as --list shows them")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _is(value: Any, text: str) -> bool:
+    """Whether a field of a configuration is what was written: ``1`` and ``True`` are the same."""
+    return text in (str(value), str(int(value)) if isinstance(value, bool) else "")
 
 
 def _words(text: str) -> list[str]:

@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument("--seed", default="0", help="scheduler's seed, see VGPU_SCHED (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows with the hashes of their code")
+    parser.add_argument(
+        "--lds", type=Path, metavar="FILE", help="check bank conflicts of local memory too, for `rocmkern isa`; slower"
+    )
     arguments = parser.parse_args()
     ids = sample(arguments.rows)
     jobs = max(1, min(arguments.jobs, len(ids)))
@@ -60,6 +63,10 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(record(results, log, arguments, problems), indent=1) + "\n")
         print(f"every row with the hashes of its code: {arguments.json}")
+    if arguments.lds:
+        code = merged_lds(log)
+        arguments.lds.write_text(json.dumps({"lds_check": 1, "code": code}, indent=1) + "\n")
+        print(f"conflicts of local memory in {len(code)} code objects: {arguments.lds}")
     for problem in problems:
         print(f"FAILS: {problem}")
     if any(failed):
@@ -88,7 +95,7 @@ def start(part: Path, ids: list[str], arguments: argparse.Namespace) -> subproce
         "VGPU_AUTO": "1",
         "VGPU_CODEGEN": "shipped",
         "VGPU_DEVICES": f"{arguments.arch}:20GiB",
-        "VGPU_CHECK": "waits,order",
+        "VGPU_CHECK": "lds,waits,order" if arguments.lds else "waits,order",
         "VGPU_SCHED": arguments.seed,
         "VGPU_LOG": str(part / "log"),
         # The lock of a device is in the folder for temporary files; each process has a device of its own.
@@ -144,6 +151,20 @@ def _is_empty(result: dict[str, Any]) -> bool:
 def code_objects(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What the loader was given, by the sha256 of all its bytes."""
     return {entry["loaded"]["sha256"]: entry["loaded"] for entry in log if "loaded" in entry}
+
+
+def merged_lds(log: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the check of local memory has counted in all processes: by the hash of the code, by instruction."""
+    merged: dict[str, Any] = {}
+    for code, found in (item for entry in log if "lds" in entry for item in entry["lds"].items()):
+        known = merged.setdefault(code, {**found, "matrix": 0, "instructions": {}})
+        known["matrix"] += found["matrix"]
+        for offset, counted in found["instructions"].items():
+            before = known["instructions"].get(offset, {"executed": 0, "cycles": [0, 0], "ideal": 0})
+            sums = {name: before[name] + counted[name] for name in ("executed", "ideal")}
+            cycles = [one + other for one, other in zip(before["cycles"], counted["cycles"], strict=True)]
+            known["instructions"][offset] = {**counted, **sums, "cycles": cycles}
+    return dict(sorted(merged.items()))
 
 
 def lacks(log: list[dict[str, Any]]) -> list[str]:

@@ -323,7 +323,7 @@ def _on_load(mid, image, size):
             if ty == 1:
                 lib.vgpu_mod_symbol(mid, s.encode(), co.base + va, sz)
         f = co.facts(e)
-        co.sha256 = f["sha256"]
+        co.sha256, co.code_sha256 = f["sha256"], f["code_sha256"]
         _log_problems()
         _log(loaded=f)
         f = _loaded.setdefault((f["sha256"], dev), {**f, "device": dev, "loads": 0})
@@ -1226,7 +1226,18 @@ class profile:
         return "\n".join(o)
 
 
+def _log_lds():
+    """Append what the check lds has counted, by code object."""
+    if (
+        os.environ.get("VGPU_LOG")
+        and "vgpu_checks" in sys.modules
+        and (found := sys.modules["vgpu_checks"].lds_by_code())
+    ):
+        _log(lds=found)
+
+
 atexit.register(_log_problems)
+atexit.register(_log_lds)
 if os.environ.get("VGPU_REPORT"):
     atexit.register(
         lambda: (

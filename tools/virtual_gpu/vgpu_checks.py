@@ -575,7 +575,10 @@ def collect(mid=None):
         def one(off, text, matrix, n, best, worst, ideal, cons):
             k = _stats.setdefault((_symbol(co, off), co.arch), {})
             r = k.setdefault(
-                (m, off), dict(text=text.decode(), matrix=matrix, executed=0, best=0, worst=0, ideal=0, cons=0)
+                (m, off),
+                dict(
+                    text=text.decode(), matrix=matrix, executed=0, best=0, worst=0, ideal=0, cons=0, code=co.code_sha256
+                ),
             )
             for f, v in (("executed", n), ("best", best), ("worst", worst), ("ideal", ideal), ("cons", cons)):
                 r[f] += v
@@ -583,6 +586,27 @@ def collect(mid=None):
         _lib.checks_stats(C.c_uint64(m), STATS(one))
         if mid is not None:
             _lib.checks_drop(C.c_uint64(m))
+
+
+def lds_by_code():
+    """{code_sha256: dict(kernel, arch, matrix, instructions={offset: dict(text, executed, cycles=[best, worst], ideal, documented)})}: what `lds_report` has, for each code object."""
+    collect()
+    out = {}
+    for (name, arch), rows in _stats.items():
+        for (m, off), r in sorted(rows.items()):
+            c = out.setdefault(r["code"], dict(kernel=name, arch=arch, matrix=0, instructions={}))
+            if r["matrix"]:
+                c["matrix"] += r["executed"]
+                continue
+            f = parse(r["text"], arch)
+            rule = grouping(arch, f.get("ldsop") == 1, f.get("bytes", 4), f.get("naddr") == 2)
+            i = c["instructions"].setdefault(
+                str(off), dict(text=r["text"], executed=0, cycles=[0, 0], ideal=0, documented=bool(rule[1]))
+            )
+            i["executed"] += r["executed"]
+            i["cycles"] = [i["cycles"][0] + r["best"], i["cycles"][1] + r["worst"]]
+            i["ideal"] += r["ideal"]
+    return {code: c for code, c in out.items() if c["instructions"]}
 
 
 def lds_report(show=True, file=None):
