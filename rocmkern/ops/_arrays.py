@@ -536,6 +536,14 @@ def joined_rows(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return _joined(arrays, 1, 2)
 
 
+def rows_together(array: np.ndarray) -> int:
+    """How many rows ``[..., M, n]`` are one product where the result does not keep them apart.
+
+    By these a configuration is chosen, so that the bits of a result do not depend on where it is written.
+    """
+    return joined_rows(array)[0].shape[-2]
+
+
 def _joined(arrays: tuple[np.ndarray, ...], row_axes: int, enough: int) -> tuple[np.ndarray, ...]:
     """Views with neighbouring axes joined where all strides allow it, but not the last ``row_axes``; no copies.
 

@@ -23,25 +23,33 @@ _STEPS_PER_SPLIT = 4
 _MANY_WAVES = 8
 
 
-def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
-    """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``."""
+def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int) -> None:
+    """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``.
+
+    ``rows`` decide how it is computed: M, or as many as would be one product if it were written elsewhere.
+    """
     target = target_for(a)
     # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
     right = b.swapaxes(2, 3) if transposed else b
-    sizes = _configs.one_row(target.arch, a.shape[2], b.shape[3], b.shape[2]) if step_k == b.itemsize else None
+    sizes = _configs.one_row(target.arch, rows, b.shape[3], b.shape[2]) if step_k == b.itemsize else None
     if sizes:
         launch_row(target, _configs.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
         return
-    cfg = _configs.few_rows_product(target.arch, a.shape[2], b.shape[3], b.itemsize) if transposed else None
+    cfg = _configs.few_rows_product(target.arch, rows, b.shape[3], b.itemsize) if transposed else None
     if cfg:
-        launch_few_rows(target, cfg, a, right, bias, out, activation, stream)
+        launch_few_rows(target, cfg, a, right, bias, out, activation, stream, rows)
         return
     across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
-    shape = a.shape[0] * a.shape[1], a.shape[2], b.shape[3]
+    shape = _products_of(a, rows), rows, b.shape[3]
     cfg = _configs.product(target, shape, b.itemsize, transposed, across)
-    launch_product(target, cfg, a, right, bias, out, activation, stream)
+    launch_product(target, cfg, a, right, bias, out, activation, stream, rows)
+
+
+def _products_of(a: Any, rows: int) -> int:
+    """How many products of so many rows ``a`` [outer, inner, M, K] is."""
+    return a.shape[0] * a.shape[1] * a.shape[2] // max(rows, 1)
 
 
 def launch_row(
@@ -55,22 +63,21 @@ def launch_row(
 
 
 def launch_product(
-    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
 ) -> None:
     """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them."""
-    outer, inner, rows, depth = a.shape
-    columns = out.shape[3]
-    blocks = ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n)
+    outer, inner, own_rows, depth = a.shape
+    across = ceil_div(out.shape[3], cfg.block_n)
     splits = 1
     if depth:
-        few = max(blocks * inner * outer, 1)
+        few = max(ceil_div(rows, cfg.block_m) * across * _products_of(a, rows), 1)
         # A block of many waves has a multiprocessor to itself, where two small ones would be.
         wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)
         splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
 
     if cfg.left_transposed:
         a = a.swapaxes(2, 3)
-    grid = (blocks, inner, outer * splits)
+    grid = (ceil_div(own_rows, cfg.block_m) * across, inner, outer * splits)
     number = _ACTIVATIONS[activation]
     if splits == 1:
         bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
@@ -83,16 +90,17 @@ def launch_product(
 
 
 def launch_few_rows(
-    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
 ) -> None:
     """``kernels.matmul`` of the transposed problem: ``b`` [.., N, K] is its left side, whose rows are many.
 
     So what a block brings in of ``a`` serves many rows of ``b``, and it is b that is spread over waves.
     """
     outer, inner, columns, depth = b.shape
-    blocks = ceil_div(columns, cfg.block_m) * ceil_div(a.shape[2], cfg.block_n)
-    splits = max(1, min(target.parallelism // (blocks * inner * outer), depth // (_STEPS_PER_SPLIT * cfg.block_k)))
-    grid = (blocks, inner, outer * splits)
+    along = ceil_div(columns, cfg.block_m)
+    few = along * ceil_div(rows, cfg.block_n) * max(_products_of(a, rows), 1)
+    splits = max(1, min(target.parallelism // few, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
+    grid = (along * ceil_div(a.shape[2], cfg.block_n), inner, outer * splits)
     number = _ACTIVATIONS[activation]
     if splits == 1:
         bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
@@ -126,10 +134,11 @@ def launch_mlp(
     out: Any,
     activation: str | None,
     stream: Any,
+    rows: int,
 ) -> None:
-    """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``."""
+    """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``; rows as there."""
     target = target_for(x)
-    outer, inner, rows, _ = x.shape
+    outer, inner, own_rows, _ = x.shape
     hidden_size = w_up.shape[0]
     stream = stream_of(x, stream)
 
@@ -137,9 +146,9 @@ def launch_mlp(
         """A weight as the right side of every product."""
         return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
 
-    with inner_result((outer, inner, rows, hidden_size), x.dtype, x, target, stream) as hidden:
+    with inner_result((outer, inner, own_rows, hidden_size), x.dtype, x, target, stream) as hidden:
         if w_gate is None:
-            launch_matmul(x, weights(w_up), b_up, hidden, activation, stream)
+            launch_matmul(x, weights(w_up), b_up, hidden, activation, stream, rows)
         else:
             biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
             args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
@@ -151,6 +160,6 @@ def launch_mlp(
                 launch(target, gated_row.gated_row, row_cfg, grid, args, stream)
             else:
                 cfg = _configs.gated_product(target.arch, rows, x.itemsize)
-                grid = (ceil_div(rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
+                grid = (ceil_div(own_rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
                 launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
-        launch_matmul(hidden, weights(w_down), b_down, out, None, stream)
+        launch_matmul(hidden, weights(w_down), b_down, out, None, stream, rows)

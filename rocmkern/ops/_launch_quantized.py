@@ -28,17 +28,20 @@ def launch_dequantize_rms_norm(
 
 
 def launch_quantized_linear(
-    x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any
+    x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any, rows: int
 ) -> None:
-    """``kernels.matmul``, or ``kernels.row_product``, with a quantised right side ``[N, bytes]``."""
+    """``kernels.matmul``, or ``kernels.row_product``, with a quantised right side ``[N, bytes]``.
+
+    ``rows`` as in `launch_matmul`.
+    """
     target = target_for(x)
     weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
-    sizes = _configs.one_row(target.arch, x.shape[2], blocks.shape[0], x.shape[3])
+    sizes = _configs.one_row(target.arch, rows, blocks.shape[0], x.shape[3])
     if sizes:
         bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
         row_cfg = _configs.quantised_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
-    cfg = _configs.quantised_product(target.arch, x.shape[2], x.itemsize, name)
-    launch_product(target, cfg, x, weights, bias, out, activation, stream)
+    cfg = _configs.quantised_product(target.arch, rows, x.itemsize, name)
+    launch_product(target, cfg, x, weights, bias, out, activation, stream, rows)

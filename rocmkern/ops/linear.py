@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import accept, accept_out, joined_rows
+from rocmkern.ops._arrays import accept, accept_out, joined_rows, rows_together
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -170,8 +170,10 @@ def _products(left: Any, right: Any, bias: Any, out: Any, activation: str | None
     """Launch ``[..., M, K] @ [..., K, N]`` or ``[..., M, K] @ [K, N]``, whose rows then need not be apart."""
     from rocmkern.ops._launch_linear import launch_matmul
 
+    rows = left.shape[-2]
     if right.ndim == 2:
+        rows = rows_together(left)
         left, out = joined_rows(left, out)
         right = np.broadcast_to(right, (*left.shape[:-2], *right.shape), subok=True)
     for some, matrix, into in _arrays.four_axes(left, right, out, row_axes=2):
-        launch_matmul(some, matrix, bias, into, activation, stream)
+        launch_matmul(some, matrix, bias, into, activation, stream, rows)

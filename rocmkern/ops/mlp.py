@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import accept, accept_out, joined_rows
+from rocmkern.ops._arrays import accept, accept_out, joined_rows, rows_together
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -99,7 +99,9 @@ def mlp(
 
     # Configuration
     result = given or _arrays.allocate("out", shape, x.dtype, x)
-    rows, into = joined_rows(_checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array))
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+    together = rows_together(rows)
+    rows, into = joined_rows(rows, into)
 
     # Launch
     if into.size:
@@ -108,5 +110,5 @@ def mlp(
         gate = None if w_gate is None else w_gate.aligned()
         up, down = w_up.aligned(), w_down.aligned()
         for some, some_out in _arrays.four_axes(rows, into, row_axes=2):
-            launch_mlp(some, gate, up, down, gate_row, up_row, down_row, some_out, activation, stream)
+            launch_mlp(some, gate, up, down, gate_row, up_row, down_row, some_out, activation, stream, together)
     return result.source

@@ -252,7 +252,9 @@ def quantized_linear(
 
     # Configuration
     result = given or _arrays.allocate("out", shape, x.dtype, x)
-    rows, into = _arrays.joined_rows(_checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array))
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+    together = _arrays.rows_together(rows)
+    rows, into = _arrays.joined_rows(rows, into)
 
     # Launch
     if into.size:
@@ -260,7 +262,7 @@ def quantized_linear(
 
         weights = _rows_of_bytes(blocks)
         for some, some_out in four_axes(rows, into, row_axes=2):
-            launch_quantized_linear(some, weights, bias_row, some_out, name, activation, stream)
+            launch_quantized_linear(some, weights, bias_row, some_out, name, activation, stream, together)
     return result.source
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
 
-_NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or x.detach()"
+_NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or {}.detach()"
 _LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
 _EAGER = "a call outside of it, on tensors with elements"
 
@@ -49,14 +49,15 @@ def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
     if not x.requires_grad:
         return x
     if torch.is_grad_enabled():
-        raise ArgumentError(argument, "a tensor that requires a gradient", _NO_GRADIENT)
+        raise ArgumentError(argument, "a tensor that requires a gradient", _NO_GRADIENT.format(argument))
     return x.detach()
 
 
 def check_marks(x: Any, argument: str) -> None:
     """Raise `ArgumentError` for an array of another library that bears the marks of PyTorch's tensors."""
     if getattr(x, "requires_grad", False):
-        raise ArgumentError(argument, "an array that requires a gradient", "one without: x.detach(), or gradients off")
+        allowed = f"one without: {argument}.detach(), or gradients off"
+        raise ArgumentError(argument, "an array that requires a gradient", allowed)
     if any(getattr(x, flag, bool)() for flag in ("is_neg", "is_conj")):
         raise ArgumentError(argument, *_LAZY_SIGN)
 

@@ -147,14 +147,14 @@ def launch_copy_rows(x, out, stream):
     out[...] = x
 
 
-def launch_matmul(a, b, bias, out, activation, stream):
+def launch_matmul(a, b, bias, out, activation, stream, rows):
     assert a.ndim == b.ndim == out.ndim == 4 and a.shape[:2] == b.shape[:2] == out.shape[:2]
     assert bias is None or bias.shape == (1, out.shape[3])
     result = reference.matmul(a, b, bias=None if bias is None else bias[0], activation=activation)
     out[...] = result.astype(out.dtype)
 
 
-def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, stream):
+def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, stream, rows):
     assert x.ndim == out.ndim == 4 and w_up.ndim == w_down.ndim == 2
     biases = {
         name: None if bias is None else bias[0]
@@ -190,7 +190,7 @@ def launch_dequantize(blocks, out, name, stream):
     out[...] = reference.dequantize(blocks, **_format(name)).astype(out.dtype)
 
 
-def launch_quantized_linear(x, blocks, bias, out, name, activation, stream):
+def launch_quantized_linear(x, blocks, bias, out, name, activation, stream, rows):
     assert x.ndim == out.ndim == 4 and blocks.ndim == 2 and (bias is None or bias.shape == (1, out.shape[3]))
     bias = None if bias is None else bias[0]
     result = reference.quantized_linear(x, blocks, bias=bias, activation=activation, **_format(name))

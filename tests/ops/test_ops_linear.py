@@ -123,6 +123,6 @@ def test_a_sum_may_be_split_over_blocks(normal, close, depth, monkeypatch):
             target, "launch", lambda kernel, *args, run=target.launch: launches.append(kernel) or run(kernel, *args)
         )
         out = np.full((2, 1, 3, 20), np.nan, np.float32)
-        launch_matmul(a, b, bias, out, "relu", None)
+        launch_matmul(a, b, bias, out, "relu", None, a.shape[2])
     assert [kernel.__name__ for kernel in launches] == (["matmul", "sum_splits"] if depth >= 128 else ["matmul"])
     close(out, reference.matmul(a, b, bias=bias[0], activation="relu"))
