@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -97,6 +99,14 @@ def wait_for_a_lock():
     with waiting():
         time.sleep(1)
     return "done"
+
+
+def stay_on():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+def say_much(letters):
+    print("x" * letters + "the end")
 
 
 def be_locked_out():
@@ -205,3 +215,71 @@ def test_closing_ends_the_process(process):
     process.close()
     assert process.pid is None and not os.path.exists(f"/proc/{pid}")
     assert module.progress() is None, "in this process nobody listens"
+
+
+def test_without_words_the_function_is_named(process):
+    with pytest.raises(WorkerError, match=f"while it ran {HERE}:end; "):
+        call(process, end, "exit")
+
+
+def test_a_crash_before_a_launch_says_so(process):
+    with pytest.raises(WorkerError, match="no kernel was launched") as caught:
+        process.call("os:_exit", 3)
+    assert caught.value.kernel is None and "ended with status 3" in str(caught.value)
+
+
+def test_a_process_that_ended_between_two_calls_is_replaced(process):
+    _, before = call(process, add, 1, 1)
+    os.kill(before, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    assert call(process, add, 1, 1)[1] != before
+
+
+def test_a_process_that_takes_no_call_is_one_failure(process, monkeypatch):
+    call(process, add, 1, 1)
+    before = process.pid
+    # It dies right after it was found alive.
+    monkeypatch.setattr(process, "_ensure_started", lambda: os.kill(before, signal.SIGKILL) or time.sleep(0.5))
+    with pytest.raises(WorkerError, match=f"the worker process {before} was ended by SIGKILL while it ran") as caught:
+        call(process, add, b"x" * (1 << 20), b"")
+    assert caught.value.kind == "crash" and process.pid is None
+
+
+def test_ctrl_c_is_for_the_parent(process):
+    _, before = call(process, add, 1, 1)
+    os.kill(before, signal.SIGINT)
+    assert call(process, add, 1, 1)[1] == before
+
+
+def test_of_much_that_was_printed_the_end_is_shown(process):
+    call(process, say_much, module.SHOWN - len("the end"))
+    assert process.printed() == "x" * (module.SHOWN - len("the end")) + "the end"
+    call(process, say_much, 2 * module.SHOWN)
+    text = process.printed()
+    assert text.startswith("...xxx") and text.endswith("xthe end") and len(text) == module.SHOWN + len("...")
+
+
+def test_one_that_does_not_end_by_itself_is_killed(process, monkeypatch):
+    monkeypatch.setattr(module, "END_S", 0.3)
+    call(process, stay_on)
+    pid, stdout = process.pid, process._process.stdout
+    process.close()
+    assert not os.path.exists(f"/proc/{pid}") and stdout.closed
+
+
+def test_one_that_ends_by_itself_is_not_killed(process):
+    call(process, add, 1, 1)
+    ended = process._process
+    process.close()
+    assert ended.returncode == 0
+
+
+def test_the_worker_of_this_process_is_made_once_and_again_after_it_was_closed(process, monkeypatch):
+    monkeypatch.setattr(module, "_shared", None)
+    module.close_shared_worker()
+    shared = module.shared_worker()
+    pid = call(shared, add, 1, 1)[1]
+    assert module.shared_worker() is shared
+    module.close_shared_worker()
+    assert not os.path.exists(f"/proc/{pid}") and module.shared_worker() is not shared
+    module.close_shared_worker()
