@@ -232,7 +232,11 @@ class CardReport:
         return f"{kind}: {text.strip().splitlines()[0] if isinstance(error, CaseFailure) else line}"[:500]
 
     def _after(self, error: Exception | None) -> None:
-        """After a hang or a crash: count it, and let a suspect card answer before it is used again."""
+        """After an error that is no wrong result: a new process, for a driver may fail for ever in the old one. After a
+        hang or a crash: count it, and let a suspect card answer before it is used again.
+        """
+        if error is not None and not isinstance(error, CaseFailure) and self._target in GPU_TARGETS:
+            self._worker.close()
         if not isinstance(error, WorkerError) or error.kind not in ("hang", "crash"):
             return
         self._lost += 1

@@ -2,12 +2,13 @@
 
     rocmkern report --card                  doctor, all quick rows, ten benchmarks: rocmkern-card-report.json
     rocmkern report --card --rows 200       a fixed sample of the rows, a few minutes
+    rocmkern report --same-code A B         do the rows of two such files run the same machine code?
 
 The file has doctor's findings, versions, hashes of the code that ran, results, times, and clocks, temperature and power
 where the machine shows them. Names of users and hosts and paths are taken out of it, and nothing is sent anywhere. Each
 row runs in a process that is ended at the deadline: what hangs or crashes is a line of the report, and the rest goes
 on. The file is written again and again meanwhile, so that even a machine that stops leaves one. The exit status is 0 if
-all that was asked for ran and passed. Without a card the rows run on the CPU.
+all that was asked for ran and passed, or the code is the same. Without a card the rows run on the CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ DEFAULT_FILE = "rocmkern-card-report.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, and where the report goes."""
-    parser.add_argument("--card", action="store_true", required=True, help="what the report is about: a card")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--card", action="store_true", help="make a report of this machine's card")
+    what.add_argument(
+        "--same-code",
+        nargs=2,
+        type=Path,
+        metavar="FILE",
+        help="compare the hashes of code in two reports, or in one and a file of amd-test --json",
+    )
     parser.add_argument("--out", type=Path, default=Path(DEFAULT_FILE), metavar="FILE", help="(default: %(default)s)")
     parser.add_argument("--rows", default="all", metavar="N", help="quick rows to run, or: all (default: %(default)s)")
     parser.add_argument(
@@ -46,7 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run, write, and say what was found."""
+    """Run, write, and say what was found; or compare."""
+    if arguments.same_code:
+        from rocmkern.cli import _same_code
+
+        lines, same = _same_code.compare(*map(_same_code.read, arguments.same_code))
+        print("\n".join(lines))
+        return 0 if same else 1
+    return _report(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """Make a report of this machine's card."""
     from rocmkern.cli._anonymous import Anonymizer
     from rocmkern.cli._card_report import CardReport
     from rocmkern.matrix import load_cases

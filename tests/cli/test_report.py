@@ -15,7 +15,7 @@ import pytest
 from rocmkern.cli import _card_report, _sensors, main
 from rocmkern.cli._anonymous import Anonymizer
 from rocmkern.cli._card_report import BENCHMARKS, CardReport
-from rocmkern.matrix import load_cases
+from rocmkern.matrix import CaseFailure, load_cases
 from rocmkern.matrix.results import read
 from rocmkern.matrix.sample import in_fixed_order
 from rocmkern.runtime import suspect
@@ -141,17 +141,18 @@ def test_three_rows_of_this_library_and_a_benchmark_become_results_that_can_be_r
 
 
 class Broken:
-    """A worker whose every call hangs."""
+    """A worker whose every call hangs, or fails otherwise."""
 
-    def __init__(self):
-        self.calls = 0
+    def __init__(self, error=None):
+        self.calls = self.closed = 0
+        self.error = error or WorkerError("hang", "did not finish within 3 s", "some_kernel")
 
     def call(self, function, *arguments, **options):
         self.calls += 1
-        raise WorkerError("hang", "did not finish within 3 s", "some_kernel")
+        raise self.error
 
     def close(self):
-        pass
+        self.closed += 1
 
 
 @pytest.fixture
@@ -183,12 +184,42 @@ def test_a_card_that_answers_is_used_until_too_many_rows_have_hung(hanging, monk
     assert data["counts"]["not_run"] == 20 - _card_report.MOST_LOST and "hung or crashed" in data["given_up"]
 
 
-def test_a_run_that_is_ended_leaves_a_report_that_says_so(hanging, monkeypatch):
+@pytest.mark.parametrize(
+    ("target", "error", "closed"),
+    [
+        ("hip", WorkerError("TargetError", "the HIP runtime reports hipErrorLaunchFailure"), 2),
+        ("hip", CaseFailure("parity", "wrong"), 0),
+        ("cpu", WorkerError("TypeError", "wrong"), 0),
+    ],
+)
+def test_after_a_driver_has_failed_a_row_runs_in_a_new_process(hanging, target, error, closed):
+    report, rows = hanging
+    report._worker, report._target = Broken(error), target
+    report.rows(rows[:2], None)
+    assert (report._worker.calls, report._worker.closed) == (2, closed)
+
+
+def test_a_machine_that_stops_leaves_a_report_that_says_so(hanging, monkeypatch):
     report, rows = hanging
     monkeypatch.setattr(suspect, "look_again", lambda mark: None)
     report.rows(rows[:2], None)
     data = json.loads(report._path.read_text())
     assert data["complete"] is False and data["counts"]["errors"] == {"hang": 1}
+
+
+def test_an_interrupted_run_leaves_what_it_had(monkeypatch, tmp_path, capsys):
+    def look(report, target):
+        report.data["target"] = target
+        report._keep("doctor", OSError("something"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CardReport, "look", look)
+    path = tmp_path / "card.json"
+    words = ["report", "--card", "--matrix", str(COMMITTED), "--target", "cpu", "--out", str(path)]
+    assert main(words) == 130
+    data = json.loads(path.read_text())
+    assert (data["complete"], data["target"], data["counts"]["errors"]) == (False, "cpu", {"OSError": 1})
+    assert "ended before it was complete" in capsys.readouterr().err
 
 
 def test_the_benchmarks_are_rows_of_the_matrix_that_run_on_a_card():
