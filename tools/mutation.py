@@ -23,6 +23,7 @@ import argparse
 import hashlib
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,10 @@ _PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovi
 
 
 def record(directory: Path, jobs: int, seconds: float, only: Sequence[str]) -> None:
-    """Run the tests, and the rows of the matrix on the interpreter and the CPU, and write down what they run."""
+    """Run the tests, and the rows of the matrix on the interpreter and the CPU, and write down what they run.
+
+    It is done in a copy, so that processes that tests start with the library's directory in their path tell it too.
+    """
     end = time.monotonic() + seconds
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
     units = {file.replace("/", "_"): [file] for file in sorted(files, key=lambda f: -(ROOT / f).stat().st_size)}
@@ -71,21 +75,24 @@ def record(directory: Path, jobs: int, seconds: float, only: Sequence[str]) -> N
     cache = directory / "cache"
     cache.mkdir(mode=0o700, exist_ok=True)
 
-    def one(name: str) -> str:
+    def one(name: str, root: Path) -> str:
         path = directory / f"record-{name}.jsonl"
         if path.exists() or time.monotonic() > end:
             return f"{name}: " + ("recorded before" if path.exists() else "not recorded: the time is over")
         listed, start = directory / f"{name}.list", time.monotonic()
         listed.write_text("\n".join(wanted[name]), encoding="utf-8")
-        environment = _environment(ROOT, cache)
-        environment["PYTHONPATH"] += "".join(os.pathsep + str(ROOT / "tools" / f) for f in ("", "mutation_children"))
+        environment = _environment(root, cache)
+        environment["PYTHONPATH"] += os.pathsep + str(root / "tools")
         command = [*_PYTEST, "--timeout", str(LONGEST_TEST), "-p", "mutation_record", "--record", str(path)]
-        said = _ended([*command, f"@{listed}"], ROOT, environment, end - time.monotonic())[1]
+        said = _ended([*command, f"@{listed}"], root, environment, end - time.monotonic())[1]
         listed.unlink()
         return f"{time.monotonic() - start:5.0f} s {name}: {' '.join(said[-1:])}"
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for future in as_completed([pool.submit(one, name) for name in wanted]):
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place, ThreadPoolExecutor(jobs) as pool:
+        root = copied(Path(place))
+        lines = runpy.run_path(str(root / "tools" / "mutation_lines.py"))
+        (root / "sitecustomize.py").write_text(lines["SITECUSTOMIZE"], encoding="utf-8")
+        for future in as_completed([pool.submit(one, name, root) for name in wanted]):
             print(future.result(), flush=True)
 
 

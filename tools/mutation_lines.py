@@ -3,8 +3,8 @@
 Each line is told once, until `again` is called. Python 3.12 asks for the library's functions only and is then silent;
 older ones are asked about every call and every line of the library, which takes a few times as long.
 
-A child process appends ``file:line`` to the file that `CHILDREN` names: one that is forked from here on, and one that
-is a Python with `tools/mutation_children` in its ``PYTHONPATH``.
+A child process appends ``file:line`` to the file that `CHILDREN` names: one that is forked from here on, and any Python
+that finds `SITECUSTOMIZE` in its ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from typing import Any
 PACKAGE = f"{Path(__file__).resolve().parents[1] / 'rocmkern'}{os.sep}"
 #: Environment variable: where a child process writes.
 CHILDREN = "ROCMKERN_MUTATION_CHILDREN"
+#: Text of a ``sitecustomize.py``.
+SITECUSTOMIZE = f"""import sys
+
+sys.path.append({str(Path(__file__).resolve().parent)!r})
+import mutation_lines
+
+sys.path.pop()
+mutation_lines.in_child()
+"""
 
 _note: Callable[[str, int], Any] = lambda file, line: None  # noqa: E731
 
@@ -55,6 +64,7 @@ def _forked() -> None:
     global _note
     if os.environ.get(CHILDREN):
         _note = _append
+        again()
 
 
 def _append(file: str, line: int) -> None:

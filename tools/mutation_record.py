@@ -1,6 +1,6 @@
 """A pytest plugin that writes down which lines of the library each test runs, for `tools/mutation.py`.
 
-    PYTHONPATH=tools:tools/mutation_children pytest -p mutation_record --record FILE ...
+    PYTHONPATH=tools pytest -p mutation_record --record FILE ...
 
 One line of JSON for each test that passes::
 

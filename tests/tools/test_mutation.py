@@ -153,7 +153,7 @@ def test_annotations_and_caches_are_left_alone_and_the_seed_decides(tool, tmp_pa
     assert len(set(drawn.values())) == len(drawn) >= 4
 
 
-def test_a_recording_has_the_lines_of_each_test_its_children_included(tmp_path):
+def test_a_recording_has_the_lines_of_each_test_its_children_included(tool, tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import os, subprocess, sys\nfrom rocmkern.reference import activations\nimport numpy as np\n"
         "CODE = 'import numpy as np; from rocmkern.reference import activations; activations.silu(np.ones(3))'\n"
@@ -166,7 +166,8 @@ def test_a_recording_has_the_lines_of_each_test_its_children_included(tmp_path):
         "    assert os.wait()[1] == 0\n"
     )
     record = tmp_path / "record"
-    path = ":".join(map(str, (ROOT, ROOT / "tools", ROOT / "tools" / "mutation_children")))
+    (tmp_path / "sitecustomize.py").write_text(importlib.import_module("mutation_lines").SITECUSTOMIZE)
+    path = ":".join(map(str, (ROOT, ROOT / "tools", tmp_path)))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutation_record"]
         + ["--record", str(record), "test_it.py"],
