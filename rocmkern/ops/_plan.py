@@ -30,7 +30,6 @@ import functools
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,6 +38,7 @@ import numpy as np
 from rocmkern.ops import _arrays, _graph_break, _recording, _spellings, _streams
 from rocmkern.runtime.layout import ALIGNMENT, Layout
 from rocmkern.runtime.memory import Buffer
+from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.runtime.torch_tensors import outside_of_transforms
 
@@ -131,7 +131,7 @@ class Plan:
         if self._scratch is not None:
             # So that there is room in the pool from now on, and later calls allocate nothing.
             self._scratch.lend(lambda _: None)
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._addresses: list[int] = []  # whose are in the launch words
 
     def applies(self, addresses: list[int]) -> bool:
@@ -199,7 +199,7 @@ class Plan:
         self._manager.note(self._names, stream)
 
     def _start(self, addresses: list[int]) -> None:
-        with self._lock:
+        with alone(self._lock):
             if addresses != self._addresses:
                 self._addresses = []  # an exception on the way leaves words of two calls
                 for launch, pointers in self._launches:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
 from rocmkern.runtime import fork, probe_child, suspect
 from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
 from rocmkern.runtime.host import HostDevice
+from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.once import once
 from rocmkern.runtime.probe import check_driver
 
 KINDS = ("hip", "cuda")
 _opened: dict[tuple[str, str | int], Device] = {}
-_opening = threading.Lock()
+_opening = Mutex()
 
 fork.renew_locks(sys.modules[__name__], "_opening")
 
@@ -159,7 +159,7 @@ def _usable_kind() -> str:
 
 def _open(info: DeviceInfo) -> Device:
     key = info.kind, info.pci_id or info.index
-    with _opening:
+    with alone(_opening):
         if key not in _opened:
             suspect.check(info)
             _opened[key] = make_device(info)

@@ -8,12 +8,12 @@ whoever has waited for the kernel reads it, and raises.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from rocmkern.runtime import fork
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.mutex import Mutex, alone
 
 _NBYTES = 4
 
@@ -50,14 +50,14 @@ class ErrorWords:
     def __init__(self, device: Any):
         self._device = device
         self._words: dict[str, ErrorWord] = {}
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         fork.renew_locks(self, "_lock")
 
     def get(self, kind: str, make_error: Callable[[], RocmkernError]) -> ErrorWord:
         """The word of a kind of error, such as an operation and an argument."""
         word = self._words.get(kind)
         if word is None:
-            with self._lock:
+            with alone(self._lock):
                 word = self._words.get(kind)
                 if word is None:
                     word = self._words[kind] = self._make(make_error)

@@ -53,6 +53,10 @@ class DeviceUnavailableError(TargetError):
     """A GPU was required and none can be used."""
 
 
+class ReentryError(RocmkernError, RuntimeError):
+    """A signal handler or a finalizer called the library in the middle of a call that cannot be divided."""
+
+
 class DriverError(TargetError):
     """A call of the driver failed.
 

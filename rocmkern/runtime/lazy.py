@@ -7,7 +7,6 @@ is used refers to the `Storage` of that memory, as any other handle does.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from rocmkern.runtime import fork, transfer
 from rocmkern.runtime.errors import CheckpointError
+from rocmkern.runtime.mutex import Mutex, alone
 
 if TYPE_CHECKING:
     from rocmkern.runtime.manager import ResourceManager
@@ -66,7 +66,7 @@ class LazyStorage:
         self._source: TensorSource | None = source
         self._storage: Storage | None = None
         self._address = 0
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         fork.renew_locks(self, "_lock")
 
     @property
@@ -81,7 +81,7 @@ class LazyStorage:
 
     def of(self, handle: DeviceTensor) -> tuple[Storage | LazyStorage | None, int]:
         """What a handle refers to, and its address there, which another thread may be about to change."""
-        with self._lock:
+        with alone(self._lock):
             return handle._storage, handle._address
 
     def resolve(self, handle: DeviceTensor) -> Storage:
@@ -92,7 +92,7 @@ class LazyStorage:
         DeviceMemoryError
             If there is no room. Nothing is changed, and a later use tries again.
         """
-        with self._lock:
+        with alone(self._lock):
             if self._storage is None:
                 self._load()
             storage = self._storage

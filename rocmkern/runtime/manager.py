@@ -7,7 +7,6 @@ import itertools
 import math
 import operator
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
 from rocmkern.runtime.lazy import LazyStorage, TensorSource
 from rocmkern.runtime.ledger import LedgerEntry, caller_location
 from rocmkern.runtime.memory import POISON_BYTE, DeviceMemory
+from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.scratch import Scratch
 from rocmkern.runtime.settings import MemorySettings
 from rocmkern.runtime.tensor import DeviceTensor, Storage, check_dtype
@@ -138,11 +138,11 @@ class ResourceManager:
         self._memory.managers.add(self)
         self._guards = GuardBands()
         self._constants: dict[tuple, DeviceTensor] = {}
-        self._constants_lock = threading.Lock()
+        self._constants_lock = Mutex()
         self._counters: dict[tuple, list[DeviceTensor]] = {}
-        self._counters_lock = threading.Lock()
+        self._counters_lock = Mutex()
         self._in_flight: deque[_Operation] = deque()
-        self._in_flight_lock = threading.Lock()
+        self._in_flight_lock = Mutex()
         self._noted: dict[Stream, list[str]] = {self.stream: [], 0: []}
         self._closed = self._all_returned = False
         fork.renew_locks(self, "_constants_lock", "_counters_lock", "_in_flight_lock")
@@ -248,7 +248,7 @@ class ResourceManager:
         """
         self._check_open()
         key = (a.dtype.str, a.shape, a.tobytes())
-        with self._constants_lock:
+        with alone(self._constants_lock):
             tensor = self._constants.pop(key, None)
             if tensor is None:
                 tensor = self._allocate(a.shape, check_dtype(a.dtype, "a"), fill=None, kept=True)
@@ -273,7 +273,7 @@ class ResourceManager:
         """
         self._check_open()
         recording = self._memory.recording(stream)
-        with self._counters_lock:
+        with alone(self._counters_lock):
             kept = self._counters.setdefault((stream, recording), [])
             if not kept or kept[-1].size < count:
                 # Those before may be in use still, and stay: all of them are no more than the last one.
@@ -434,7 +434,7 @@ class ResourceManager:
                 self._forget_done(operation)
 
     def _forget_done(self, latest: _Operation) -> None:
-        with self._in_flight_lock:
+        with alone(self._in_flight_lock):
             self._look(latest)  # records its event
             while self._in_flight and self._look(self._in_flight[0]):
                 self._in_flight.popleft()
@@ -448,7 +448,7 @@ class ResourceManager:
         return operation.done
 
     def _finished(self, operation: _Operation) -> bool:
-        with self._in_flight_lock:
+        with alone(self._in_flight_lock):
             return self._look(operation)
 
     def wait(self, what: str | None = None, *, stream: Stream | None = None) -> None:
@@ -583,7 +583,7 @@ class ResourceManager:
 
 
 _defaults: dict[Device, ResourceManager] = {}
-_defaults_lock = threading.Lock()
+_defaults_lock = Mutex()
 
 
 def default_manager(device: Device | str | None = None) -> ResourceManager:
@@ -592,11 +592,16 @@ def default_manager(device: Device | str | None = None) -> ResourceManager:
     None is the device of the target that operations use: the GPU where they run on one, else host memory.
     """
     opened = default_device() if device is None else open_device(device)
-    with _defaults_lock:
-        manager = _defaults.get(opened)
-        if manager is None or manager.closed:
-            manager = _defaults[opened] = ResourceManager(opened)
-        return manager
+    manager = _defaults.get(opened)
+    if manager is None or manager.closed:
+        with _defaults_lock:
+            manager = _defaults.get(opened)
+            if manager is None or manager.closed:
+                made = ResourceManager(opened)
+                manager = _defaults.get(opened)  # where a signal's handler has asked meanwhile
+                if manager is None or manager.closed:
+                    manager = _defaults[opened] = made
+    return manager
 
 
 fork.renew_locks(sys.modules[__name__], "_defaults_lock")

@@ -8,8 +8,8 @@ Python raises KeyboardInterrupt, and what `PyThreadState_SetAsyncExc` asks for, 
 looks for them when a function of Python begins, when a loop goes round and after a call (not between other
 instructions, and not within a function written in C). From this follows how state is kept here:
 
-* the lock is held in ``with self.lock:`` only, where enter and exit are C. (Behind ``acquire()`` and before a ``try``
-  one can be raised, and so it can where ``__enter__`` or ``__exit__`` are functions of Python.)
+* the lock is held in ``with alone(self.lock):`` only, where enter and exit are C. (Behind ``acquire()`` and before a
+  ``try`` one can be raised, and so it can where ``__enter__`` or ``__exit__`` are functions of Python.)
 * what is true stands in few places, each changed by one instruction: the memory that the driver gave (which the device
   knows, `Device.allocated`), the owner of each block, and whether a ticket's buffer is alive. All else (reserved bytes,
   the pool's lists, the ledger) is an index of that;
@@ -39,6 +39,7 @@ from rocmkern.runtime.errors import ArgumentError, DeviceMemoryError, DeviceUnav
 from rocmkern.runtime.graph_memory import GraphMemory, Recording
 from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.runtime.ledger import Ledger, LedgerEntry
+from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.pinned import PinnedBuffers
 from rocmkern.runtime.pool import GONE, TAKEN, Block, Pool, size_class
 
@@ -173,7 +174,7 @@ class DeviceMemory:
         The device; use `DeviceMemory.of`, which makes one object per device.
     """
 
-    _creation = threading.Lock()
+    _creation = Mutex()
     _made: ClassVar[list[weakref.ref[DeviceMemory]]] = []
 
     def __init__(self, device: Device):
@@ -189,7 +190,7 @@ class DeviceMemory:
         self.reserved = 0
         self.baseline = device.memory_info().free.value
         #: Held by whoever changes anything here, and during work on idle memory that `idle_block` has found.
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self._torn = False
         self._blocks: dict[int, Block] = {}  # all that are reserved, by their addresses
         self._returned: deque[Ticket] = deque()
@@ -199,7 +200,7 @@ class DeviceMemory:
     @classmethod
     def of(cls, device: Device) -> DeviceMemory:
         """Return the shared memory object of a device, making it on the first call."""
-        with cls._creation:
+        with alone(cls._creation):
             memory = device.__dict__.get("_shared_memory")
             if memory is None:
                 memory = device.__dict__["_shared_memory"] = cls(device)
@@ -262,6 +263,8 @@ class DeviceMemory:
     def take_back_at_once(self) -> None:
         """Take in what was given back if nobody holds the lock. Safe in finalizers; never waits."""
         if self.pid != os.getpid() and self.device.kind != "host":
+            return
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # within a change, where nothing is as it should be
             return
         acquired: list[bool] = []
         try:
@@ -357,7 +360,7 @@ class DeviceMemory:
 
     def end_graphs(self) -> None:
         """Return the memory of graphs to the driver: no graph is started any more."""
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             for block in self.graphs.clear():
                 self._free(block)
@@ -365,13 +368,13 @@ class DeviceMemory:
 
     def settle(self) -> None:
         """Take in what was given back so far, waiting for the lock if need be."""
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             self._torn = False
 
     def budget(self, cap: float) -> Budget:
         """Return what may be reserved now under `cap`."""
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             budget = self._budget(cap)
             self._torn = False
@@ -379,7 +382,7 @@ class DeviceMemory:
 
     def fits_idle(self, nbytes: int, stream: Stream) -> bool:
         """Return whether an idle block could serve `nbytes` on `stream` at once."""
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             fits = self.pool.fits(nbytes, stream)
             self._torn = False
@@ -407,12 +410,12 @@ class DeviceMemory:
 
     def trim(self, wait: Wait) -> int:
         """Return the idle memory to the driver, after waiting until the device no longer uses it; return the bytes."""
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             done = self._idle_work_done()
             self._torn = False
         wait(done, "work on idle memory that is to be trimmed")
-        with self.lock:
+        with alone(self.lock):
             self._begin()
             nbytes = self._trim_ready()
             self._torn = False
@@ -423,7 +426,7 @@ class DeviceMemory:
         blocks = self.pool.blocks()
 
         def done() -> bool:
-            with self.lock:
+            with alone(self.lock):
                 self._begin()
                 busy = any(self.pool.busy(block) for block in blocks)
                 self._torn = False
@@ -460,7 +463,7 @@ class DeviceMemory:
         failure: MemoryError | None = None
         recording = self.recording(stream)
         while True:
-            with contextlib.nullcontext() if recording is None else self.device.beside_capture(), self.lock:
+            with contextlib.nullcontext() if recording is None else self.device.beside_capture(), alone(self.lock):
                 self._begin()
                 block = self._reserve(needed, stream, cap, pooled, failure, recording, entry.kept) if needed else None
                 if not isinstance(block, MemoryError):

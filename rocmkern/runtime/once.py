@@ -32,7 +32,8 @@ def once(function: Function) -> Function:
             pass  # what follows is no part of this error
         with _making:
             if arguments not in results:
-                results[arguments] = function(*arguments)
+                # Where a signal's handler has asked meanwhile, what it has made.
+                return results.setdefault(arguments, function(*arguments))
             return results[arguments]
 
     result.cache_clear = results.clear  # type: ignore[attr-defined]

@@ -10,7 +10,6 @@ its copies is recorded when the loan ends, or, where it did not come to that, wh
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 
 from rocmkern.runtime import fork
 from rocmkern.runtime.device import Device, Stream
+from rocmkern.runtime.mutex import Mutex, alone
 
 BLOCK_BYTES = 8 << 20
 """The most that one copy moves at once."""
@@ -67,7 +67,7 @@ class PinnedBuffers:
 
     def __init__(self, device: Device):
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._blocks: dict[int, list[_Block]] = {size: [] for size in _MOST}
         self._lost: list[_Block] = []
         fork.renew_locks(self, "_lock")
@@ -91,7 +91,7 @@ class PinnedBuffers:
         return loan
 
     def _lend_to(self, loan: Loan, size: int, stream: Stream) -> bool:
-        with self._lock:
+        with alone(self._lock):
             blocks = self._blocks[size]
             idle = [block for block in blocks if block.loan is None or block.loan() is None]
             block = next((block for block in idle if self._is_done(block)), None)
@@ -121,7 +121,7 @@ class PinnedBuffers:
             event = self._device.record(block.stream)
         except Exception:
             # Nobody can tell when the copies are done: it is not lent again, and its memory stays.
-            with self._lock:
+            with alone(self._lock):
                 self._lost.append(block)
                 for blocks in self._blocks.values():
                     blocks[:] = [each for each in blocks if each is not block]

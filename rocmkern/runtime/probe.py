@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from rocmkern.runtime.choice import choose_device
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.directories import cache_directory, make_own, read_plain_file
 from rocmkern.runtime.errors import DeviceUnavailableError, RocmkernError
+from rocmkern.runtime.mutex import Mutex
 
 NO_GPU_VARIABLE = "ROCMKERN_NO_GPU"
 TARGET_VARIABLE = "ROCMKERN_TARGET"
@@ -388,7 +388,7 @@ def _asked_for(kind: str, environ: Mapping[str, str]) -> str:
 #: Kinds whose driver has answered in this process where somebody asked for it by name.
 _named: set[str] = set()
 _found: dict[tuple, GpuStatus] = {}
-_found_lock = threading.Lock()
+_found_lock = Mutex()
 fork.renew_locks(sys.modules[__name__], "_found_lock")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocmkern.runtime.device import Stream
+from rocmkern.runtime.mutex import alone
 
 if TYPE_CHECKING:
     from rocmkern.runtime.manager import ResourceManager
@@ -46,7 +47,7 @@ class Scratch:
         # What a graph uses may not be idle afterwards, and guard bands and poison are those of a buffer.
         plain = settings.pool and not settings.poison and not settings.guard
         if plain and (self._lasting or memory.recording(self._stream) is None):
-            with memory.lock:
+            with alone(memory.lock):
                 block = memory.idle_block(self._nbytes, self._stream, self._block)
                 if block is not None:
                     self._block = block

@@ -13,7 +13,8 @@ installed, and local ones where no compiler is. Where a variable of numba's asks
 passed over. What cannot be used for any reason is compiled again and replaced.
 
 Threads and processes that want the same variant wait for the first of them: threads by the target's lock, processes by
-a file lock. A lock that cannot be had costs time and nothing else.
+a file lock. A lock that cannot be had costs time and nothing else. A fork waits for the end of a compilation: a child
+could do nothing with a compiler that it finds in the middle of something.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 import warnings
@@ -30,8 +32,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from rocmkern.runtime import fork
 from rocmkern.runtime.directories import cache_directory, is_others, make_own, shared_with
 from rocmkern.runtime.errors import RocmkernWarning, TargetError
+from rocmkern.runtime.mutex import Mutex, alone
+from rocmkern.runtime.once import once
 from rocmkern.targets import entries
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.messages import announce_compilation
@@ -48,6 +53,7 @@ LOCK_TIMEOUT_S = 120.0
 LEFT_OVER_S = 3600.0
 _UNFINISHED = ".tmp"
 _warned: set[str] = set()
+_compiling = Mutex()
 
 
 def obtain(
@@ -67,20 +73,20 @@ def obtain(
         Makes of an entry what is wanted; raises `EntryError` where it cannot be used.
     """
     if not key.kept:
-        announce_compilation(key, None)
-        return _fresh(make(), use)
+        return _fresh(_compiled(key, make), use)
     loaded = None if code_settings() else _shipped(key, use)
     if loaded is not None:
         return loaded
     versions = compiler()
     directory = own_directory()
     if directory is None:
-        announce_compilation(key, None)
-        return _fresh(make(), use)
+        return _fresh(_compiled(key, make), use)
     loaded = _kept(directory, key, versions, use)
     if loaded is not None:
         return loaded
-    with _locked(directory, key):
+    _let_forks_wait()
+    # Not in the middle of another compilation of this thread, which may have the file lock too.
+    with alone(_compiling), _locked(directory, key):
         loaded = _kept(directory, key, versions, use)  # another process may have been here
         if loaded is None:
             announce_compilation(key, directory)
@@ -88,6 +94,21 @@ def obtain(
             loaded = _fresh(entry, use)
             store(directory, entry)
     return loaded
+
+
+def _compiled(key: Key, make: Callable[[], Entry]) -> Entry:
+    """What is compiled and kept nowhere."""
+    _let_forks_wait()
+    with alone(_compiling):
+        announce_compilation(key, None)
+        return make()
+
+
+@once
+def _let_forks_wait() -> None:
+    import logging  # noqa: F401  # numba needs its lock while it compiles: see `await_lock`
+
+    fork.await_lock(sys.modules[__name__], "_compiling")
 
 
 def own_directory() -> Path | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime import fork
 from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.mutex import Mutex
 from rocmkern.targets import cache, entries, host_cpu, launches, objects, source
 from rocmkern.targets.elf import ElfError
 from rocmkern.targets.entries import Entry, EntryError
@@ -46,13 +47,8 @@ class CpuTarget:
         #: Blocks that run at the same time.
         self.parallelism = self.threads
         self._variants: dict[tuple, Callable] = {}
-        self._compiling = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        # It may have been held by a thread of the parent that a child does not have.
-        self._compiling = threading.Lock()
+        self._compiling = Mutex()
+        fork.renew_locks(self, "_compiling")
 
     def variants(self) -> int:
         """Number of compiled kernels in this process."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.mutex import Mutex
 from rocmkern.targets import cache, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
@@ -77,7 +78,11 @@ class LoadedVariant(ABC):
 
     def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
         """Start all blocks of a grid (x, y, z) on a stream; returns at once."""
-        self._prepared(self._parameters.buffer, grid, words, stream)()
+        held = self._parameters
+        # Not there meanwhile: a signal's handler that launches within this needs one of its own.
+        buffer, held.buffer = held.buffer or ParameterBuffer(*self._layout), None
+        self._prepared(buffer, grid, words, stream)()
+        held.buffer = buffer
 
     def prepare(self, grid: Sequence[int], words: Sequence[int], stream: int) -> PreparedLaunch:
         """The same launch, to be made later and more than once."""
@@ -140,7 +145,7 @@ class GpuTarget(ABC):
     def __init__(self, device: Any):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
         self._variants: dict[tuple, LoadedVariant] = {}
-        self._compiling = threading.Lock()
+        self._compiling = Mutex()
 
     @abstractmethod
     def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:

@@ -78,4 +78,4 @@ class ThreadParameters(threading.local):
     """A `ParameterBuffer` for each thread, for launches whose words are all new."""
 
     def __init__(self, count: int, end: int, more: int = 0, nbytes: int = 0):
-        self.buffer = ParameterBuffer(count, end, more, nbytes)
+        self.buffer: ParameterBuffer | None = ParameterBuffer(count, end, more, nbytes)

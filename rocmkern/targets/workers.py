@@ -32,6 +32,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
 
+from rocmkern.runtime.mutex import Mutex
+
 _TAKES_PER_THREAD = 16  # at least, so that all threads end at about the same time
 _SHORT_S, _LONG_S = 0.5e-3, 2e-3  # a worker takes more blocks at once, or fewer
 
@@ -106,7 +108,7 @@ class Workers:
     def _reset(self) -> None:
         # A forked child has none of its parent's threads, and they may have held any of this.
         self._threads: list[threading.Thread] = []
-        self._growing = threading.Lock()
+        self._growing = Mutex()
         self._offers: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._gates: list[int] = []  # that no job uses; they are kept, as a helper that comes too late looks at one
 

@@ -78,8 +78,8 @@ def check(manager, held=()):
     """Whether everything is as it should be, with some tensors alive."""
     of_device = DeviceMemory.of(manager.device)
     for lock in (of_device.lock, of_device.pinned._lock, of_device.error_words._lock, manager._in_flight_lock):
-        assert not lock.locked()
-    assert not manager._constants_lock.locked() and not manager._counters_lock.locked()
+        assert not lock._is_owned()
+    assert not manager._constants_lock._is_owned() and not manager._counters_lock._is_owned()
     assert sorted(entry.nbytes for entry in manager.live_buffers()) == sorted(tensor.nbytes for tensor in held)
     of_device.settle()
     assert of_device.reserved == manager.device.driver_bytes == sum(manager.device.allocated().values())

@@ -70,8 +70,11 @@ def test_nobody_works_any_more_after_an_exception_at_any_place():
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_a_handler_that_raises_again_and_again_waits_for_the_helpers(threads):
+    armed = False
+
     def interrupt(number, frame):
-        raise KeyboardInterrupt
+        if armed:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     interrupts = 0
@@ -79,18 +82,19 @@ def test_a_handler_that_raises_again_and_again_waits_for_the_helpers(threads):
         for attempt in range(40):
             blocks = Blocks(200, 0.0015)
             try:
+                armed = True
                 signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.0002 * attempt, 0.0004)
-                try:
-                    blocks.run(threads)
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    at_work, done = blocks.inside, len(blocks.done)
+                blocks.run(threads)
+                armed = False
             except KeyboardInterrupt:
+                armed = False  # no exception comes between the two lines
+                at_work, done = blocks.inside, len(blocks.done)
                 interrupts += 1
                 # The caller's own share may have been left in the middle of its Python code.
                 assert at_work <= 1
                 time.sleep(0.004)
                 assert len(blocks.done) == done
+            signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupts > 20
