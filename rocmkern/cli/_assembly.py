@@ -253,18 +253,26 @@ def _heads(found: list[Block], above: list[int]) -> set[int]:
 
 def _most_loaded(found: list[Block], head: int, above: list[int], loads: list[int]) -> int:
     """The most that a lane loads on a way round a loop, without going round a loop in it; ``loads`` is each block's."""
+    # Without the edges that close a loop, what may follow within this one.
+    follows = [[t for t in b.next if above[t] >> head & 1 and not above[i] >> t & 1] for i, b in enumerate(found)]
+    order: list[int] = []
+    waiting, entered = [(head, False)], {head}
+    while waiting:
+        here, done = waiting.pop()
+        if done:
+            order.append(here)
+            continue
+        waiting.append((here, True))
+        for target in follows[here]:
+            if target not in entered:
+                entered.add(target)
+                waiting.append((target, False))
+    # From the ends to the head: the most from each block on, minus infinity where it does not lead to the head.
     known: dict[int, float] = {}
-
-    def behind(here: int) -> float:
-        if here not in known:
-            known[here] = -math.inf
-            inside = [t for t in found[here].next if above[t] >> head & 1 and not above[here] >> t & 1]
-            ends = [0.0] if head in found[here].next else []
-            known[here] = loads[here] + max(ends + [behind(t) for t in inside], default=-math.inf)
-        return known[here]
-
-    most = behind(head)
-    return int(most) if most > 0 else 0
+    for here in order:
+        ends = [0.0] if head in found[here].next else []
+        known[here] = loads[here] + max(ends + [known.get(t, -math.inf) for t in follows[here]], default=-math.inf)
+    return int(max(known[head], 0))
 
 
 def _dominators(found: list[Block]) -> list[int]:

@@ -173,6 +173,8 @@ class CardReport:
         self._worker.close()
         used = sorted({code for result in self._results.values() for code in result.code})
         self.data["code"] = {code: {"unknown": "not in the cache of kernels"} for code in used} | described_code(used)
+        if not used:
+            self.data["code_absent"] = "no code ran on an AMD GPU, and of other code no hashes are kept"
         hashes = sorted(each["code_sha256"] for each in self.data["code"].values() if "code_sha256" in each)
         self.data["code_sha256"] = hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else None
         self.data["complete"] = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from rocmkern.cli import _assembly
 from rocmkern.cli._lds_check import LdsCheck
-from rocmkern.cli._rates import Step, rates, step_of, units, vector_clocks
+from rocmkern.cli._rates import Step, memory_rate, rates, step_of, units, vector_clocks
 from rocmkern.tile.architectures import architecture
 
 
@@ -99,6 +99,16 @@ def _lds_clocks(step: Step, counted: Any, accesses: int) -> tuple[float, str]:
     return least * factors[0], text
 
 
+def _memory(arch: str, moved: float) -> str:
+    """How many bytes a clock are wanted while the bound is kept, and how many a card has."""
+    text = f"{moved:.1f} bytes a clock meanwhile"
+    card = memory_rate(arch)
+    if card is None:
+        return text
+    limits = "; it limits instead, unless caches give the rest" if moved > card[1] else ""
+    return f"{text}, {card[0]} has {card[1]:.1f} for each compute unit{limits}"
+
+
 def _bound(arch: str, waves: int, step: Step, lds: float) -> list[str]:
     """Which unit limits, and how busy the others are meanwhile."""
     busy = units(arch, waves, step, lds)
@@ -116,7 +126,8 @@ def _bound(arch: str, waves: int, step: Step, lds: float) -> list[str]:
     moved = (step.loaded + step.stored) * waves / clocks
     return [
         text,
-        f"meanwhile: {others}; {moved:.1f} bytes of global memory a clock, for which no rate is known here",
+        f"meanwhile: {others}",
+        f"global memory: {_memory(arch, moved)}",
         f"rates: a vector instruction {vector_clocks(arch)}, a transcendental one {4 * vector_clocks(arch)} clocks of "
         f"a SIMD; local memory {rates(arch).read_bytes} bytes a clock",
     ]

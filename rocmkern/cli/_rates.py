@@ -12,6 +12,9 @@ Operations a clock and compute unit of matrix instructions: AMD's tables for MI1
 applications on RDNA 3 using WMMA" (512), and the peaks of RDNA 4 cards over units and clock (1024). On RDNA they occupy
 the vector unit; on CDNA they are a unit of their own.
 
+Global memory is a matter of the card: `memory_rate` has what one of each architecture gives every compute unit, by the
+bandwidth, compute units and boost clock of its data sheet.
+
 What is not modelled: latency, issue slots, several instructions a clock, caches. A bound by these rates is a lower one.
 """
 
@@ -61,12 +64,30 @@ _FAMILIES = (
     ("gfx11", _RDNA3),
     ("gfx12", _RDNA4),
 )
+#: A card of an architecture: name, GB/s, compute units, GHz.
+_CARDS = {
+    "gfx908": ("MI100", 1229, 120, 1.502),
+    "gfx90a": ("MI250X (one of two dies)", 1638, 110, 1.7),
+    "gfx942": ("MI300X", 5300, 304, 2.1),
+    "gfx950": ("MI355X", 8000, 256, 2.4),
+    "gfx1030": ("RX 6900 XT", 512, 80, 2.25),
+    "gfx1100": ("RX 7900 XTX", 960, 96, 2.5),
+    "gfx1201": ("RX 9070 XT", 640, 64, 2.97),
+}
 _K_OF_THE_FIRST = {"f16": 16, "bf16": 16, "8": 32}
 
 
 def rates(arch: str) -> Rates:
     """The rates of an architecture that kernels are compiled for."""
     return next(found for family, found in _FAMILIES if arch.startswith(family))
+
+
+def memory_rate(arch: str) -> tuple[str, float] | None:
+    """A card, and its bytes of global memory for each compute unit and clock; None where no card is in the table."""
+    if arch not in _CARDS:
+        return None
+    name, bandwidth, compute_units, clock = _CARDS[arch]
+    return name, bandwidth / (compute_units * clock)
 
 
 def vector_clocks(arch: str) -> int:

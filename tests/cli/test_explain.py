@@ -132,6 +132,12 @@ def test_the_clocks_of_accesses_to_local_memory(arch, operation, clocks):
     assert _rates.lds_clocks(arch, operation) == clocks
 
 
+def test_global_memory_limits_where_a_card_has_less_than_is_wanted():
+    assert _explain._memory("gfx942", 8.2) == "8.2 bytes a clock meanwhile, MI300X has 8.3 for each compute unit"
+    assert _explain._memory("gfx942", 8.4).endswith("it limits instead, unless caches give the rest")
+    assert _explain._memory("gfx1151", 8.4) == "8.4 bytes a clock meanwhile"
+
+
 def test_a_step_is_counted_by_unit():
     step = _rates.step_of("gfx1100", _assembly.fetching_loop(FETCHING, matrix=1))
     assert {name: count for name, count in step.counts.items() if name != "control"} == {
@@ -168,7 +174,9 @@ def test_what_limits_is_said_with_how_busy_the_others_are():
     text = explained()
     assert "bound: vector unit, 74 clocks a step for a block of 4 waves" in text
     assert "(matrix instructions 86% of the vector unit)" in text
-    assert "meanwhile: local memory 43%; 83.0 bytes of global memory a clock" in text
+    assert "meanwhile: local memory 43%\n" in text
+    memory = "83.0 bytes a clock meanwhile, RX 7900 XTX has 4.0 for each compute unit; it limits instead, unless caches"
+    assert f"global memory: {memory}" in text
     assert "1 v_wmma_f32_16x16x16_f16" in text and "1536 bytes loaded, 0 stored" in text
     assert "clocks by width, without conflicts" in text
     cdna = SimpleNamespace(cfg=SimpleNamespace(arch="gfx1030", waves=1), dtypes=("float16",))
