@@ -94,8 +94,11 @@ GGUF_NAMES = {
 }
 
 
-def save_gguf(path, weights, architecture="llama", quantised=None, extra=()):
-    """The same model as a GGUF file; matrices of the layers in the format `quantised` where given."""
+def save_gguf(path, weights, architecture="llama", quantised=None, extra=(), before=()):
+    """The same model as a GGUF file; matrices of the layers in the format `quantised` where given.
+
+    Tensors of other names, (name, array) or (name, array, type), stand before and behind its own.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -107,6 +110,8 @@ def save_gguf(path, weights, architecture="llama", quantised=None, extra=()):
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500.0)
     writer.add_vocab_size(50)
+    for name, array, *kind in before:
+        writer.add_tensor(name, array, raw_dtype=kind[0] if kind else None)
     for name, array in weights.items():
         stem, _, kind = name.rpartition(".")
         prefix = ""

@@ -165,6 +165,23 @@ def test_configurations_of_other_kinds_are_named(read, sound, key, values):
             assert key in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("read", "sound", "key", "of"),
+    [
+        (HF, HUGGING_FACE, "num_hidden_layers", "num_layers"),
+        (HF, HUGGING_FACE, "sliding_window", "sliding_window"),
+        (GGUF, FILE, "llama.block_count", "num_layers"),
+        (GGUF, FILE, "llama.attention.sliding_window", "sliding_window"),
+    ],
+)
+@pytest.mark.parametrize("value", [1, 2**31 - 1])
+def test_the_smallest_and_the_largest_size_are_sizes(read, sound, key, of, value):
+    assert getattr(read(sound | {key: value}), of) == value
+    for beyond in (0, 2**31):
+        with pytest.raises(CheckpointError, match=rf"{key} is {beyond}, not a whole number from 1 to 2147483647"):
+            read(sound | {key: beyond})
+
+
 def test_a_number_of_layers_is_not_believed(tmp_path):
     checkpoint = rocmkern.open_checkpoint(save_hugging_face(tmp_path, hugging_face_weights()))
     with checkpoint, pytest.raises(CheckpointError, match="too few for 2147483647 layers"):
@@ -212,18 +229,20 @@ LLAMA3 = {
 }
 
 
-def with_factors(tmp_path, factors):
+def with_factors(tmp_path, factors, place="extra"):
     """A GGUF file with factors of its own, open, and its configuration."""
-    extra = [("rope_freqs.weight", np.asarray(factors))]
-    checkpoint = rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", hugging_face_weights(), extra=extra))
+    added = {place: [("rope_freqs.weight", np.asarray(factors))]}
+    checkpoint = rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", hugging_face_weights(), **added))
     return checkpoint, DecoderConfig.from_gguf(checkpoint.metadata)
 
 
+@pytest.mark.parametrize("place", ["extra", "before"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_the_frequency_factors_of_a_file_are_read(tmp_path, dtype):
-    checkpoint, config = with_factors(tmp_path, np.array([1, 1.5, 3, 8], dtype))
+def test_the_frequency_factors_of_a_file_are_read(tmp_path, dtype, place):
+    checkpoint, config = with_factors(tmp_path, np.array([1, 1.5, 3, 8], dtype), place)
     with checkpoint:
         loaded = load_weights(checkpoint, config, ml_dtypes.bfloat16)
+    assert set(loaded) == {*expected(hugging_face_weights()), "rope_freq_factors"}
     assert config.rope_scaling is None and loaded["rope_freq_factors"].dtype == np.float32
     np.testing.assert_array_equal(loaded["rope_freq_factors"], [1, 1.5, 3, 8])
 

@@ -163,6 +163,15 @@ def test_the_sound_file_can_be_used(data, sound, document, tmp_path):
         ),
         (lambda r: r[0]["outputs"][0].pop("ulp"), "results[0].outputs[0]: give all of e, ulp, or none"),
         (lambda r: r[2].update(speeed=1), "results[2].speeed: extra inputs are not permitted; got 1"),
+        (
+            lambda r: r[4]["speed"].update(flop_per_s=9.9e-10),
+            "speed.flop_per_s: must be 0 or from 1e-9 to 1e24; got 9.9",
+        ),
+        (lambda r: r[4]["speed"].update(flop_per_s=-0.5), "speed.flop_per_s: must be 0 or from 1e-9 to 1e24; got -0.5"),
+        (
+            lambda r: r[4]["speed"].update(byte_per_s=1.1e24),
+            "speed.byte_per_s: must be 0 or from 1e-9 to 1e24; got 1.1",
+        ),
         (lambda r: r.insert(3, "text"), "results[3]: must be a mapping; got 'text'"),
         (lambda r: r[0].update(dims={"seq_q": "four"}), "results[0].dims.seq_q: input should be a valid integer"),
     ],

@@ -225,6 +225,15 @@ def test_bad_sizes_are_refused_by_name(argument, value, error):
     assert caught.value.argument == argument
 
 
+def test_an_unknown_sequence_is_told_which_there_are(cache):
+    with pytest.raises(ArgumentError, match=r"sequence: got 0; allowed: a number that add\(\) or fork\(\) returned"):
+        cache.append(0)
+    first, _, third = cache.add(), cache.add(), cache.add()
+    cache.free(1)
+    with pytest.raises(ArgumentError, match=rf"sequence: got 1; allowed: one of \[{first}, {third}\]"):
+        cache.append(1)
+
+
 def test_bad_arguments_of_methods(cache):
     sequence = cache.add()
     for call, argument in (

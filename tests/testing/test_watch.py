@@ -16,6 +16,7 @@ from rocmkern.runtime.device import MemoryInfo
 from rocmkern.runtime.lock import device_lock
 from rocmkern.runtime.manager import ResourceManager
 from rocmkern.runtime.settings import MemorySettings
+from rocmkern.testing import watch as module
 from rocmkern.testing.watch import DeviceWatch
 
 
@@ -123,3 +124,27 @@ def test_the_failure_of_the_case_itself_comes_first(card, manager, place, bindin
         binding.gpuMalloc(1)
         raise ZeroDivisionError
     assert card.on_use == []
+
+
+def called_through(*names):
+    """A function of this file's `_caller`, called through functions of modules with these names, the last one first."""
+    function = module._caller
+    for name in names:
+        space = {"__name__": name, "inner": function}
+        exec(compile("def outer(depth):\n    return inner(depth)", f"/{name}.py", "exec"), space)
+        function = space["outer"]
+    return function
+
+
+def test_a_place_is_that_of_the_first_frame_that_is_not_ours_or_a_bindings():
+    assert called_through("somebody", "else_")(1) == "at /somebody.py:2"
+    assert called_through("numba.cuda", "rocmkern.runtime.hip", "a_project")(1) == "at /a_project.py:2"
+    assert called_through("rocmkernels", "rocmkern.runtime")(1) == "at /rocmkernels.py:2", "another package"
+    assert called_through("a", "b")(2) == "at /b.py:2"
+
+
+def test_of_many_places_some_are_listed_and_each_once():
+    places = [f"place {number}" for number in range(module._LISTED)]
+    assert module._list([*places, *places]) == "\n".join(f"  {place}" for place in places)
+    more = module._list([*places, "one", "two", "one"]).splitlines()
+    assert more == [*(f"  {place}" for place in places), "  and 2 more"]

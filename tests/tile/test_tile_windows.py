@@ -9,7 +9,7 @@ from tile_kernels import Config, windows
 
 from rocmkern import TileError
 from rocmkern import tile as T
-from rocmkern.kernels import matmul
+from rocmkern.kernels import activations, gated_mlp, matmul
 from rocmkern.targets.cpu import host_architecture
 
 N, K = 24, 16
@@ -77,15 +77,15 @@ def test_the_orientation_must_be_known_when_a_kernel_is_compiled(launch, arch):
         launch(undecided, Config(arch=arch), (1, 1, 1), np.ones((16, 16), np.float32), 1)
 
 
-def multiply(launch, cfg, a, b):
-    """a @ b by the kernel; b is stored as the configuration says."""
-    out = np.full((1, 1, 1, len(a), b.shape[1]), 99, np.float32)
+def multiply(launch, cfg, a, b, splits=1):
+    """a @ b by the kernel; b is stored as the configuration says. In so many parts of the depth, which are added up."""
+    out = np.full((splits, 1, 1, len(a), b.shape[1]), 99, np.float32)
     left = a.T if cfg.left_transposed else a
     right = b.T if cfg.transposed else b
     blocks = -(-len(a) // cfg.block_m) * -(-b.shape[1] // cfg.block_n)
-    arguments = left[None, None], right[None, None], np.zeros((0, 0), np.float32), out, 0, 1
-    launch(matmul.matmul, cfg, (blocks, 1, 1), *arguments)
-    return out[0, 0, 0]
+    arguments = left[None, None], right[None, None], np.zeros((0, 0), np.float32), out, 0, splits
+    launch(matmul.matmul, cfg, (blocks, 1, splits), *arguments)
+    return out[:, 0, 0].sum(0)
 
 
 @pytest.mark.parametrize("group", [0, 1, 2])
@@ -101,6 +101,32 @@ def test_windows_are_acquired_in_the_order_in_which_they_were_fetched(launch, de
     a, b, _ = sources(40, 70)
     cfg = matmul.Config(depth=depth)
     np.testing.assert_allclose(multiply(launch, cfg, a, b.T), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("splits", [1, 2, 3, 5])
+def test_parts_of_the_depth_add_up_to_the_product_however_far_one_looks_ahead(launch, splits, transposed, depth):
+    a, b, _ = sources(40, 150)
+    cfg = matmul.Config(depth=depth, transposed=transposed)
+    assert 5 * cfg.block_k < 150, "parts of more than one step"
+    np.testing.assert_allclose(multiply(launch, cfg, a, b.T, splits), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [32, 33])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_two_products_of_one_left_side_in_any_order_of_blocks(launch, rows, depth, group):
+    """Whole blocks and a rest, along both axes."""
+    a, gate, _ = sources(rows, 50)
+    up = gate[::-1].copy()
+    cfg = gated_mlp.Config(depth=depth, group=group)
+    none, out = np.zeros((0, 0), np.float32), np.full((1, 1, rows, rows), 99, np.float32)
+    blocks = -(-rows // cfg.block_m) * -(-rows // cfg.block_n)
+    arguments = a[None, None], gate, up, none, none, out, activations.RELU
+    launch(gated_mlp.gated_mlp, cfg, (blocks, 1, 1), *arguments)
+    first, second = a.astype(np.float64) @ gate.T, a.astype(np.float64) @ up.T
+    np.testing.assert_allclose(out[0, 0], np.maximum(first, 0) * second, rtol=1e-4, atol=1e-4)
 
 
 def test_a_target_that_takes_one_window_at_a_time_says_so(launch):
