@@ -16,7 +16,7 @@ from typing import Any
 from rocmkern.runtime.errors import ArgumentError
 
 _NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or {}.detach()"
-_LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: x.resolve_neg().resolve_conj()"
+_LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: {}.resolve_neg().resolve_conj()"
 _EAGER = "a call outside of it, on tensors with elements"
 
 
@@ -45,7 +45,8 @@ def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
     """
     refusal = _without_elements(torch, x) or _elsewhere(torch, x)
     if refusal is not None:
-        raise ArgumentError(argument, *refusal)
+        given, allowed = refusal
+        raise ArgumentError(argument, given, allowed.format(argument))
     if not x.requires_grad:
         return x
     if torch.is_grad_enabled():
@@ -59,7 +60,7 @@ def check_marks(x: Any, argument: str) -> None:
         allowed = f"one without: {argument}.detach(), or gradients off"
         raise ArgumentError(argument, "an array that requires a gradient", allowed)
     if any(getattr(x, flag, bool)() for flag in ("is_neg", "is_conj")):
-        raise ArgumentError(argument, *_LAZY_SIGN)
+        raise ArgumentError(argument, _LAZY_SIGN[0], _LAZY_SIGN[1].format(argument))
 
 
 def outside_of_transforms(torch: Any) -> bool:
@@ -91,7 +92,7 @@ def _mode(torch: Any) -> str | None:
 
 
 def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
-    """What was given and what is allowed, where x stands for elements that are not there."""
+    """What was given and what is allowed of ``{}``, where x stands for elements that are not there."""
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         return "a tensor inside a transform of torch.func (vmap, grad, jvp, functionalize)", _EAGER
     mode = _mode(torch)
@@ -105,22 +106,25 @@ def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
         return "a parameter that is not initialized yet", "a module that was called once, or parameters with a shape"
     if x.device.type == "meta":
         return "a tensor on the meta device, which has no elements", "a tensor in host memory or on a GPU"
-    if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-        return "a dual tensor of forward differentiation", "a plain tensor: forward_ad.unpack_dual(x).primal"
     return None
 
 
 def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:
     """The same where the elements are not what lies at the address, as PyTorch computes them when it reads."""
     if x.is_nested:
-        return "a nested tensor", "a padded one with a mask, torch.nested.to_padded_tensor(x, 0.0), or packed sequences"
+        return (
+            "a nested tensor",
+            "a padded one with a mask, torch.nested.to_padded_tensor({}, 0.0), or packed sequences",
+        )
     if x.is_quantized:
-        return "a quantized tensor", "a tensor of floats: x.dequantize()"
+        return "a quantized tensor", "a tensor of floats: {}.dequantize()"
     if x.layout is not torch.strided:
-        return f"a tensor of layout {x.layout}", "a strided tensor: x.to_dense()"
+        return f"a tensor of layout {x.layout}", "a strided tensor: {}.to_dense()"
     if x.is_neg() or x.is_conj():
         # DLPack does not carry these flags: what it hands over has the wrong sign.
         return _LAZY_SIGN
     if x._is_zerotensor():
-        return "a tensor of zeros without memory", "a tensor with memory: x.clone()"
+        return "a tensor of zeros without memory", "a tensor with memory: {}.clone()"
+    if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return "a dual tensor of forward differentiation", "a plain tensor: forward_ad.unpack_dual({}).primal"
     return None
