@@ -343,8 +343,7 @@ def serve() -> None:
 
     with watching(Watcher(before=lambda kernel: _reports.send("launch", kernel))):
         while (job := calls.get()) is not None:
-            _answer(*job)
-            busy.clear()
+            _answer(*job, busy.clear)
 
 
 def _take_calls(file: IO[bytes], calls: queue.Queue[Any], busy: threading.Event) -> None:
@@ -359,14 +358,17 @@ def _take_calls(file: IO[bytes], calls: queue.Queue[Any], busy: threading.Event)
         os._exit(1)
 
 
-def _answer(function: str, arguments: tuple) -> None:
+def _answer(function: str, arguments: tuple, done: Callable[[], None]) -> None:
+    """Do a job; `done` is called before it is told, for the parent may go away as soon as it knows."""
     _reports.send("progress")
     try:
         result = _find(function)(*arguments)
         sys.stdout.flush()
+        done()
         _reports.send("done", result)
     except (Exception, SystemExit) as error:
         sys.stdout.flush()
+        done()
         _reports.send("failed", _failure(error))
 
 

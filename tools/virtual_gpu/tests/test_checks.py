@@ -354,6 +354,20 @@ def lds(src, arch, block=64):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
+def test_lds_by_code_adds_up(arch):
+    import vgpu_checks
+
+    report = lds(STRIDE % (8, 8, 8), arch)
+    code = {v["code_sha256"] for v in vgpu.loaded() if v["kernels"] == ["k"]}
+    by_code = {c: v for c, v in vgpu_checks.lds_by_code().items() if v["arch"] == arch}
+    assert by_code and by_code.keys() <= code
+    ins = [i for v in by_code.values() for i in v["instructions"].values()]
+    for name in ("executed", "ideal"):
+        assert sum(i[name] for i in ins) == report[name] > 0
+    assert [sum(i["cycles"][e] for i in ins) for e in (0, 1)] == list(report["cycles"])
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 def test_lds_strides(arch):
     w = 2 if arch.startswith("gfx1") else 1
     for s, f in ((1, 1), (2, 2), (8, 8), (33, 1), (32, 32)):
