@@ -28,6 +28,7 @@ import math
 import numpy as np
 
 from rocmkern.reference import attention as _attention
+from rocmkern.reference import decoder as _decoder
 from rocmkern.reference import linear as _linear
 from rocmkern.reference import norm as _norm
 from rocmkern.reference import steps as _steps
@@ -43,6 +44,8 @@ UNIT = 2.0**-24
 _UNITS = {"float32": UNIT, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 #: Operations in a row of an exponential, an activation or a norm: shift, scale, power of two, sum, quotient.
 _STEPS = 4
+#: Operations in a row of a layer of a decoder, and around its layers.
+_STEPS_OF_LAYER, _STEPS_AROUND = 13, 3
 #: Bound of the derivatives of all activations.
 _STEEPEST = 1.13
 #: Elements of a block that a quantised number shares its scale with; a minimum is read beside the scale.
@@ -277,3 +280,19 @@ def rope_append_kv(k, v, positions, key_cache, value_cache, slots, **options):
     """`rocmkern.reference.rope_append_kv`: rotated keys as in `rope`, values are copied."""
     largest = max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in _wide(k)), default=0.0)
     return np.full(key_cache.shape, _STEPS * UNIT * largest), np.zeros(value_cache.shape)
+
+
+# -------------------------------------------------------------------------------------------------------------- decoder
+
+
+def decoder_logits(tokens, *, config, prefill=None, block_size=None, **weights):
+    """`rocmkern.reference.decoder_logits`: the last product, of numbers that have been through many operations.
+
+    Their roundings are independent of each other: k of them cost as much as sqrt(k), by the second line above.
+    """
+    embedding = weights["embedding"]
+    last = np.abs(np.asarray(weights.get("output", embedding)).astype(np.float64))
+    with np.errstate(all="ignore"):
+        hidden = _decoder.logits_in(np.float64, tokens, config, weights | {"output": np.eye(last.shape[1])})
+        steps = _STEPS_AROUND + _STEPS_OF_LAYER * config.num_layers
+        return _cost(_UNITS[embedding.dtype.name] * math.sqrt(steps) * (np.abs(hidden) @ last.T))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rocmkern import reference, targets
-from rocmkern.ops import linear, mlp
+from rocmkern.kernels.matmul import matmul
+from rocmkern.ops import linear, mlp, quantized
 from rocmkern.ops._launch_linear import launch_matmul
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
@@ -126,3 +127,34 @@ def test_a_sum_may_be_split_over_blocks(normal, close, depth, monkeypatch):
         launch_matmul(a, b, bias, out, "relu", None, a.shape[2])
     assert [kernel.__name__ for kernel in launches] == (["matmul", "sum_splits"] if depth >= 128 else ["matmul"])
     close(out, reference.matmul(a, b, bias=bias[0], activation="relu"))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 512), (4, 1, 512), (2, 2, 1, 2, 512)])
+@pytest.mark.parametrize("name", ["matmul", "linear", "mlp", "quantized_linear"])
+def test_a_product_is_the_same_wherever_it_is_written(name, shape, normal, monkeypatch):
+    x, matrices, weights, hidden = normal(*shape), normal(*shape[:-2], 512, 20), normal(20, 512), normal(600, 512)
+    blocks, down = quantized.quantize(weights, "q8_0"), normal(20, 600)
+    call = {
+        "matmul": lambda out: linear.matmul(x, matrices, out=out),
+        "linear": lambda out: linear.linear(x, weights, out=out),
+        "mlp": lambda out: mlp.mlp(x, hidden, hidden, down, out=out),
+        "quantized_linear": lambda out: quantized.quantized_linear(x, blocks, "q8_0", out=out),
+    }[name]
+    variants, results = [], []
+    with targets.using("python"):
+        target = targets.current_target()
+        run = target.launch
+
+        def launch(kernel, cfg, grid, args):
+            variants[-1].add((kernel.__name__, cfg, args[-1] if kernel is matmul else None))
+            run(kernel, cfg, grid, args)
+
+        monkeypatch.setattr(target, "parallelism", 8)
+        monkeypatch.setattr(target, "launch", launch)
+        for axis in (None, *range(len(shape))):
+            out = np.full((*shape[:-1], 20), np.nan, np.float32)
+            variants.append(set())
+            results.append(call(out if axis is None else np.flip(out, axis)))
+    for variant, result in zip(variants, results, strict=True):
+        assert variant == variants[0], "the same kernels, blocks and parts of K"
+        assert result.tobytes() == results[0].tobytes()

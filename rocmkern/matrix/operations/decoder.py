@@ -74,6 +74,7 @@ OPERATIONS = (
         function="rocmkern.decoder:decoder_logits",
         reference="rocmkern.reference:decoder_logits",
         baseline="rocmkern.reference:baseline.decoder_logits",
+        roundings="rocmkern.reference:roundings.decoder_logits",
         call=_decoder_call,
         dims=(
             Dim("vocabulary", "v"),
