@@ -40,3 +40,8 @@ def test_linked_files_and_named_paths_exist(readme, root):
     paths = re.findall(r"`((?:rocmkern|examples|tests)/[a-z_/]+(?:\.py)?)`", readme)
     assert links and paths
     assert [name for name in links + paths if not (root / name).exists()] == []
+
+
+def test_no_number_of_rows_is_given_that_the_next_row_makes_wrong(readme):
+    """Of what is said of every row; of parts that ran at some time the number stays true."""
+    assert not re.findall(r"every quick row[^|,;.]*\(\d+\)|\ball \d{3,} of", readme)
