@@ -247,6 +247,10 @@ def _heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
     return dims["heads"] % dims["kv_heads"] == 0
 
 
+def _lengths_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    return _heads_fit(dims, features) and len(dims["lens_q"]) == len(dims["lens_k"])
+
+
 _DRAWN_DIMS = {"batch": (0, 2), "heads": (1, 6), "kv_heads": (1, 3), "head_dim": (1, 70), "head_dim_v": (8, 70)}
 _DRAWN_FEATURES = {
     "window": ([3, 0], [0, 0], [None, 2], [70, None]),
@@ -257,6 +261,7 @@ _DRAWN_FEATURES = {
     "num_splits": (1, 3),
 }
 _DRAWN = Domain(_DRAWN_DIMS, _DRAWN_FEATURES, accepts=_heads_fit)
+_DRAWN_PACKED = Domain(_DRAWN_DIMS | {"lens_q": (0, 40), "lens_k": (0, 40)}, _DRAWN_FEATURES, accepts=_lengths_fit)
 
 ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks")
 
@@ -293,6 +298,7 @@ OPERATIONS = (
         outputs=(Output("out"), LSE),
         probabilities=_attention_probabilities,
         hidden=_attention_hidden,
+        domain=_DRAWN_PACKED,
         distinct=("cu_seqlens_q", "cu_seqlens_k"),
     ),
     Operation(
