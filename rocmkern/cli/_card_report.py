@@ -229,9 +229,11 @@ class CardReport:
         text = str(error)
         text = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT // 2]}\n...\n{text[-_MOST_TEXT // 2 :]}"
         self.errors.append({"case": what, "kind": kind, "text": text})
-        line = next((line for line in reversed(text.splitlines()) if line.strip()), kind)
-        self._say(f"  {kind}: {line}")
-        return f"{kind}: {text.strip().splitlines()[0] if isinstance(error, CaseFailure) else line}"[:500]
+        # What is found out begins with what it is; a traceback ends with it.
+        lines = [line for line in text.splitlines() if line.strip()] or [kind]
+        line = f"{kind}: {lines[0] if kind in ('hang', 'crash') or isinstance(error, CaseFailure) else lines[-1]}"
+        self._say(f"  {line}")
+        return line[:500]
 
     def _after(self, error: Exception | None) -> None:
         """After an error that is no wrong result: a new process, for a driver may fail for ever in the old one. After a
