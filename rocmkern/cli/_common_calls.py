@@ -16,7 +16,9 @@ import rocmkern
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 _HEAD_DIMS = (64, 128)
 _TOKENS = (1, 4, 16, 32, 100, 512, 2048)
-_HIDDEN, _INNER, _HEADS, _KV_HEADS, _VOCABULARY, _PAGE = 1024, 4096, 16, 4, 32000, 16
+#: Rows up to 4096 elements are one block, of 256 or a multiple of 512 columns; wider ones are taken in parts.
+_WIDTHS = (64, *range(512, 4097, 512), 8192)
+_HIDDEN, _INNER, _HEADS, _KV_HEADS, _FEW_KV_HEADS, _VOCABULARY, _PAGE = 1024, 4096, 16, 4, 2, 32000, 16
 
 
 def make_calls(dtype: str) -> None:
@@ -26,7 +28,7 @@ def make_calls(dtype: str) -> None:
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, kind)
 
-    for width in (*_HEAD_DIMS, _HIDDEN):
+    for width in _WIDTHS:
         _norms(zeros, width)
     for tokens in _TOKENS:
         _layers(zeros, tokens)
@@ -42,6 +44,8 @@ def _norms(zeros: Callable[..., np.ndarray], width: int) -> None:
     rocmkern.layer_norm(x, weight, weight, eps=1e-6)
     rocmkern.add_residual(x, x)
     rocmkern.softmax(x)
+    rocmkern.swiglu(x, x)
+    rocmkern.geglu(x, x)
 
 
 def _layers(zeros: Callable[..., np.ndarray], tokens: int) -> None:
@@ -76,6 +80,8 @@ def _decoder_attention(zeros: Callable[..., np.ndarray], tokens: int, head_dim: 
         rocmkern.rope(q, positions, variant=variant)
         rocmkern.rope_append_kv(k, k, positions, keys, values, positions, variant=variant)
     table = np.arange(pages, dtype=np.int32)[None]
-    rocmkern.paged_attention(q, keys, values, table, np.array([tokens], np.int32), cu_seqlens_q=ends)
-    many = zeros(1, _KV_HEADS, 4096, head_dim)
-    rocmkern.decode_attention(zeros(1, _HEADS, 1, head_dim), many, many)
+    for kv_heads in (_HEADS, _KV_HEADS, _FEW_KV_HEADS):
+        cache = zeros(pages, _PAGE, kv_heads, head_dim)
+        rocmkern.paged_attention(q, cache, cache, table, np.array([tokens], np.int32), cu_seqlens_q=ends)
+        many = zeros(1, kv_heads, 4096, head_dim)
+        rocmkern.decode_attention(zeros(1, _HEADS, 1, head_dim), many, many)

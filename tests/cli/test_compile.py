@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+import rocmkern
 from rocmkern import cli
-from rocmkern.targets import cache, entries
+from rocmkern.cli import _common_calls
+from rocmkern.cli._variants import Recorder
+from rocmkern.targets import cache, entries, launching_on
 from rocmkern.targets.host_cpu import host_architecture, is_x86_64
 
 
@@ -67,7 +71,54 @@ def test_the_common_calls_can_be_recorded(capsys):
     kernels = {line.split()[1] for line in lines}
     assert {"flash_attention", "matmul", "rms_norm", "layer_norm", "rope", "sample", "embedding"} <= kernels
     assert all(any(dtype in line for line in lines) for dtype in ("float32", "float16", "bfloat16"))
-    assert len(lines) < 200
+    assert len(lines) < 300
+
+
+def models_calls(dtype):
+    """Calls of models of other sizes than those that are recorded."""
+    draw = np.zeros
+
+    def zeros(*shape):
+        return draw(shape, dtype)
+
+    for tokens in (1, 3, 37, 300):
+        positions, ends, length = np.arange(tokens), np.array([0, tokens], np.int32), np.array([tokens], np.int32)
+        pages = np.arange(-(-tokens // 16), dtype=np.int32)
+        for heads, kv_heads, head_dim in ((8, 8, 64), (12, 4, 128), (32, 8, 64), (16, 2, 96)):
+            q, k = zeros(1, heads, tokens, head_dim), zeros(1, kv_heads, tokens, head_dim)
+            rocmkern.flash_attention(q, k, k)
+            rocmkern.flash_attention(q, k, k, causal=True)
+            rocmkern.rope(zeros(tokens, heads, head_dim), positions.astype(np.int32))
+            cache = zeros(len(pages), 16, kv_heads, head_dim)
+            packed = zeros(tokens, heads, head_dim)
+            rocmkern.paged_attention(packed, cache, cache, pages[None], length, cu_seqlens_q=ends)
+            for keys in (40, 700, 5000):
+                k = zeros(1, kv_heads, keys, head_dim)
+                rocmkern.decode_attention(zeros(1, heads, 1, head_dim), k, k)
+        for width in (384, 768, 1536, 2048, 3072, 4096, 5120):
+            x, weight = zeros(tokens, width), zeros(width)
+            rocmkern.rms_norm(x, weight)
+            rocmkern.rms_norm(x, weight, residual=x)
+            rocmkern.layer_norm(x, weight, weight)
+            rocmkern.softmax(x)
+            rocmkern.swiglu(x, x)
+            rocmkern.linear(x, zeros(512, width), bias=zeros(512))
+            rocmkern.mlp(x, zeros(768, width), zeros(768, width), zeros(width, 768))
+    rocmkern.sample(zeros(2, 1000), seed=0)
+    rocmkern.sample(zeros(2, 1000), seed=0, top_k=40, top_p=0.9, temperature=0.7)
+
+
+@pytest.mark.parametrize("arch", ["cpu-avx512", "cpu-avx2"])
+@pytest.mark.parametrize("dtype", _common_calls.DTYPES)
+def test_a_wheel_has_what_models_of_other_sizes_call(dtype, arch):
+    brought, called = Recorder(arch, "cpu"), Recorder(arch, "cpu")
+    with launching_on(brought):
+        _common_calls.make_calls(dtype)
+    for called.parallelism in (2, 16):  # threads of the machine: what is split follows from it
+        with launching_on(called):
+            models_calls(_common_calls.DTYPES[dtype])
+    lacking = [f"{each.name} {each.features}" for each in called.found.keys() - brought.found.keys()]
+    assert len(called.found) > 30 and not lacking
 
 
 @pytest.mark.parametrize(
