@@ -126,6 +126,36 @@ def test_the_error_of_a_target_is_a_runtime_error():
     assert issubclass(TargetError, RuntimeError) and issubclass(ArgumentError, ValueError)
 
 
+@pytest.mark.parametrize("name", ["", "hip", "cuda", "cpu", "python"])
+def test_all_that_answer_about_the_machine_agree(script, monkeypatch, name):
+    """`target`, `gpu_available` and `default_manager` of one process, wherever this runs, with and without a card."""
+    monkeypatch.setenv("ROCMKERN_TARGET", name)
+    monkeypatch.delenv("ROCMKERN_NO_GPU")
+    code = """
+import json, rocmkern
+def answer(ask):
+    try:
+        return ask()
+    except rocmkern.TargetError as error:
+        return "none: " + str(error)
+print(json.dumps([
+    answer(lambda: rocmkern.target().name),
+    answer(lambda: rocmkern.default_manager().device.kind),
+    rocmkern.gpu_available(),
+    rocmkern.gpu_status().reason,
+]))
+"""
+    target, memory, available, reason = script(code)
+    if target.startswith("none: "):
+        assert name in ("hip", "cuda") and not available
+        assert memory == target and reason
+    elif target in ("hip", "cuda"):
+        assert memory == target and available and reason.startswith(f"using {target}:")
+    else:
+        assert memory == "host"
+        assert name or not available
+
+
 # Numba's own switches
 
 
