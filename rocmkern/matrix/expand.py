@@ -440,9 +440,9 @@ class _RowExpansion:
 
 def array_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """Shape of every array of a case that a row may lay out: those that the declaration names, and the output."""
-    from rocmkern.matrix.inputs import Draw  # which takes cases, and is not needed to describe them otherwise
+    from rocmkern.matrix.inputs import described_call  # which takes cases, and is not needed to describe them otherwise
 
-    operation, call = case.operation, case.operation.call(Draw(case))
+    operation, call = case.operation, described_call(case)
     given = {name: call.arrays.get(name) for name in operation.arrays}
     shapes = {name: array.shape for name, array in given.items() if array is not None}
     if operation.out:

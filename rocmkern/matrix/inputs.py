@@ -98,8 +98,8 @@ class Draw:
         return make()
 
 
-class _Unmade(Draw):
-    """Arrays of the shapes and dtypes of a case that take no memory."""
+class Undrawn(Draw):
+    """Arrays of the shapes and dtypes of a case that hold nothing but zeros, and that nobody may write to."""
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         return self.made(shape, self.dtype if dtype is None else dtype, lambda: np.empty(0))
@@ -107,6 +107,14 @@ class _Unmade(Draw):
     def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
         check_elements(self.case, shape)
         return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def described_call(case: Case) -> Call:
+    """The call of a case for its shapes: numbers are only drawn where the declaration writes to an array."""
+    try:
+        return case.operation.call(Undrawn(case))
+    except ValueError:
+        return case.operation.call(Draw(case))
 
 
 def check_elements(case: Case, shape: Iterable[int]) -> None:
@@ -127,7 +135,7 @@ def check_sizes(case: Case) -> None:
     if math.prod(max(int(part), 1) for part in extents) <= MAX_ELEMENTS:
         return
     try:
-        shapes = case.operation.call(_Unmade(case)).out_shapes
+        shapes = case.operation.call(Undrawn(case)).out_shapes
     except MatrixError:
         raise
     except (MemoryError, ValueError):

@@ -229,7 +229,8 @@ def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
         used[blocks[token // size], token % size] = True
     for name in ("key_cache", "value_cache"):
         if arrays[name].dtype != np.int8:
-            arrays[name][~used] = np.nan
+            cache = arrays[name]
+            arrays[name] = np.where(used[..., None, None], cache, np.array(np.nan, cache.dtype))
 
 
 def _pairs(case: Any) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rocmkern.matrix.inputs import Draw
-from rocmkern.matrix.operations._common import options_of
+from rocmkern.matrix.operations._common import itemsize, options_of
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 #: Arguments that may be an array of one number for each row.
@@ -48,6 +50,12 @@ def _numbers_of_rows(draw: Draw, rows: int) -> dict[str, np.ndarray]:
     return numbers
 
 
+def _sample_bytes(case: Any) -> float:
+    """Logits, the numbers of each row, and its token."""
+    numbers = {"counters": 16, "all": 32}.get(case.features["per_row"], 0)
+    return float(case.dims["batch"] * (case.dims["vocabulary"] * itemsize(case) + numbers + 4))
+
+
 OPERATIONS = (
     Operation(
         "sample",
@@ -68,7 +76,7 @@ OPERATIONS = (
         outputs=(Output("out", dtype="i32"),),
         exact=True,
         flops=lambda case: 3.0 * case.dims["batch"] * case.dims["vocabulary"],
-        nbytes=lambda case: float(case.dims["batch"] * case.dims["vocabulary"] * (4 if case.dtype == "f32" else 2)),
+        nbytes=_sample_bytes,
         domain=Domain(
             {"batch": (0, 4), "vocabulary": (1, 300)},
             {
