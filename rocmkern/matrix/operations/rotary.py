@@ -145,7 +145,8 @@ def _append_codes_call(draw: Draw) -> Call:
         if draw.features["scales"] == "drawn":
             scales[name] = (draw.rng(name).uniform(0.8, 1.2, heads) * unit).astype(np.float32)
         elif draw.features["scales"] == "powers":
-            scales[name] = np.exp2(np.arange(heads) % 3 - 1).astype(np.float32)
+            # Not the same ones, or it would not show if they were exchanged.
+            scales[name] = np.exp2((np.arange(heads) + (name == "value_scale")) % 3 - 1).astype(np.float32)
     if draw.features["contents"]:
         for name in ("k", "v"):
             x, scale = call.arrays[name], scales["key_scale" if name == "k" else "value_scale"]
