@@ -42,6 +42,8 @@ OPERATIONS = {
 LAYOUTS = {
     "joined": lambda x: x,
     "apart": lambda x: np.repeat(x, 2, 1)[:, ::2],
+    # Of leading axes only the last one could be joined, with the row.
+    "turned": lambda x: x.transpose(3, 2, 1, 0, 4, 5).copy().transpose(3, 2, 1, 0, 4, 5),
     "backwards": lambda x: np.flip(np.flip(x, (0, 3)).copy(), (0, 3)),
 }
 
