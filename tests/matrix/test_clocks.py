@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -84,6 +85,73 @@ def test_the_roof_of_a_cpu_is_the_best_that_was_measured(quick_roofs, monkeypatc
 def test_a_type_without_a_peak_says_so(quick_roofs):
     assert roofs.roof("cpu", "bf16")["no_peak"] == "no matrix peak of bf16 is known for a CPU"
     assert "flop_per_s" not in roofs.roof("cpu", "f16") and roofs.roof("python", "f32") == {}
+
+
+def fake_torch(seconds, available=True):
+    """PyTorch whose products take so long on its GPU, one after another."""
+    now = [0.0]
+    left = iter(seconds)
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = now[0]
+
+        def synchronize(self):
+            assert self.at == now[0]
+
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e3  # milliseconds
+
+    class Matrix:
+        def __matmul__(self, other):
+            now[0] += next(left)
+
+    made = []
+    cuda = SimpleNamespace(is_available=lambda: available, Event=Event)
+    return made, SimpleNamespace(
+        cuda=cuda,
+        float32="f4",
+        float16="f2",
+        bfloat16="b2",
+        ones=lambda *how, **more: made.append((*how, more)) or Matrix(),
+    )
+
+
+def test_the_roof_of_a_card_is_the_best_copy_and_the_best_product(monkeypatch):
+    made, torch = fake_torch([5.0, 4.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(roofs, "_device_copy", lambda target: {"cuda": 0.5}[target])
+    roofs._device_roof.cache_clear()
+    found = roofs.roof("cuda", "f16")
+    assert found == {"byte_per_s": 4 * roofs.COPIED_BYTES, "flop_per_s": roofs.PRODUCT_SIZE**3}
+    assert made == [((roofs.PRODUCT_SIZE, roofs.PRODUCT_SIZE), {"dtype": "f2", "device": "cuda"})] * 2
+    assert roofs.roof("cuda", "f16") is found, "it is measured once"
+    roofs._device_roof.cache_clear()
+
+
+def test_a_card_without_a_product_to_measure_says_why(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", fake_torch([], available=False)[1])
+    assert roofs._device_product("f16") == {"no_peak": "PyTorch, whose matrix product is the measure, has no GPU"}
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert roofs._device_product("f16") == {"no_peak": "PyTorch, whose matrix product is the measure, is not installed"}
+
+
+def test_a_copy_on_a_card_is_between_two_halves_of_a_buffer(monkeypatch):
+    card, copies = _Card(), []
+    times = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0, 7.0])
+
+    def copy_device(destination, source, nbytes, stream):
+        copies.append((destination - source, nbytes, stream))
+        card.now += next(times)
+
+    card.copy_device, card.stream = copy_device, 9
+    monkeypatch.setattr("rocmkern.runtime.devices.open_device", lambda target: target)
+    monkeypatch.setattr("rocmkern.runtime.manager.default_manager", lambda device: card)
+    assert roofs._device_copy("cuda") == 1.0
+    assert copies == [(roofs.COPIED_BYTES, roofs.COPIED_BYTES, 9)] * roofs.REPEATS
 
 
 def test_the_peak_is_of_steps_that_are_really_done():
