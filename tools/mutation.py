@@ -221,7 +221,9 @@ def attempt(
             outcome = "timeout" if expected < limit / 3 else "survived"
         elif status != 0:
             outcome = "killed"
-        failed = [line.split()[1] for line in said if line.startswith(("FAILED ", "ERROR ")) and " " in line]
+        # An id may have spaces in it.
+        lines = (line.partition(" ")[2] for line in said if line.startswith(("FAILED ", "ERROR ")))
+        failed = [line.partition(" - ")[0] for line in lines if "::" in line]
     return {
         **asdict(mutant), "id": mutant.id, "outcome": outcome, "seconds": round(spent + time.monotonic() - start, 1),
         "ran": first + len(chosen), "tests": len(covering.tests), "executed": covering.executed,

@@ -196,6 +196,17 @@ def refused(tmp_path, weights, config=CONFIG):
         return str(caught.value)
 
 
+def test_of_many_names_eight_are_listed_and_the_others_counted(tmp_path):
+    weights = hugging_face_weights()
+    of_layers = [name for name in weights if ".layers." in name]
+    assert len(of_layers) == 18
+    for left, rest in ((10, ""), (9, " and 1 more"), (2, " and 8 more")):
+        message = refused(tmp_path, {k: w for k, w in weights.items() if k not in of_layers[left:]})
+        assert message.endswith(rest) and message.count(",") == 7 and ("more" in message) == bool(rest)
+    strangers = {f"stranger.{n}": np.ones(1, np.float32) for n in range(9)}
+    assert refused(tmp_path, weights | strangers).endswith("stranger.7 and 1 more")
+
+
 def test_what_does_not_fit_is_named(tmp_path):
     weights = hugging_face_weights()
     name = "model.layers.1.mlp.down_proj.weight"
@@ -206,7 +217,8 @@ def test_what_does_not_fit_is_named(tmp_path):
     assert "layer" in refused(tmp_path, weights, dataclasses.replace(CONFIG, num_layers=1))
     fused = hugging_face_weights(fused=True)
     name = "model.layers.0.self_attn.qkv_proj.weight"
-    assert "64 rows" in refused(tmp_path, fused | {name: fused[name][1:]})
+    message = refused(tmp_path, fused | {name: fused[name][1:]})
+    assert message.startswith(f"{name} has shape (63, 32); ") and message.endswith(" have 64 rows")
     integers = weights | {"model.norm.weight": np.ones(32, np.int32)}
     (tmp_path / "model.safetensors").unlink()
     checkpoint = rocmkern.open_checkpoint(save_hugging_face(tmp_path, integers))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from types import SimpleNamespace
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -119,3 +121,86 @@ def test_numbers_are_short_but_not_in_powers():
 
 def test_a_label_of_more_than_70_letters_is_cut():
     assert plots._shortened("x" * 70) == "x" * 70 and plots._shortened("x" * 71) == "x" * 69 + "…"
+
+
+def result(operation, ratios=None, dims=None, **speed):
+    peers = {name: {"ratio": ratio} if ratio else {"unavailable": "-"} for name, ratio in (ratios or {}).items()}
+    return SimpleNamespace(
+        operation=operation, group="group", case=f"{operation}-group-n4-f32", dtype="f32", dims=dims or {},
+        features={"causal": True}, speed=speed | {"peers": peers},
+    )  # fmt: skip
+
+
+class Title(NamedTuple):
+    """A place of a report."""
+
+    title: str
+
+
+def summary(*results, places=("cpu",)):
+    return SimpleNamespace(timed=[(Title(place), one) for place in places for one in results])
+
+
+def test_a_bar_is_as_long_as_its_ratio_and_a_line_stands_at_one():
+    rows = [result("softmax", {"torch": 2.0, "numpy": 0.5, "triton": None}), result("scale", {"torch": 1.0})]
+    svg = ElementTree.fromstring(plots.ratio_bars(summary(*rows)))
+    bars = list(svg.iter("rect"))
+    assert [(float(bar.get("width")), bar.get("class")) for bar in bars] == [
+        (290.0, "faster"), (72.5, "slower"), (145.0, "faster"),
+    ]  # fmt: skip
+    (line,) = svg.iter("line")
+    assert float(line.get("x1")) == float(line.get("x2")) == float(bars[0].get("x")) + 145.0
+    texts = [(text.text, float(text.get("y"))) for text in svg.iter("text")]
+    assert [text for text, _ in texts] == [
+        "softmax", "n4 f32, torch", "2.00", "n4 f32, numpy", "0.50", "scale", "n4 f32, torch", "1.00",
+    ]  # fmt: skip
+    places = [y for _, y in texts]
+    assert places == sorted(places) and int(svg.get("height")) > places[-1]
+    for bar, name, ratio in zip(bars, (1, 3, 6), (2, 4, 7), strict=True):
+        assert float(bar.get("y")) + 11 == places[name] == places[ratio], "a bar stands beside its name and its number"
+    assert float(list(svg.iter("text"))[2].get("x")) == float(bars[0].get("x")) + 290 + 5
+
+
+def test_of_several_places_each_bar_says_which():
+    svg = plots.ratio_bars(summary(result("softmax", {"torch": 2.0}), places=("cpu", "gfx1100")))
+    assert "n4 f32, torch, cpu" in svg and "n4 f32, torch, gfx1100" in svg
+    assert plots.ratio_bars(summary(result("softmax", {"torch": None}))) == ""
+    small = plots.ratio_bars(summary(result("softmax", {"torch": 0.5})))
+    assert 'width="145.0"' in small and 'x1="720.0"' in small, "the scale holds 1"
+
+
+def test_lines_over_the_length_are_of_calls_that_differ_in_nothing_else():
+    rows = [
+        result("attention", dims={"heads": 4, "seq_q": 1, "seq_k": n}, flop_per_s=n * 1e6) for n in (256, 64, 128, 64)
+    ]
+    others = [
+        result("attention", dims={"heads": 8, "seq_q": 1, "seq_k": 64}, flop_per_s=1e6),
+        result("softmax", dims={"seq_q": 32}, flop_per_s=1e6), result("softmax", dims={"seq_q": 64}, flop_per_s=2e6),
+        result("softmax", dims={"seq_q": 0}, flop_per_s=1e6), result("softmax", dims={"seq_q": 128}),
+    ]  # fmt: skip
+    svg = ElementTree.fromstring(plots.speed_over_length(summary(*rows, *others)))
+    titles = [title.text for title in svg.iter("title")]
+    assert [title.split(": ")[1] for title in titles] == [
+        "64 keys, 64 MFLOP/s", "128 keys, 128 MFLOP/s", "256 keys, 256 MFLOP/s", "32 keys, 1 MFLOP/s",
+        "64 keys, 2 MFLOP/s",
+    ]  # fmt: skip
+    assert titles[0].startswith("attention; f32; heads 4; causal True; cpu: ") and titles[3].startswith("softmax; ")
+
+
+def test_the_roofline_is_of_what_was_measured():
+    roof = {"flop_per_s": 1e12, "byte_per_s": 1e11}
+    rows = [
+        result("matmul", flop_per_s=8e11, byte_per_s=2e10, roof=roof),
+        result("scale", flop_per_s=1e10, byte_per_s=4e10), result("softmax", flop_per_s=1e10),
+        result("rope", byte_per_s=1e10, roof={"byte_per_s": 1e11}),
+    ]  # fmt: skip
+    svg = ElementTree.fromstring(plots.roofline(summary(*rows)))
+    assert [title.text for title in svg.iter("title")] == [
+        "cpu: matmul: 40 FLOP per byte, 800 GFLOP/s", "cpu: scale: 0.25 FLOP per byte, 10 GFLOP/s",
+    ]  # fmt: skip
+    (rule,) = (line for line in svg.iter("polyline") if line.get("class") == "rule")
+    (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, point.split(","))) for point in rule.get("points").split())
+    assert y1 == y2 < y0 and (x1 - x0) / (x2 - x1) == pytest.approx(8 / 6, abs=0.01), (
+        "from 1/256 of the knee to 64 of it"
+    )
+    assert "roof of cpu f32" in [text.text for text in svg.iter("text")]

@@ -283,3 +283,25 @@ def test_the_worker_of_this_process_is_made_once_and_again_after_it_was_closed(p
     module.close_shared_worker()
     assert not os.path.exists(f"/proc/{pid}") and module.shared_worker() is not shared
     module.close_shared_worker()
+
+
+def test_a_process_that_not_even_a_kill_ends_is_said_to_hold_on(monkeypatch, marks):
+    class Process:
+        """As one whose driver does not let it go."""
+
+        pid, returncode = 4321, None
+
+        def kill(self):
+            pass
+
+        def wait(self, seconds):
+            raise module.subprocess.TimeoutExpired("worker", seconds)
+
+    stuck = Worker()
+    stuck._process, stuck._device = Process(), CARD
+    error = stuck._hang("attention-row on hip", "did not finish within 5 s", None)
+    assert error.kind == "hang" and "no kernel was launched" in str(error) and stuck.pid is None
+    assert str(error).endswith("process 4321 has not ended: the driver holds it, and perhaps the lock with it")
+    stuck._process = Process()
+    crash = stuck._crash("attention-row on hip", "softmax")
+    assert "the worker process 4321 ended while it ran attention-row on hip; the kernel launched last is" in str(crash)
