@@ -93,7 +93,7 @@ def compiled() -> int:
 
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
-    machine = host_cpu.machine(cfg.arch, dtypes)
+    machine = host_cpu.machine(cfg.arch)
     return source.variant_key("cpu", kernel, cfg, dtypes, (machine.kind, machine.cpu, machine.features))
 
 
@@ -101,7 +101,7 @@ def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) ->
     """Compile one variant for ``cfg.arch``, which need not be this host's; errors as of `native.compile_kernel`."""
     from rocmkern.targets import native
 
-    machine, key = host_cpu.machine(cfg.arch, dtypes), variant_key(kernel, cfg, dtypes)
+    machine, key = host_cpu.machine(cfg.arch), variant_key(kernel, cfg, dtypes)
     code = native.compile_kernel(kernel, cfg, dtypes, machine)
     _compiled.append(key.digest)
     return source.entry_of(key, versions() or "", {"symbol": native.SYMBOL}, code, machine.needs)

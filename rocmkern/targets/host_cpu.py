@@ -48,6 +48,11 @@ class Machine:
     features: str
     needs: tuple[str, ...]
 
+    @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions between float16 and float32."""
+        return not self.kind.startswith("x86_64") or "f16c" in self.needs
+
 
 def is_x86_64() -> bool:
     """Whether this is an x86-64 processor."""
@@ -90,13 +95,13 @@ def host_architecture() -> str:
     raise TargetError(f"this processor lacks {missing}, which all machine code of the cpu target needs: use('python')")
 
 
-def machine(arch: str, dtypes: tuple[str, ...] = ()) -> Machine:
-    """What variants with tensors of these element types are compiled for.
+def machine(arch: str) -> Machine:
+    """What variants of an architecture are compiled for.
 
     Raises
     ------
     TargetError
-        If they are of float16 and this processor cannot convert it, or if there is no such architecture.
+        If there is no such architecture.
     """
     if not is_x86_64():
         import llvmlite.binding as llvm
@@ -106,8 +111,4 @@ def machine(arch: str, dtypes: tuple[str, ...] = ()) -> Machine:
     if arch not in _LEVELS:
         raise TargetError(f"{arch!r} cannot be compiled by the cpu target; allowed: {', '.join(ARCHITECTURES)}")
     cpu, needs = _LEVELS[arch]
-    if "float16" not in dtypes or "f16c" in needs:
-        return Machine(f"x86_64-{sys.platform}", cpu, "", tuple(sorted(needs)))
-    if "f16c" not in host_features():
-        raise TargetError("float16 on this processor: it has no F16C instructions; use float32 or bfloat16")
-    return Machine(f"x86_64-{sys.platform}", cpu, "+f16c", tuple(sorted(needs | {"avx", "f16c"})))
+    return Machine(f"x86_64-{sys.platform}", cpu, "", tuple(sorted(needs)))

@@ -26,7 +26,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 
 from rocmkern.runtime.errors import TileError
-from rocmkern.targets import objects, source
+from rocmkern.targets import half_conversions, objects, source
 from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import api, cpu, entry
@@ -57,7 +57,8 @@ class _Library(codegen.AOTCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         if SYMBOL in [function.name for function in self._final_module.functions]:
-            _hide_all_but(self._final_module, SYMBOL)
+            # LLVM finds out that it needs conversions when it is too late to keep what nobody calls.
+            _hide_all_but(self._final_module, (SYMBOL, half_conversions.EXTEND, half_conversions.TRUNCATE))
         super()._optimize_final_module()
 
     def get_pointer_to_function(self, name: str) -> int:
@@ -124,7 +125,10 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
         except NumbaError as e:
             raise TileError(f"kernel {kernel.__name__} for {cfg}: {first_message(e)}") from None
         library = result.library
-        library.add_ir_module(_entry(library, context, result.fndesc))
+        module = _entry(library, context, result.fndesc)
+        if not machine.converts_halves:
+            half_conversions.add_to(module)
+        library.add_ir_module(module)
         code = library.emit_native_object()
     foreign = objects.foreign_names(code)
     if foreign:
@@ -191,8 +195,8 @@ def _buffers(module: ir.Module) -> None:
         function.attributes.add("nounwind")
 
 
-def _hide_all_but(module: llvm.ModuleRef, name: str) -> None:
-    """Let LLVM drop and inline everything but one function."""
+def _hide_all_but(module: llvm.ModuleRef, names: tuple[str, ...]) -> None:
+    """Let LLVM drop and inline everything but some functions."""
     for thing in (*module.functions, *module.global_variables):
-        if not thing.is_declaration and thing.name != name:
+        if not thing.is_declaration and thing.name not in names:
             thing.linkage = "internal"
