@@ -421,6 +421,124 @@ def tile_compared_with_a_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     T.where(T.zeros(cfg, 4, 8) == 1.0, 1.0, 0.0)
 
 
+@T.kernel
+def index_that_is_a_float(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: an index must be rows of i32 or an integer, got float64"""
+    T.rowmax(T.load_tile(cfg, x, (1.5,), 0, 8, T.row_index(cfg, 4) < 4))
+
+
+@T.kernel
+def rows_of_numbers_for_valid(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """load_tile: valid must be rows of i1 .a comparison., got 4 rows of i32"""
+    row = T.row_index(cfg, 4)
+    T.rowmax(T.load_tile(cfg, x, (row,), 0, 8, row))
+
+
+@T.kernel
+def distance_of_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """distance: position must be rows of i32, got 4 rows of f32"""
+    T.rowmax(T.distance(cfg, T.full_rows(cfg, 4, 1.0), 0, 8))
+
+
+@T.kernel
+def bounds_of_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """mask_outside: bounds of a tile [4, 8] must be 4 rows of i32, got 4 rows of f32"""
+    T.rowmax(T.mask_outside(T.zeros(cfg, 4, 8), 0, T.row_index(cfg, 4), T.full_rows(cfg, 4, 1.0)))
+
+
+@T.kernel
+def compared_with_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """at_least: a tile [4, 8] and 8 rows of f32 do not match"""
+    T.rowmax(T.at_least(T.zeros(cfg, 4, 8), T.full_rows(cfg, 8, 1.0)))
+
+
+@T.kernel
+def compared_with_a_tensor(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """at_least: the bound must be rows or a number, got"""
+    T.rowmax(T.at_least(T.zeros(cfg, 4, 8), x))
+
+
+@T.kernel
+def padded_with_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """pad_columns: value must be a number, got 4 rows of f32"""
+    T.rowmax(T.pad_columns(T.zeros(cfg, 4, 8), 0, 4, T.full_rows(cfg, 4, 1.0)))
+
+
+@T.kernel
+def padded_from_a_float_on(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """pad_columns: stop must be a number, got float64"""
+    T.rowmax(T.pad_columns(T.zeros(cfg, 4, 8), 0, 4.5, 1.0))
+
+
+@T.kernel
+def window_from_a_float_on(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """fetch: a window starts at an integer, got float64"""
+    T.release(T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 1.5)))
+
+
+@T.kernel
+def stage_that_may_be_of_pages(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: paged must be known when the kernel is compiled"""
+    T.release(T.acquire(T.fetch(T.stage(cfg, x, 8, 16, x, x.shape[0] > 3), 0)))
+
+
+@T.kernel
+def squares_of_other_rows(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """square_step: a tile [4, 8] and 8 rows of f32 do not match"""
+    T.square_step(T.zeros(cfg, 4, 8), T.full_rows(cfg, 4, 1.0), T.full_rows(cfg, 8, 1.0))
+
+
+@T.kernel
+def place_of_a_float(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """ordered_float: needs an integer, got float64"""
+    T.full_rows(cfg, 4, T.ordered_float(1.5))
+
+
+@T.kernel
+def more_indices_than_axes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """a tensor of float32 with 2 axes takes up to 2 integer indices, got"""
+    T.full_rows(cfg, 4, x[0, 1, 2])
+
+
+@T.kernel
+def rows_of_integers_and_a_float(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """add: rows of i32 take integers only, got float64"""
+    T.store_rows(i[0], (0,), T.row_index(cfg, 4) + 1.5, T.row_index(cfg, 4) < 4)
+
+
+@T.kernel
+def rows_and_a_tensor(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """add: cannot combine 4 rows of f32 with"""
+    T.rowmax(T.zeros(cfg, 4, 8) * (T.full_rows(cfg, 4, 1.0) + x))
+
+
+@T.kernel
+def whole_quotients_of_floats(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """floordiv: needs rows of i32, got 4 rows of f32"""
+    T.rowmax(T.zeros(cfg, 4, 8) * (T.full_rows(cfg, 4, 1.0) // T.full_rows(cfg, 4, 2.0)))
+
+
+@T.kernel
+def quotients_of_integers(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """truediv: needs rows of f32, got 4 rows of i32"""
+    T.rowmax(T.zeros(cfg, 4, 8) * (T.row_index(cfg, 4) / 2))
+
+
+@T.kernel
+def axes_swapped_at_run_time(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """transposed: swap must be known when the kernel is compiled"""
+    T.rowmax(T.load_tile(cfg, T.transposed(x, x.shape[0] > 3), (0,), 0, 8, T.row_index(cfg, 4) < 4))
+
+
+ON_MACHINES = [
+    index_that_is_a_float, rows_of_numbers_for_valid, distance_of_floats, bounds_of_other_rows,
+    compared_with_other_rows, compared_with_a_tensor, padded_with_rows, padded_from_a_float_on, window_from_a_float_on,
+    stage_that_may_be_of_pages, squares_of_other_rows, place_of_a_float, more_indices_than_axes,
+    rows_of_integers_and_a_float, rows_and_a_tensor, whole_quotients_of_floats, quotients_of_integers,
+    axes_swapped_at_run_time,
+]  # fmt: skip
+
+
 #: The protocol of a stage is followed at run time, by the python target only.
 PROTOCOL = [
     stage_without_acquire, stage_after_release, acquire_without_fetch, two_fetches, acquire_over_a_window_in_use,
@@ -430,7 +548,7 @@ PROTOCOL = [
 TYPED = [
     stages_larger_than_local_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
     operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor, count_known_at_run_time_only,
-    part_known_at_run_time_only, counter_at_a_float, arrivals_that_are_no_number,
+    part_known_at_run_time_only, counter_at_a_float, arrivals_that_are_no_number, *ON_MACHINES,
 ]  # fmt: skip
 BOTH = [
     f for f in list(globals().values()) if hasattr(f, "parameters") and f not in PROTOCOL and f not in TYPED
