@@ -36,8 +36,6 @@ def launch({words}):
 
 #: ``CU_LAUNCH_PARAM_END``
 PARAMETERS_END = 0
-#: A block gets this much dynamic shared memory without asking for more (CUDA programming guide, function attributes).
-DEFAULT_LOCAL_BYTES = 48 * 1024
 #: Of a block, whatever the card; and of a launch (parameters are at most 32764 bytes).
 MOST_THREADS, MOST_LOCAL_BYTES, MOST_WORDS = 1024, 2**20, 4095
 #: What the driver says of code that it does not take.
@@ -195,7 +193,7 @@ class LoadedKernel(LoadedVariant):
         self.kernel, self._driver = kernel, driver
         self._module = _check(driver, driver.cuModuleLoadData(kernel.ptx.encode() + b"\0"))
         self._function = _check(driver, driver.cuModuleGetFunction(self._module, kernel.name.encode()))
-        if kernel.local_bytes > DEFAULT_LOCAL_BYTES:
+        if kernel.local_bytes:  # without it 48 KiB are allowed, shared memory of a fixed size included
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.local_bytes))
         self._streams: dict[int, Any] = {}
