@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.matrix import load_cases, make_call
+from rocmkern.matrix import MatrixError, expand, load_cases, loads, make_call
+from rocmkern.matrix.inputs import check_sizes
 from rocmkern.matrix.operations import quantized
 from rocmkern.reference.quantized import BLOCKS
 
@@ -120,3 +121,23 @@ def test_appended_numbers_lie_on_codes_and_in_the_middle_of_two(rows):
             inside = x[np.isfinite(x) & (np.abs(x) <= codes[-1])]
             near = np.abs(inside[:, None] - allowed).min(1) <= 1e-6 * np.abs(inside)
             assert near.all() and len(np.unique(inside)) > min(20, x.size // 4), (case.id, name)
+
+
+LARGE = """\
+version: 1
+registry: rocmkern.matrix.operations
+groups:
+  a: {why: as large as a file may ask for, operation: causal_mask, rows: [{shape: {seq_q: 1048576, seq_k: COLUMNS}}]}
+"""
+
+
+def test_a_result_of_more_elements_than_a_file_may_ask_for_is_refused_before_it_is_made():
+    """Each extent is allowed, and there is no array that the row names."""
+    (case,) = expand(loads(LARGE.replace("COLUMNS", "1048576")))
+    assert case.dims == {"seq_q": 1048576, "seq_k": 1048576}
+    check_sizes(case)
+    words = r"needs an array of 1099512676352 elements; at most 1099511627776 are allowed"
+    with pytest.raises(MatrixError, match=words) as caught:
+        for case in expand(loads(LARGE.replace("COLUMNS", "1048577"))):
+            check_sizes(case)
+    assert ":4:" in str(caught.value)
