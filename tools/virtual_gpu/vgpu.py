@@ -817,7 +817,7 @@ def _without_comgr():
     def compile_hip_to_bc(source, isa_name, *a, **k):
         if "MYFUNC" not in source:
             raise RuntimeError(
-                "vgpu: no compiler for HIP here (comgr is a stand-in), and numba-hip's device library needs one: set up with setup-amd-userland.sh"
+                "vgpu: no compiler for HIP here (comgr is a stand-in), and numba-hip's device library needs one: name a ROCm that has it as ROCM_PATH"
             )
         l, P = _L(), C.c_void_p
         cpu = isa_name.split("--")[-1].split(":")[0]

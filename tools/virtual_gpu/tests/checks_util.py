@@ -1,9 +1,11 @@
-"""Small kernels for the tests of the checks: OpenCL C compiled by the userland's clang, and code objects with patched instructions."""
+"""Small kernels for the tests of the checks: OpenCL C compiled by clang, and code objects with patched instructions."""
 
-import functools, os, re, struct, subprocess, tempfile
+import functools, importlib.util, os, re, shutil, struct, subprocess, tempfile
 import vgpu, vgpu_checks
 
 HEAD = """
+typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;
+enum { memory_order_relaxed = __ATOMIC_RELAXED, memory_scope_device = __OPENCL_MEMORY_SCOPE_DEVICE };
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define TID ((uint)__builtin_amdgcn_workitem_id_x())
 #define BID ((uint)__builtin_amdgcn_workgroup_id_x())
@@ -14,14 +16,29 @@ typedef uint u4 __attribute__((ext_vector_type(4)));
 
 
 @functools.lru_cache(None)
+def clang():
+    """A clang that knows the architectures: 19 or newer, or the one of the wheel `ziglang`, which comes without OpenCL's header."""
+    for name in (os.environ.get("CC", ""), *(f"clang-{n}" for n in range(30, 18, -1)), "clang"):
+        path = shutil.which(name)
+        said = path and subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+        version = said and re.search(r"clang version (\d+)", said)
+        if version and int(version[1]) >= 19:
+            return [path]
+    zig = importlib.util.find_spec("ziglang")
+    assert zig, "these tests need clang 19 or newer, or the wheel ziglang: pip install ziglang"
+    return [os.path.dirname(zig.origin) + "/zig", "clang"]
+
+
+@functools.lru_cache(None)
 def compile_cl(source, arch, opt="-O2"):
     with tempfile.TemporaryDirectory() as d:
         open(d + "/a.cl", "w").write(HEAD + source)
         r = subprocess.run(
             [
-                os.environ.get("CC", "clang-21"),
+                *clang(),
                 "-x",
                 "cl",
+                "-cl-no-stdinc",
                 "-cl-std=CL2.0",
                 "-target",
                 "amdgcn-amd-amdhsa",

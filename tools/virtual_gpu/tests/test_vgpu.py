@@ -8,6 +8,9 @@ import vgpu
 vgpu.install()
 import numpy as np, pytest
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from checks_util import clang
+
 warnings.simplefilter("ignore")
 from numba import hip, float32
 from numba.hip.hipdrv.driver import HipAPIError, driver
@@ -468,7 +471,7 @@ def code_object(src, arch="gfx1100"):
         )
         subprocess.run(
             [
-                "clang-21",
+                *clang(),
                 "-target",
                 "amdgcn-amd-amdhsa",
                 f"-mcpu={arch}",
