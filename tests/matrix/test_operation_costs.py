@@ -47,3 +47,73 @@ def test_the_bytes_of_a_call_are_those_of_its_arrays(shares):
         if name not in ("matmul", *AT_LEAST):  # a factor of a product may serve a whole batch
             assert max(found) <= 1.0 + 1e-9, f"{name}: {max(found)}"
             assert sum(share > 0.9 for share in found) >= 0.8 * len(found), name
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """Some quick calls of each operation that says what it costs, with their cases."""
+    found = defaultdict(list)
+    for case in load_cases(Path(__file__).parents[2] / "matrix.yaml")[1]:
+        if case.category == "quick" and not case.facts.expect_error and case.memory == "contiguous":
+            found[case.operation.name].append(case)
+    return {name: [(c, make_call(c)) for c in cases[:: -(-len(cases) // 25)]] for name, cases in found.items()}
+
+
+def rows_of(array):
+    return array.size // array.shape[-1] if array.size else 0
+
+
+def visible(case):
+    """Pairs of a query and a key that it sees, counted one by one."""
+    rows, columns = case.dims["seq_q"], case.dims["seq_k"]
+    left, right = case.features["window"] or (None, None)
+    count = 0
+    for query in range(rows):
+        at = query if case.features["causal"] == "top_left" else query + columns - rows
+        for key in range(columns):
+            before, behind = at - key, key - at
+            seen = not (case.features["causal"] and behind > 0)
+            seen = seen and (left is None or before <= left) and (right is None or behind <= right)
+            count += seen
+    return count
+
+
+#: Multiplications and additions of a call, from its arrays.
+ARITHMETIC = {
+    "matmul": lambda case, a, shape: 2 * np.prod(shape) * a["a"].shape[-1],
+    "linear": lambda case, a, shape: 2 * rows_of(a["x"]) * a["weight"].size,
+    "mlp": lambda case, a, shape: 2 * rows_of(a["x"]) * sum(w.size for n, w in a.items() if n.startswith("w_")),
+    "quantized_linear": lambda case, a, shape: 2 * np.prod(shape) * a["x"].shape[-1],
+    "qk_scores": lambda case, a, shape: 2 * np.prod(shape) * a["q"].shape[-1],
+    "weighted_values": lambda case, a, shape: 2 * a["p"].size * a["v"].shape[-1],
+    "flash_attention": lambda case, a, shape: (
+        2 * case.dims["batch"] * case.dims["heads"] * visible(case) * (a["q"].shape[-1] + a["v"].shape[-1])
+    ),
+    "paged_attention": lambda case, a, shape: (
+        2 * case.dims["heads"] * a["context_lens"].sum() * (a["key_cache"].shape[-1] + a["value_cache"].shape[-1])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_the_arithmetic_of_a_call_is_that_of_its_arrays(calls, name):
+    assert len(calls[name]) > 5
+    for case, call in calls[name]:
+        arrays = {key: array for key, array in call.arguments.items() if isinstance(array, np.ndarray)}
+        # A vector is counted as a matrix of as many rows.
+        if all(array.size for array in arrays.values()) and not case.features.get("vector"):
+            expected = ARITHMETIC[name](case, arrays, call.out_shapes[0])
+            assert case.operation.flops(case) == expected, case.id
+
+
+@pytest.mark.parametrize("name", ["paged_attention", "embedding"])
+def test_of_a_table_the_rows_count_that_are_read(calls, name):
+    for case, call in calls[name]:
+        arrays = call.arguments
+        if name == "embedding":
+            read = np.prod(arrays["indices"].shape) * arrays["table"].shape[-1] * arrays["table"].itemsize
+            expected = 2 * read  # and written
+        else:
+            row = sum(arrays[f"{each}_cache"][0, 0].nbytes for each in ("key", "value"))
+            expected = arrays["context_lens"].sum() * row
+        assert case.operation.nbytes(case) == expected, case.id
