@@ -57,8 +57,8 @@ def _layers(zeros: Callable[..., np.ndarray], tokens: int) -> None:
     rocmkern.mlp(x, up, up, down)
     rocmkern.embedding(zeros(_VOCABULARY, _HIDDEN), np.zeros(tokens, np.int32))
     logits = zeros(1, _VOCABULARY)
-    rocmkern.sample(logits, seed=0)
     rocmkern.sample(logits, seed=0, top_k=40, top_p=0.9)
+    rocmkern.sample(logits, seed=0, offset=np.zeros(1, np.int64))  # a number for each row is another variant
 
 
 def _encoder_attention(zeros: Callable[..., np.ndarray], tokens: int, head_dim: int) -> None:

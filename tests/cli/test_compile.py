@@ -14,6 +14,7 @@ import rocmkern
 from rocmkern import cli
 from rocmkern.cli import _common_calls
 from rocmkern.cli._variants import Recorder
+from rocmkern.decoder import Decoder, DecoderConfig
 from rocmkern.targets import cache, entries, launching_on
 from rocmkern.targets.host_cpu import host_architecture, is_x86_64
 
@@ -74,6 +75,21 @@ def test_the_common_calls_can_be_recorded(capsys):
     assert len(lines) < 300
 
 
+def decoders_calls(dtype, heads, kv_heads, head_dim):
+    """Those of `Decoder`: prompts alone and together, and one token, which is what follows a prompt."""
+    hidden, q_rows, kv_rows = 8 * head_dim, heads * head_dim, kv_heads * head_dim
+    config = DecoderConfig(50, hidden, 2 * hidden, 1, heads, kv_heads, head_dim)
+    shapes = {"embedding": (50, hidden), "norm": (hidden,), "output": (50, hidden)}
+    layer = {"attention_norm": (hidden,), "q": (q_rows, hidden), "k": (kv_rows, hidden), "v": (kv_rows, hidden)}
+    layer |= {"o": (hidden, q_rows), "mlp_norm": (hidden,), "down": (hidden, 2 * hidden)}
+    layer |= {"gate": (2 * hidden, hidden), "up": (2 * hidden, hidden)}
+    shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
+    decoder = Decoder(config, {name: np.zeros(shape, dtype) for name, shape in shapes.items()})
+    for prompts in ([[1]], [[1, 2, 3], [4] * 40], [[5] * 300]):
+        decoder.generate(prompts, 1, seed=0)  # no second token: what is recorded draws nothing
+        decoder.generate(prompts, 1, seed=range(len(prompts)), temperature=0.8, top_k=40, top_p=0.9)
+
+
 def models_calls(dtype):
     """Calls of models of other sizes than those that are recorded."""
     draw = np.zeros
@@ -104,6 +120,8 @@ def models_calls(dtype):
             rocmkern.swiglu(x, x)
             rocmkern.linear(x, zeros(512, width), bias=zeros(512))
             rocmkern.mlp(x, zeros(768, width), zeros(768, width), zeros(width, 768))
+    for heads, kv_heads, head_dim in ((4, 2, 64), (8, 8, 128)):
+        decoders_calls(dtype, heads, kv_heads, head_dim)
     rocmkern.sample(zeros(2, 1000), seed=0)
     rocmkern.sample(zeros(2, 1000), seed=0, top_k=40, top_p=0.9, temperature=0.7)
 
