@@ -27,8 +27,9 @@ demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
 
 test: $(VENV)/.test
-	@# Tests of a file share what they set up, and the rows of the matrix the compiled kernels: a file stays in a process.
-	@$(PY) -m pytest -n auto --maxprocesses 2 --dist loadfile --rocmkern-json="$(RESULTS)" $(ARGS)
+	@# Each process goes through a part in order, so that tests of a file share what they set up; who is done takes half of
+	@# what another has left. The table is one file, whose kernels both compile where none are there yet.
+	@$(PY) -m pytest -n auto --maxprocesses 2 --dist worksteal --rocmkern-json="$(RESULTS)" $(ARGS)
 	@# Whether a bound is far above what was measured, the whole table shows; ARGS may choose a part of it.
 	@$(if $(ARGS),,$(PY) -m rocmkern matrix validate --results "$(RESULTS)")
 
