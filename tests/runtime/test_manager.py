@@ -246,8 +246,10 @@ def test_memory_that_the_driver_misses_is_a_leak(fake, fake_manager):
     with pytest.raises(LeakError, match="are missing"):
         fake_manager.assert_no_leak()
     fake_manager.assert_no_leak(tolerance_percent=7)
-    with pytest.raises(ArgumentError, match="tolerance_percent"):
-        fake_manager.assert_no_leak(tolerance_percent=-1)
+    fake_manager.assert_no_leak(tolerance_percent=100)
+    for beyond in (-1, 100.5, 101, float("nan")):
+        with pytest.raises(ArgumentError, match=r"tolerance_percent: got .*; allowed: 0 to 100"):
+            fake_manager.assert_no_leak(tolerance_percent=beyond)
 
 
 def test_a_leak_check_trims_first_and_knows_what_others_hold(fake, fake_manager):

@@ -1,0 +1,60 @@
+"""A kernel's configuration without words is its plain variant: what any target runs, with the inputs that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+
+import pytest
+
+import rocmkern.kernels
+from rocmkern import tile as T
+from rocmkern.kernels import combine_splits
+
+#: What a kernel does where nothing else is said. All other features are off.
+USUAL = {
+    ("matmul", "transposed"),
+    ("layer_norm", "with_weight"),
+    ("layer_norm", "with_bias"),
+    ("rms_norm", "with_offset"),
+}
+QUANTISED = {"dequantize", "dequantize_rms_norm"}
+
+
+def configs():
+    """The configuration class of each kernel that has one of its own."""
+    for info in pkgutil.iter_modules(rocmkern.kernels.__path__):
+        module = importlib.import_module(f"rocmkern.kernels.{info.name}")
+        found = getattr(module, "Config", None)
+        if found is not None and found.__module__ == module.__name__:
+            yield pytest.param(info.name, found, id=info.name)
+
+
+@pytest.mark.parametrize(("name", "config"), configs())
+def test_the_defaults_of_a_kernel_are_its_plain_variant(name, config):
+    plain = config()
+    assert plain == config() and hash(plain) == hash(config()) and issubclass(config, T.Config)
+    for field in dataclasses.fields(config):
+        value = getattr(plain, field.name)
+        if isinstance(value, bool):
+            assert value == ((name, field.name) in USUAL), field.name
+        elif isinstance(value, int):
+            # Extents are powers of two; 0 is "not so".
+            assert value >= 0 and value & (value - 1) == 0, field.name
+        elif field.name == "format":
+            assert value == ("q4_0" if name in QUANTISED else "")
+        else:
+            assert value in ("python", combine_splits.Config()), field.name
+
+
+def test_of_all_kernels_one_lane_of_one_wave_is_the_default():
+    plain = T.Config()
+    assert (plain.arch, plain.waves, plain.line, plain.depth, plain.resident) == ("python", 1, 0, 1, 0)
+    assert not plain.shared and not plain.overlaps and (plain.line_columns, plain.wave_rows) == (8, 16)
+
+
+@pytest.mark.parametrize("columns", [32, 64, 128, 256])
+def test_rows_of_parts_begin_at_16_bytes_and_not_all_in_one_bank(columns):
+    pitch = combine_splits.Config(columns=columns).pitch
+    assert pitch > columns and 4 * pitch % 16 == 0 and pitch % 32 != 0
