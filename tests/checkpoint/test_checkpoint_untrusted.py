@@ -210,6 +210,9 @@ def test_types_of_ggml_are_those_of_its_own_library():
         (b"\n<HTML>nothing</HTML>" * 9, "HTML page"),
         (b"PK\x03\x04" + bytes(400), "ZIP archive"),
         (b"\x80\x02}q\x00." + bytes(400), "pickle"),
+        *((bytes([0x80, protocol]) + bytes(400), "pickle") for protocol in (3, 4, 5)),
+        (b"\x89HDF\r\n\x1a\n" + bytes(400), "HDF5"),
+        *((magic + bytes(400), "GGML file of before GGUF") for magic in (b"tjgg", b"fmgg", b"lmgg")),
         (b"\x1f\x8b\x08" + bytes(400), "gzip"),
         (b"", "empty"),
     ],
@@ -220,6 +223,11 @@ def test_what_a_file_is_instead_is_said(refused, tmp_path, data, words):
     (tmp_path / "model.bin").write_bytes(data)
     with pytest.raises(ArgumentError, match=words):
         rocmkern.open_checkpoint(tmp_path / "model.bin")
+
+
+@pytest.mark.parametrize("protocol", [1, 6])
+def test_what_no_pickle_begins_with_is_not_called_one(refused, protocol):
+    assert "pickle" not in refused("model.safetensors", bytes([0x80, protocol]) + bytes(400))
 
 
 def test_a_header_may_have_a_length_that_looks_like_something_else(tmp_path):

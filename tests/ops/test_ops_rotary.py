@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -297,3 +299,23 @@ def test_scales_are_for_caches_of_8_bits_and_both_are_alike(normal):
     with pytest.raises(ArgumentError, match="finite positive") as error:
         rocmkern.rope_append_kv(k, k, slots, codes, codes.copy(), slots, key_scale=np.array([1, np.inf], np.float32))
     assert error.value.argument == "key_scale"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("llama3", {"low_freq_factor": 4.0}, "low_freq_factor=4.0, high_freq_factor=4.0; allowed: a high_freq_factor"),
+        ("llama3", {"low_freq_factor": 5.0}, "low_freq_factor=5.0, high_freq_factor=4.0; allowed: a high_freq_factor"),
+        ("yarn", {"beta_slow": 33.0}, "beta_fast=32.0, beta_slow=33.0; allowed: a beta_fast of at least beta_slow"),
+    ],
+)
+def test_the_two_ends_of_a_blend_are_in_order(kind, changes, words):
+    from rocmkern.ops.rope_scaling import Llama3Scaling, YarnScaling, accept_scaling
+
+    sound = {
+        "llama3": Llama3Scaling(8.0, 3.99, 4.0, 8192),
+        "yarn": YarnScaling(4.0, 2048, beta_fast=32.0, beta_slow=32.0),
+    }[kind]
+    assert accept_scaling(sound) is sound
+    with pytest.raises(ValueError, match=f"scaling: got {words}"):
+        accept_scaling(dataclasses.replace(sound, **changes))
