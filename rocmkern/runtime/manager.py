@@ -254,9 +254,12 @@ class ResourceManager:
                 tensor = self._allocate(a.shape, check_dtype(a.dtype, "a"), fill=None, kept=True)
                 transfer.from_host(tensor, a)
             self._constants[key] = tensor
-            while len(self._constants) > _CONSTANTS:
-                del self._constants[next(iter(self._constants))]
+            self._forget_constants()
         return tensor
+
+    def _forget_constants(self) -> None:
+        while len(self._constants) > _CONSTANTS:
+            del self._constants[next(iter(self._constants))]
 
     def counters(self, count: int, stream: Stream) -> DeviceTensor:
         """Return int32 zeros with which kernels on a stream count, and which each of them leaves as zeros.
@@ -436,8 +439,11 @@ class ResourceManager:
     def _forget_done(self, latest: _Operation) -> None:
         with alone(self._in_flight_lock):
             self._look(latest)  # records its event
-            while self._in_flight and self._look(self._in_flight[0]):
-                self._in_flight.popleft()
+            self._drop_done()
+
+    def _drop_done(self) -> None:
+        while self._in_flight and self._look(self._in_flight[0]):
+            self._in_flight.popleft()
 
     def _look(self, operation: _Operation) -> bool:
         if operation.event is _NO_EVENT:

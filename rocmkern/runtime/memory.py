@@ -8,8 +8,8 @@ Python raises KeyboardInterrupt, and what `PyThreadState_SetAsyncExc` asks for, 
 looks for them when a function of Python begins, when a loop goes round and after a call (not between other
 instructions, and not within a function written in C). From this follows how state is kept here:
 
-* the lock is held in ``with alone(self.lock):`` only, where enter and exit are C. (Behind ``acquire()`` and before a
-  ``try`` one can be raised, and so it can where ``__enter__`` or ``__exit__`` are functions of Python.)
+* the lock is held in ``with alone(self.lock):`` only, where none comes between the lock and the region: a `Mutex` sees
+  to that, and says which loops a region cannot have. (Behind ``acquire()`` and before a ``try`` one can be raised.)
 * what is true stands in few places, each changed by one instruction: the memory that the driver gave (which the device
   knows, `Device.allocated`), the owner of each block, and whether a ticket's buffer is alive. All else (reserved bytes,
   the pool's lists, the ledger) is an index of that;
@@ -204,8 +204,12 @@ class DeviceMemory:
             memory = device.__dict__.get("_shared_memory")
             if memory is None:
                 memory = device.__dict__["_shared_memory"] = cls(device)
-                cls._made[:] = [made for made in cls._made if made() is not None] + [weakref.ref(memory)]
+                cls._note(memory)
             return memory
+
+    @classmethod
+    def _note(cls, memory: DeviceMemory) -> None:
+        cls._made[:] = [made for made in cls._made if made() is not None] + [weakref.ref(memory)]
 
     @classmethod
     def all(cls) -> list[DeviceMemory]:
@@ -428,11 +432,14 @@ class DeviceMemory:
         def done() -> bool:
             with alone(self.lock):
                 self._begin()
-                busy = any(self.pool.busy(block) for block in blocks)
+                busy = self._any_busy(blocks)
                 self._torn = False
                 return not busy
 
         return done
+
+    def _any_busy(self, blocks: list[Block]) -> bool:
+        return any(self.pool.busy(block) for block in blocks)
 
     def _trim_ready(self) -> int:
         blocks = self.pool.take_ready()

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+
+from rocmkern.runtime.mutex import Mutex
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # One lock for all, which a thread may take again: what is made may ask for more, in any order.
-_making = threading.RLock()
+_making = Mutex()
 
 
 def once(function: Function) -> Function:
@@ -42,7 +43,7 @@ def once(function: Function) -> Function:
 
 def _after_fork_in_child() -> None:
     global _making
-    _making = threading.RLock()  # a thread of the parent may have held it
+    _making = Mutex()  # a thread of the parent may have held it
 
 
 if hasattr(os, "register_at_fork"):

@@ -93,8 +93,8 @@ class PinnedBuffers:
     def _lend_to(self, loan: Loan, size: int, stream: Stream) -> bool:
         with alone(self._lock):
             blocks = self._blocks[size]
-            idle = [block for block in blocks if block.loan is None or block.loan() is None]
-            block = next((block for block in idle if self._is_done(block)), None)
+            idle = self._idle(blocks)
+            block = self._first_done(idle)
             if block is None:
                 # With nothing idle, all blocks are lent by other threads, which may wait for each other: one more.
                 if len(blocks) >= _MOST[size] and idle:
@@ -104,6 +104,13 @@ class PinnedBuffers:
             reference = weakref.ref(loan)
             loan._block, block.loan, block.stream, block.used = block, reference, stream, True
             return True
+
+    @staticmethod
+    def _idle(blocks: list[_Block]) -> list[_Block]:
+        return [block for block in blocks if block.loan is None or block.loan() is None]
+
+    def _first_done(self, blocks: list[_Block]) -> _Block | None:
+        return next((block for block in blocks if self._is_done(block)), None)
 
     def _is_done(self, block: _Block) -> bool:
         if block.used:
@@ -122,11 +129,14 @@ class PinnedBuffers:
         except Exception:
             # Nobody can tell when the copies are done: it is not lent again, and its memory stays.
             with alone(self._lock):
-                self._lost.append(block)
-                for blocks in self._blocks.values():
-                    blocks[:] = [each for each in blocks if each is not block]
+                self._lose(block)
             raise
         block.event, block.used, block.loan = event, False, None
+
+    def _lose(self, block: _Block) -> None:
+        self._lost.append(block)
+        for blocks in self._blocks.values():
+            blocks[:] = [each for each in blocks if each is not block]
 
     def _make(self, size: int) -> _Block:
         with contextlib.suppress(MemoryError):

@@ -8,13 +8,12 @@ that nobody handles.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.once import once
 
 TRIPLE = b"amdgcn-amd-amdhsa"
 
@@ -27,7 +26,6 @@ _LINE_BYTES = 512
 
 _Pointer = ctypes.c_void_p
 _Handler = ctypes.CFUNCTYPE(None, _Pointer, _Pointer)
-_starting = threading.Lock()
 
 
 def library_path(name: str) -> str:
@@ -141,13 +139,8 @@ def disassemble(code: bytes, arch: str) -> Iterator[tuple[int, int, str]]:
         llvm.LLVMDisasmDispose(reader)
 
 
+@once
 def _llvm() -> ctypes.CDLL:
-    with _starting:
-        return _started()
-
-
-@functools.cache
-def _started() -> ctypes.CDLL:
     path = library_path("LLVM")
     try:
         llvm = ctypes.CDLL(path)

@@ -141,13 +141,16 @@ class Workers:
         if len(self._threads) < helpers:
             # At interpreter shutdown no thread can be had any more: the caller then does all of the work.
             with contextlib.suppress(RuntimeError), self._growing:
-                while len(self._threads) < helpers:
-                    name = f"rocmkern-{len(self._threads)}"
-                    thread = threading.Thread(target=_serve, args=(self._offers,), name=name, daemon=True)
-                    thread.start()
-                    self._threads.append(thread)
+                self._grow(helpers)
         for _ in range(helpers):
             self._offers.put(job)
+
+    def _grow(self, helpers: int) -> None:
+        while len(self._threads) < helpers:
+            name = f"rocmkern-{len(self._threads)}"
+            thread = threading.Thread(target=_serve, args=(self._offers,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
 
 def _serve(offers: queue.SimpleQueue[_Job]) -> None:

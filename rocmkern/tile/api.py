@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
+from rocmkern.runtime.mutex import Mutex
 from rocmkern.tile.architectures import architecture, local_memory_bytes
 from rocmkern.tile.codes import OF_8_BITS, small_float
 from rocmkern.tile.formats import RUN, format_named
@@ -514,7 +515,7 @@ def last_to_arrive(cfg: Config, counters: np.ndarray, index: int, count: int) ->
         return bool(counters[index] == 0)
 
 
-_arriving = threading.Lock()
+_arriving = Mutex()
 
 
 def repeat_rows(x: np.ndarray, count: int) -> np.ndarray:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-import threading
 
 import numpy as np
 
 from rocmkern.runtime.cap import Reading
 from rocmkern.runtime.device import Device, DeviceInfo, MemoryInfo
+from rocmkern.runtime.mutex import Mutex
 
 ALIGNMENT = 256
 
@@ -40,7 +40,7 @@ class FakeDevice(Device):
         self._streams = itertools.count(0x100)
         self._positions: dict[int, int] = {}
         self._passed: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     @property
     def driver_bytes(self) -> int:
