@@ -5,6 +5,7 @@ Written out here instead of composed of the other references, so that a mistake 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ def logits_in(precision: Any, tokens: Any, config: Any, weights: dict[str, Any])
     def gated(x: Any) -> Any:
         if config.activation == "silu":
             return x / (one + np.exp(-x))
+        if config.activation == "gelu":
+            erf = np.vectorize(math.erf, otypes=[precision])
+            return precision(0.5) * x * (one + erf(x / np.sqrt(precision(2))))
         inner = precision(np.sqrt(2 / np.pi)) * (x + precision(0.044715) * x**3)
         return precision(0.5) * x * (one + np.tanh(inner))
 

@@ -95,6 +95,18 @@ def test_quantised_weights_are_the_model_of_their_numbers(tmp_path, format):
     np.testing.assert_allclose(logits(decoder), logits(Decoder(decoder.config, plain)), atol=1e-4)
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_a_quantised_mlp_has_the_activation_of_the_model(tmp_path, activation):
+    decoder = gguf(tmp_path, quantised="Q8_0")
+    config = dataclasses.replace(decoder.config, activation=activation, num_layers=1)
+    plain = {
+        name: rocmkern.dequantize(weight.blocks, weight.format) if isinstance(weight, QuantizedWeight) else weight
+        for name, weight in decoder.weights.items()
+    }
+    expected = reference.decoder_logits(TOKENS, config=config, **{n: np.asarray(a) for n, a in plain.items()})
+    np.testing.assert_allclose(logits(Decoder(config, decoder.weights)), expected, atol=2e-5)
+
+
 def test_a_quantised_embedding_is_decoded(tmp_path):
     decoder = hugging_face(tmp_path, tied=True)
     table = np.asarray(decoder.weights["embedding"])
@@ -185,6 +197,18 @@ def test_a_continuation_goes_on_where_it_was_interrupted(tmp_path):
     decoder = hugging_face(tmp_path)
     whole = generated(decoder, [TOKENS], seed=6)[0]
     assert generated(decoder, [[*TOKENS.tolist(), *whole[:4]]], 6, seed=6)[0] == whole[4:]
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [([], 3), ([TOKENS], 0), ([TOKENS, TOKENS[:2]], 0), ([], 0)])
+def test_nothing_to_generate_is_nothing(tmp_path, prompts, tokens):
+    new = hugging_face(tmp_path).generate(prompts, tokens, seed=1)
+    assert [array.tolist() for array in new] == [[] for _ in prompts] and all(a.dtype == np.int32 for a in new)
+
+
+def test_one_token_more_is_one_token_more(tmp_path):
+    decoder = hugging_face(tmp_path)
+    one, two = (decoder.generate([TOKENS], n, seed=[3], block_size=4)[0] for n in (1, 2))
+    assert len(one) == 1 and len(two) == 2 and two[0] == one[0] and one.dtype == np.int32
 
 
 def test_every_prompt_may_have_numbers_of_its_own(tmp_path):
