@@ -27,11 +27,14 @@ class Architecture:
     matrix : str
         Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mfma-gfx908"``, ``"mma.sync"``,
         ``"wgmma"`` (and mma.sync), or ``""`` (FMA only).
+    banks : int
+        Banks of local memory, of 4 bytes each.
     """
 
     wave: int
     local_bytes: int
     matrix: str
+    banks: int = 32
 
 
 _KIB = 1024
@@ -44,7 +47,7 @@ AMD = {
     "gfx908": Architecture(64, 64 * _KIB, "mfma-gfx908"),
     "gfx90a": _CDNA,
     "gfx942": _CDNA,
-    "gfx950": Architecture(64, 160 * _KIB, "mfma"),
+    "gfx950": Architecture(64, 160 * _KIB, "mfma", banks=64),
     "gfx9-4-generic": _CDNA,
     **dict.fromkeys((*(f"gfx103{i}" for i in range(7)), "gfx10-3-generic"), _RDNA2),
     **dict.fromkeys((*(f"gfx110{i}" for i in range(4)), *(f"gfx115{i}" for i in range(4)), "gfx11-generic"), _RDNA3),

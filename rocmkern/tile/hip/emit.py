@@ -260,16 +260,17 @@ class _LocalFence(ir.instructions.Fence):
         buf.append(f'fence syncscope("workgroup") {self.ordering}{self._stringify_metadata(leading_comma=True)}\n')
 
 
-def local_barrier(b: ir.IRBuilder) -> None:
-    def fence(ordering: str) -> None:
+def local_barrier(b: ir.IRBuilder) -> list[ir.Instruction]:
+    """All waves of the block meet here, and see what each of them has written to local memory; its instructions."""
+
+    def fence(ordering: str) -> ir.Instruction:
         instruction = _LocalFence(b.block, ordering)
         names = [ir.MetaDataString(b.module, s) for s in ("amdgpu-synchronize-as", "local")]
         instruction.set_metadata("mmra", b.module.add_metadata(names))
         b._insert(instruction)
+        return instruction
 
-    fence("release")
-    call(b, "llvm.amdgcn.s.barrier", ir.VoidType(), [])
-    fence("acquire")
+    return [fence("release"), call(b, "llvm.amdgcn.s.barrier", ir.VoidType(), []), fence("acquire")]
 
 
 def keep_order(b: ir.IRBuilder) -> None:

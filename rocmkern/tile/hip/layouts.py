@@ -13,14 +13,15 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 
+from rocmkern.tile.banks import Places, places
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
 from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, over_groups, over_lanes, thread_index, wave_index
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
 from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, if_else, register_tensor_model
 from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
-#: Bytes between the rows of a stage, so that 16 lanes that read 16 rows at one column hit different banks.
-ROW_PADDING = 16
+#: Lanes of a wave of 64 that write 16 bytes each in the same cycle.
+WRITTEN_TOGETHER = 8
 #: Operands this long wait in local memory; in a block of one wave, those of more registers than the second number.
 PARKED_LENGTH, PARKED_REGISTERS = 256, 32
 #: The value of a stage: its first member that belongs to a copy, and what the members of a copy are.
@@ -155,19 +156,18 @@ class Copy:
     ----------
     transposed : bool
         Whether local memory holds the window column by column.
-    ld : int
-        Elements between rows (columns, if transposed) in local memory.
+    places : Places
+        Where the bytes of its lines lie: rows, or columns if transposed.
     local_bytes : int
         Bytes of an element there: 4 if it holds float32, whatever the dtype of the source.
     per_lane : int
         Blocks of a lane; the last ones may not exist.
     rows_apart : int or None
-        If the blocks of a lane lie below each other and all exist, their distance.
+        If the blocks of a lane lie below each other and all exist, their distance: a power of two.
     """
 
     transposed: bool
-    lines: int
-    ld: int
+    places: Places
     local_bytes: int
     block_rows: int
     block_columns: int
@@ -177,8 +177,9 @@ class Copy:
     rows_apart: int | None
 
     @property
-    def bytes(self) -> int:
-        return self.lines * self.ld * self.local_bytes
+    def pitch(self) -> int:
+        """Bytes from line to line before they are placed: from row to row of a window of float32 for FMAs."""
+        return self.places.pitch
 
 
 class Window:
@@ -200,32 +201,36 @@ class Window:
     def __init__(self, ty: Any):
         self.n, self.k, self.dtype = ty.n, ty.k, ty.dtype
         self.source, self.paged = ty.source, ty.paged
-        arch, self.waves, wave_rows = ty.hw
-        self.atom = atom_of(arch, wave_rows)
+        self.arch, self.waves, wave_rows = ty.hw
+        self.atom = atom_of(self.arch, wave_rows)
         self.matrix = ty.dtype in self.atom.intrinsics
         self.item_bytes, self.source_bytes = DTYPES[ty.dtype], DTYPES[ty.source]
         self.threads = self.waves * self.atom.wave
         self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
         if self.matrix:
-            # As many rows at a time as fill 16 bytes of a column; as wide as leaves work for every lane.
+            # As many rows at a time as fill 16 bytes of a column; as wide as leaves work for every lane. Lanes that
+            # write in the same cycle have the same rows.
             rows = CHUNK_BYTES // self.item_bytes
             widths = [w for w in (8, 4) if w <= rows and self.n * self.k // (rows * w) >= self.threads]
+            if self.atom.wave == 64:
+                widths = [w for w in widths if self.k // w >= WRITTEN_TOGETHER]
             self.copies.append(self.copy(rows, max(widths, default=2)))
 
     def copy(self, rows: int, columns: int) -> Copy:
         transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
         lines, length = (self.k, self.n) if transposed else (self.n, self.k)
         blocks, across = self.n * self.k // (rows * columns), self.k // columns
+        apart = self.threads // across * rows
+        regular = self.threads % across == 0 == blocks % self.threads and apart & (apart - 1) == 0
         return Copy(
             transposed=transposed,
-            lines=lines,
-            ld=length + ROW_PADDING // local_bytes,
+            places=places(self.arch, lines, length * local_bytes, self.matrix),
             local_bytes=local_bytes,
             block_rows=rows,
             block_columns=columns,
             blocks=blocks,
             per_lane=-(-blocks // self.threads),
-            rows_apart=self.threads // across * rows if self.threads % across == 0 == blocks % self.threads else None,
+            rows_apart=apart if regular else None,
             chunk=ir.VectorType(I32, columns * self.item_bytes // 4),
         )
 

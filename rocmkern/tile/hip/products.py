@@ -24,6 +24,7 @@ from rocmkern.tile.hip.emit import (
     in_blocks,
     loop,
     math,
+    opaque,
     pinned,
     pipelined,
     schedule_no_further,
@@ -36,6 +37,7 @@ from rocmkern.tile.hip.emit import (
 from rocmkern.tile.hip.layouts import Layout, Parked, Window, operand_element
 from rocmkern.tile.hip.matvec import MatvecLowering
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
+from rocmkern.tile.hip.spots import Spot
 from rocmkern.tile.tensors import F32, I1, I32, call, const
 
 #: Bit patterns of infinity.
@@ -127,7 +129,7 @@ class HipLowering(MatvecLowering):
         if window.matrix:
             fragment = self.fragments(b, window, local, 0, row0)
             return [[fragment(r, t) for t in steps] for r in range(layout.row_blocks)]
-        pitch, run = 4 * window.copies[0].ld, ir.VectorType(F32, layout.atom.registers)
+        pitch, run = window.copies[0].pitch, ir.VectorType(F32, layout.atom.registers)
         start = b.add(b.mul(b.add(row0, lane.row), const(I32, pitch)), self.position(b, window, lane.group))
         return [
             [load_from(b, local, b.add(start, const(I32, 16 * r * pitch + 64 * t)), run, 16) for t in steps]
@@ -201,15 +203,19 @@ class HipLowering(MatvecLowering):
         self, b: ir.IRBuilder, window: Window, local: ir.Value, copy: int, first: ir.Value | None = None
     ) -> Callable:
         """``fragment(c, t)``: lanes are 16 lines of a copy, from line ``first + 16 c``; runs start at ``16 t``."""
-        atom, lane, ld = window.atom, Lane(b, window.atom), window.copies[copy].ld
-        ty = ir.VectorType(operand_element(window.dtype), atom.run)
-        size = window.item_bytes
-        line = lane.row if first is None else b.add(lane.row, first)
-        start = b.add(b.mul(line, const(I32, size * ld)), b.mul(lane.group, const(I32, size * atom.run_step)))
+        atom, lane, places = window.atom, Lane(b, window.atom), window.copies[copy].places
+        ty, size = ir.VectorType(operand_element(window.dtype), atom.run), window.item_bytes
+        inside = b.mul(lane.group, const(I32, size * atom.run_step))
+
+        @functools.cache
+        def spot(c: int) -> Spot:
+            line = lane.row if first is None else b.add(lane.row, b.add(first, const(I32, 16 * c)))
+            return Spot.of(b, places, line, inside)
 
         def fragment(c: int, t: int) -> ir.Value:
-            offset = b.add(start, const(I32, size * (16 * c * ld + 16 * t)))
-            return load_from(b, local, offset, ty, min(size * atom.run, CHUNK_BYTES))
+            # What is first may have bits in common with 16 c.
+            here = spot(0).at(16 * c, 16 * size * t) if first is None else spot(c).at(0, 16 * size * t)
+            return load_from(b, local, here, ty, min(size * atom.run, CHUNK_BYTES))
 
         return fragment
 
@@ -226,7 +232,7 @@ class HipLowering(MatvecLowering):
 
     @staticmethod
     def first_row(b: ir.IRBuilder, window: Window, group: ir.Value) -> ir.Value:
-        return b.mul(group, const(I32, window.atom.group_step * window.copies[0].ld * 4))
+        return b.mul(group, const(I32, window.atom.group_step * window.copies[0].pitch))
 
     @staticmethod
     def position(b: ir.IRBuilder, window: Window, group: ir.Value) -> ir.Value:
@@ -234,7 +240,7 @@ class HipLowering(MatvecLowering):
         return b.mul(group, const(I32, window.atom.registers * 4))
 
     def fma_nt(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
-        atom, lane, ld = window.atom, Lane(b, window.atom), window.copies[0].ld
+        atom, lane, pitch = window.atom, Lane(b, window.atom), window.copies[0].pitch
         lefts, run = self.spread(b, atom, left), ir.VectorType(F32, atom.registers)
         out = [[elements_of(b, v) for v in block] for block in sums]
         starts = [
@@ -245,7 +251,7 @@ class HipLowering(MatvecLowering):
         def load(step: tuple) -> ir.Value:
             d, t, c, i = step
             row = 16 * c + atom.register_step * i
-            return load_from(b, local, b.add(starts[d], const(I32, 4 * (row * ld + 16 * t))), run, 16)
+            return load_from(b, local, b.add(starts[d], const(I32, row * pitch + 64 * t)), run, 16)
 
         def use(step: tuple, rights: ir.Value) -> None:
             d, t, c, i = step
@@ -258,7 +264,7 @@ class HipLowering(MatvecLowering):
         return [[vector_of(b, v) for v in block] for block in out]
 
     def fma_nn(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
-        atom, lane, ld = window.atom, Lane(b, window.atom), window.copies[0].ld
+        atom, lane, pitch = window.atom, Lane(b, window.atom), window.copies[0].pitch
         lefts, run = self.spread(b, atom, left), ir.VectorType(F32, atom.registers)
         out = [list(block) for block in sums]
         starts = [
@@ -269,7 +275,7 @@ class HipLowering(MatvecLowering):
         def load(step: tuple) -> ir.Value:
             d, t, i, c = step
             row = 16 * t + atom.register_step * i
-            return load_from(b, local, b.add(starts[d], const(I32, 4 * (row * ld + 16 * c))), run, 16)
+            return load_from(b, local, b.add(starts[d], const(I32, row * pitch + 64 * c)), run, 16)
 
         def use(step: tuple, right: ir.Value) -> None:
             d, t, i, c = step
@@ -301,7 +307,7 @@ class HipLowering(MatvecLowering):
         start, run = self.position(b, window, lane.group), ir.VectorType(F32, registers)
 
         def load(k: int) -> tuple:
-            a_row, row = const(I32, 4 * k * a.copies[0].ld), const(I32, 4 * k * window.copies[0].ld)
+            a_row, row = const(I32, k * a.copies[0].pitch), const(I32, k * window.copies[0].pitch)
             xs = [b.add(a_start, b.add(a_row, const(I32, 4 * atom.rows * r))) for r in range(layout.row_blocks)]
             ys = [b.add(start, b.add(row, const(I32, 64 * c))) for c in range(out.n // 16)]
             return [load_from(b, a_local, x, F32, 4) for x in xs], [load_from(b, local, y, run, 16) for y in ys]
@@ -320,16 +326,23 @@ class HipLowering(MatvecLowering):
         copy, wave, lane = window.copies[-1], window.atom.wave, Lane(b, window.atom)
         item = ir.IntType(8 * copy.local_bytes)
         vector = ir.VectorType(item, CHUNK_BYTES // copy.local_bytes)
-        per_line = window.n * window.k // copy.lines // vector.count
-        chunks = copy.lines * per_line
+        lines = copy.places.lines
+        per_line = window.n * window.k // lines // vector.count
+        chunks = lines * per_line
         infinity = INFINITY[window.dtype if window.matrix else "float32"]
         largest = const(vector, 0)
-        for i in range(-(-chunks // wave)):
-            number = b.add(lane.index, const(I32, i * wave))
-            if (i + 1) * wave > chunks:
-                number = math(b, "umin", number, const(I32, chunks - 1))
-            line = b.mul(b.udiv(number, const(I32, per_line)), const(I32, copy.ld * copy.local_bytes))
-            offset = b.add(line, b.mul(b.urem(number, const(I32, per_line)), const(I32, CHUNK_BYTES)))
+
+        def spot(number: ir.Value) -> Spot:
+            inside = b.mul(b.urem(number, const(I32, per_line)), const(I32, CHUNK_BYTES))
+            return Spot.of(b, copy.places, b.udiv(number, const(I32, per_line)), inside)
+
+        # Computed here: known before a loop, it would wait in a register for the few windows that are looked at.
+        first, regular = spot(opaque(b, lane.index, "v")), wave % per_line == 0 or per_line % wave == 0
+        for i in range(0, chunks, wave):
+            if regular and i + wave <= chunks:
+                offset = first.at(i // per_line, i % per_line * CHUNK_BYTES)
+            else:
+                offset = spot(math(b, "umin", b.add(lane.index, const(I32, i)), const(I32, chunks - 1))).at()
             bits = load_from(b, local, offset, vector, CHUNK_BYTES)
             largest = math(b, "umax", largest, b.and_(bits, const(vector, (1 << (item.width - 1)) - 1)))
         worst = tree(b, lambda x, y: math(b, "umax", x, y), [largest])
@@ -367,20 +380,18 @@ class HipLowering(MatvecLowering):
     ) -> list:
         """The part of `exact_nn` for tile column ``c`` and word ``word`` of run ``t``: a vector for each row block."""
         atom, lane, size = window.atom, Lane(b, window.atom), window.item_bytes
-        item, pitch = memory_int(window.dtype), window.copies[-1].ld * size
-        few = ir.VectorType(item, 4 // size)
-        line = b.mul(lane.group, const(I32, atom.group_step * pitch))
-        start = b.add(line, b.add(b.mul(t, const(I32, 16 * size)), b.mul(word, const(I32, 4))))
+        few = ir.VectorType(memory_int(window.dtype), 4 // size)
+        line, places = b.mul(lane.group, const(I32, atom.group_step)), window.copies[-1].places
+        further = b.add(b.mul(t, const(I32, 16 * size)), b.mul(word, const(I32, 4)))
         totals = [elements_of(b, v) for v in sums]
         for d in range(16 // atom.run):
-            place = b.add(start, b.mul(b.xor(lane.group, const(I32, d)), const(I32, size * atom.run_step)))
-            weights = []
+            inside = b.mul(b.xor(lane.group, const(I32, d)), const(I32, size * atom.run_step))
+            spot, weights = Spot.of(b, places, line, inside).further(further), []
             for bits in left:
                 bits = b.bitcast(from_group(b, atom, bits, d), few)
                 weights.append(elements_of(b, widen(b, bits, window.dtype)))
             for i in range(atom.registers):
-                offset = b.add(place, const(I32, (16 * c + atom.register_step * i) * pitch))
-                values = load_from(b, local, offset, few, 4)
+                values = load_from(b, local, spot.at(16 * c + atom.register_step * i), few, 4)
                 for e, y in enumerate(elements_of(b, widen(b, values, window.dtype))):
                     for total, xs in zip(totals, weights, strict=True):
                         seen = b.select(b.fcmp_ordered("==", xs[e], const(F32, 0.0)), const(F32, 0.0), y)
@@ -400,7 +411,7 @@ class HipLowering(MatvecLowering):
         sums: list,
     ) -> list:
         """As `add_exact_matrix`, for stages of float32 that lie row by row, and tile ``t`` of left."""
-        atom, lane, pitch = window.atom, Lane(b, window.atom), 4 * window.copies[0].ld
+        atom, lane, pitch = window.atom, Lane(b, window.atom), window.copies[0].pitch
         run = ir.VectorType(F32, atom.registers)
         totals, column = list(sums), self.position(b, window, lane.group)
         first = b.add(b.mul(t, const(I32, 16)), b.mul(word, const(I32, atom.register_step)))

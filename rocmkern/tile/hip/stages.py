@@ -10,6 +10,7 @@ from llvmlite import ir
 
 from rocmkern.tile.atoms import Atom
 from rocmkern.tile.formats import FORMATS
+from rocmkern.tile.hip.barriers import after_writing, before_writing, reading
 from rocmkern.tile.hip.emit import (
     GLOBAL,
     LOCAL,
@@ -22,7 +23,6 @@ from rocmkern.tile.hip.emit import (
     from_group,
     items_of,
     keep_order,
-    local_barrier,
     math,
     opaque,
     pinned,
@@ -65,6 +65,7 @@ from rocmkern.tile.hip.memory import (
 )
 from rocmkern.tile.hip.quantised import decode_as
 from rocmkern.tile.hip.softmax import SoftmaxLowering
+from rocmkern.tile.hip.spots import Spot
 from rocmkern.tile.tensors import F16, I8, I32, I64, call, const, if_else
 from rocmkern.tile.types import DTYPES
 
@@ -79,9 +80,9 @@ class StageLowering(SoftmaxLowering):
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         members = [data, *shape, *strides]
         for copy in window.copies:
-            pointer = b.addrspacecast(local_room(b, "rocmkern_stage", copy.bytes), POINTER)
+            pointer = b.addrspacecast(local_room(b, "rocmkern_stage", copy.places.bytes), POINTER)
             row, column, _ = self.block(b, window, copy, 0, thread_index(b))
-            inside = self.local_offset(b, window, copy, row, column)
+            inside = self.spot(b, window, copy, row, column).at()
             outside = b.mul(row, b.trunc(strides[0], I32))
             outside = b.add(outside, b.mul(column, const(I32, window.source_bytes)))
             # Each takes one register; of known origin they would be extended to two, or taken apart again.
@@ -318,61 +319,60 @@ class StageLowering(SoftmaxLowering):
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         window, thread = Window(sig.args[0]), thread_index(b)
-        local_barrier(b)
+        before_writing(b)
         for number, copy in enumerate(window.copies):
-            local, chunks = self.local(b, st, number), items_of(b, b.extract_value(st, self.member(number, CHUNKS)))
+            local, chunks = self.room(b, st, number), items_of(b, b.extract_value(st, self.member(number, CHUNKS)))
             commit = self.commit_transposed if copy.transposed else self.commit
             for i in range(copy.per_lane):
-                exists = None
+                exists, below = None, 0
                 if copy.rows_apart is None:
                     row, column, exists = self.block(b, window, copy, i, thread)
-                    offset = self.local_offset(b, window, copy, row, column)
+                    spot = self.spot(b, window, copy, row, column)
                 else:
-                    step = copy.local_bytes * (1 if copy.transposed else copy.ld)
-                    offset = b.extract_value(st, self.member(number, LANE_LOCAL))
-                    offset = b.add(offset, const(I32, i * copy.rows_apart * step))
+                    spot = Spot(b, copy.places, b.extract_value(st, self.member(number, LANE_LOCAL)))
+                    below = i * copy.rows_apart * (copy.local_bytes if copy.transposed else copy.pitch)
                 some = chunks[i * copy.block_rows : (i + 1) * copy.block_rows]
                 with contextlib.nullcontext() if exists is None else b.if_then(exists):
-                    commit(b, window, copy, local, offset, some)
-        local_barrier(b)
+                    commit(b, window, copy, local, spot, below, some)
+        after_writing(b)
         return st
 
     @staticmethod
-    def local_offset(b: ir.IRBuilder, window: Window, copy: Copy, row: ir.Value, column: ir.Value) -> ir.Value:
-        """Byte offset of a block in local memory."""
+    def spot(b: ir.IRBuilder, window: Window, copy: Copy, row: ir.Value, column: ir.Value) -> Spot:
+        """Where a block lies in local memory."""
         if not window.matrix and window.atom.register_step == 2:
             # Even columns of a tile first, then odd ones: see `position`.
             column = b.or_(b.and_(column, const(I32, ~15)), b.lshr(b.and_(column, const(I32, 15)), const(I32, 1)))
         line, place = (column, row) if copy.transposed else (row, column)
-        line = b.mul(line, const(I32, copy.ld * copy.local_bytes))
-        return b.add(line, b.mul(place, const(I32, copy.local_bytes)))
+        return Spot.of(b, copy.places, line, b.mul(place, const(I32, copy.local_bytes)))
 
     @staticmethod
-    def commit(b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, start: ir.Value, chunks: list) -> None:
-        """Write one block, which is one chunk of a row, to local memory."""
+    def commit(
+        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, spot: Spot, below: int, chunks: list
+    ) -> None:
+        """Write one block, which is one chunk of a row, to local memory, ``below`` bytes on from a spot."""
         if window.matrix:
-            store_to(b, chunks[0], local, start, CHUNK_BYTES)
+            store_to(b, chunks[0], local, spot.at(0, below), CHUNK_BYTES)
             return
         items = ir.VectorType(memory_int(window.dtype), copy.block_columns)
         floats = widen(b, b.bitcast(chunks[0], items), window.dtype)
         if window.atom.register_step == 1:
             for part in range(0, copy.block_columns, 4):
-                store_to(
-                    b, shuffle(b, floats, floats, range(part, part + 4)), local, b.add(start, const(I32, 4 * part)), 16
-                )
+                run = shuffle(b, floats, floats, range(part, part + 4))
+                store_to(b, run, local, spot.at(0, below + 4 * part), 16)
             return
         for odd in (0, 1):
             run = shuffle(b, floats, floats, range(odd, copy.block_columns, 2))
-            store_to(b, run, local, b.add(start, const(I32, 32 * odd)), 8)
+            store_to(b, run, local, spot.at(0, below + 32 * odd), 8)
 
     @staticmethod
     def commit_transposed(
-        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, start: ir.Value, chunks: list
+        b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, spot: Spot, below: int, chunks: list
     ) -> None:
         """Write one block, each column in one piece of 16 bytes."""
         lines, size = [elements_of(b, chunk) for chunk in chunks], copy.local_bytes
         for c in range(copy.block_columns):
-            offset = b.add(start, const(I32, size * copy.ld * c))
+            offset = spot.at(c, below)
             if size == 4:
                 store_to(b, vector_of(b, [line[c] for line in lines]), local, offset, CHUNK_BYTES)
                 continue
@@ -385,8 +385,14 @@ class StageLowering(SoftmaxLowering):
             store_to(b, vector_of(b, words), local, offset, CHUNK_BYTES)
 
     @staticmethod
-    def local(b: ir.IRBuilder, st: ir.Value, copy: int = 0) -> ir.Value:
+    def room(b: ir.IRBuilder, st: ir.Value, copy: int) -> ir.Value:
+        """Where a copy of a window lies."""
         return in_space(b, b.extract_value(st, COPY_MEMBERS + 5 * copy), LOCAL)
+
+    def local(self, b: ir.IRBuilder, st: ir.Value, copy: int = 0) -> ir.Value:
+        """Where a copy of a window lies that is read."""
+        reading(b)
+        return self.room(b, st, copy)
 
     def release(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         # The barrier that protects the window stands at the next acquire.

@@ -1,0 +1,94 @@
+"""Where the bytes of a window lie in the local memory of an AMD GPU, so that lanes that go together meet no bank twice.
+
+A window is lines of so many bytes. Lanes that share a cycle access units of 16 bytes (or parts of them)
+
+    of 8 or 16 consecutive lines, at one place or two neighbouring ones     the right side of a product
+    of lines 2, 4 or 8 apart, at one place                                  columns that are written from rows
+    one after the other                                                     rows that are written
+
+Let ``round`` be a line or the units of all banks, whichever is longer, and r the number of the round in which a byte
+lies, one after the other without gaps. With u units to all banks, ``turn = r ^ r / u``: its low bits take all values
+in the rounds of the first two lists, and are the same within a line, which leaves the third as it is. Then
+
+    swizzled    unit c of its u lies at ``c ^ turn``, modulo u                   (CDNA)
+    padded      a unit of nothing stands before each round and before each u of them, so that unit c begins at bank
+                ``4 (c + r + r / u)``                                            (RDNA)
+    neither     lines are an odd number of units apart: lines of another length than a power of two, and windows of
+                float32 for FMAs, of which lanes that go together read one or two lines
+
+Padding makes every address of a lane one register and a constant; a swizzle takes up to u registers. Waves of 64 have
+these, and only a swizzle suits reads of 16 bytes on CDNA, where lanes that share a cycle read two neighbouring units.
+
+Sources: for the lanes that share a cycle Composable Kernel's documentation, "Understanding AMD GPU LDS and Bank
+Conflicts" (gfx90a, gfx942), and HipKittens' measurements (gfx950); for RDNA there are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rocmkern.tile.architectures import architecture
+
+#: Bytes of a unit: the widest access.
+UNIT = 16
+BANK_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the bytes of a window lie.
+
+    Offsets are ints, or numbers of a kernel with the same operators.
+
+    Attributes
+    ----------
+    lines : int
+    pitch : int
+        Bytes from line to line before they are placed: `place` takes ``line * pitch + byte``.
+    units : int
+        Units of all banks.
+    round : int
+        Bytes of a round, a power of two; 0 if lines are neither padded nor swizzled.
+    swizzled : bool
+    """
+
+    lines: int
+    pitch: int
+    units: int
+    round: int
+    swizzled: bool
+
+    def place(self, offset: Any) -> Any:
+        """Byte at which the byte at ``offset`` lies."""
+        if not self.round:
+            return offset
+        number = offset >> (self.round.bit_length() - 1)
+        higher = number >> (self.units.bit_length() - 1)
+        if self.swizzled:
+            return offset ^ (((number ^ higher) & (self.units - 1)) * UNIT)
+        return offset + (number + higher) * UNIT
+
+    def ahead(self, offset: Any) -> tuple[Any, Any]:
+        """How ``place(x + offset)`` follows from ``place(x)``: by exclusive or with the first, then adding the second.
+
+        Provided that x and the offset have no bit in common, or that lines are neither padded nor swizzled.
+        """
+        place = self.place(offset)
+        turn = place & (self.units - 1) * UNIT if self.swizzled else 0
+        return turn, place ^ turn
+
+    @property
+    def bytes(self) -> int:
+        """Local memory of the window."""
+        size = self.lines * self.pitch
+        return size if self.swizzled else self.place(size - 1) + 1
+
+
+def places(arch: str, lines: int, line: int, matrix: bool) -> Places:
+    """The places of a window of lines of ``line`` bytes; ``matrix``: read by matrix instructions."""
+    hardware = architecture(arch)
+    units = hardware.banks * BANK_BYTES // UNIT
+    if not matrix or line & (line - 1):
+        return Places(lines, UNIT * (line // UNIT | 1), units, 0, False)
+    return Places(lines, line, units, max(line, units * UNIT), swizzled=hardware.wave == 64)
