@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from rocmkern.tile import api
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.hip.backend import NUMBA, TILE
-from rocmkern.tile.hip.layouts import checked
+from rocmkern.tile.hip.layouts import checked, rule_of_softmax_step
 from rocmkern.tile.hip.products import HipLowering
 
 
@@ -18,6 +19,7 @@ def _install_operations() -> None:
     # numba-hip rewrites llvmlite's typed pointers (``i8*``) to opaque ones, but not pointers to vectors and arrays.
     ir.types.ir_layer_typed_pointers_enabled = False
     rules = {op: checked(rule) for op, rule in TILE.rules.items()}
+    rules[api.softmax_step] = rule_of_softmax_step(rules[api.softmax_step])
     tile = SimpleNamespace(**{**vars(TILE), "rules": rules})
     bind(NUMBA, tile, HipLowering(NUMBA, tile))
 

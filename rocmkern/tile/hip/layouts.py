@@ -338,12 +338,40 @@ def _check(ty: Any) -> None:
             raise TypingError(f"tiles on {ty.hw[0]} have a multiple of 16 columns, got {getattr(ty, axis)}")
 
 
+class Weights(TILE.Tile):
+    """[m, n] weights of `softmax_step`: none is negative, and where one is NaN, the sum of its row is NaN as well."""
+
+    def __init__(self, m: int, n: int, hw: tuple):
+        super().__init__(m, n, hw)
+        self.name = f"hip.Weights({m},{n},{hw})"
+
+    @property
+    def tile(self) -> Any:
+        """What they are for every operation but `operand`."""
+        return TILE.Tile(self.m, self.n, self.hw)
+
+    def unify(self, typingctx: Any, other: Any) -> Any:
+        """A variable that also holds another tile holds a tile."""
+        return self.tile if other == self.tile else None
+
+
 def checked(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(*args: Any) -> Any:
-        result = rule(*args)
+        result = rule(*(x.tile if isinstance(x, Weights) else x for x in args))
         _check(result)
         return result
+
+    return typed
+
+
+def rule_of_softmax_step(rule: Callable) -> Callable:
+    """The typing rule of `softmax_step`: its first result are weights."""
+
+    @functools.wraps(rule)
+    def typed(*args: Any) -> Any:
+        p, *others = rule(*args)
+        return types.Tuple((Weights(p.m, p.n, p.hw), *others))
 
     return typed
 
@@ -365,6 +393,7 @@ class _RowsModel(models.PrimitiveModel):
         super().__init__(manager, ty, ir.ArrayType(element, Layout(ty).row_blocks))
 
 
+@register_model(Weights)
 @register_model(TILE.Tile)
 class _TileModel(models.PrimitiveModel):
     def __init__(self, manager: Any, ty: Any):
@@ -391,3 +420,8 @@ class _StageModel(models.PrimitiveModel):
 
 
 register_tensor_model(NUMBA, TILE)
+
+
+@NUMBA.lowering_registry.lower_cast(Weights, TILE.Tile)
+def _weights_as_tile(context: Any, b: ir.IRBuilder, source: Any, target: Any, value: ir.Value) -> ir.Value:
+    return value

@@ -48,12 +48,14 @@ from rocmkern.tile.hip.layouts import (
     Layout,
     Pages,
     Parked,
+    Weights,
     Window,
     operand_element,
 )
 from rocmkern.tile.hip.memory import (
     CHUNK_BYTES,
     bfloat16_bits,
+    bfloat16_weights,
     in_space,
     is_below,
     load_from,
@@ -485,17 +487,20 @@ class StageLowering(SoftmaxLowering):
         if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return tile
 
+        weights = isinstance(sig.args[0], Weights)
+        to_bfloat16 = bfloat16_weights if weights else bfloat16_bits
+
         def body(b: ir.IRBuilder, _: list, tile: list) -> list:
             runs = []
             for v in tile:
                 if out.dtype == "float16":
                     short = b.fptrunc(v, ir.VectorType(F16, atom.registers))
                 else:
-                    short = bfloat16_bits(b, v)
+                    short = to_bfloat16(b, v)
                 runs.append(self.exchange_halves(b, atom, short) if atom.run == 16 else short)
             return runs
 
-        name = f"operand_{out.hw[0]}_{out.hw[1]}x{out.hw[2]}_{out.dtype}_{out.m}x{out.k}"
+        name = f"operand_{out.hw[0]}_{out.hw[1]}x{out.hw[2]}_{out.dtype}_{out.m}x{out.k}_{int(weights)}"
         return self.keep_operand(b, out, shared_code(b, name, [], items_of(b, tile), body))
 
     @staticmethod
