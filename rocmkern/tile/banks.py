@@ -10,14 +10,15 @@ Let ``round`` be a line or the units of all banks, whichever is longer, and r th
 lies, one after the other without gaps. With u units to all banks, ``turn = r ^ r / u``: its low bits take all values
 in the rounds of the first two lists, and are the same within a line, which leaves the third as it is. Then
 
-    swizzled    unit c of its u lies at ``c ^ turn``, modulo u                   (CDNA)
     padded      a unit of nothing stands before each round and before each u of them, so that unit c begins at bank
-                ``4 (c + r + r / u)``                                            (RDNA)
+                ``4 (c + r + r / u)``
+    swizzled    unit c of its u lies at ``c ^ turn``, modulo u: for products of float32 on CDNA
     neither     lines are an odd number of units apart: lines of another length than a power of two, and windows of
                 float32 for FMAs, of which lanes that go together read one or two lines
 
-Padding makes every address of a lane one register and a constant; a swizzle takes up to u registers. Waves of 64 have
-these, and only a swizzle suits reads of 16 bytes on CDNA, where lanes that share a cycle read two neighbouring units.
+With padding every address of a lane is one register and a constant; a swizzle takes up to u registers, or as many
+instructions. But only a swizzle suits reads of 16 bytes on CDNA, where lanes that share a cycle read two neighbouring
+units.
 
 Sources: for the lanes that share a cycle Composable Kernel's documentation, "Understanding AMD GPU LDS and Bank
 Conflicts" (gfx90a, gfx942), and HipKittens' measurements (gfx950); for RDNA there are none.
@@ -85,10 +86,13 @@ class Places:
         return size if self.swizzled else self.place(size - 1) + 1
 
 
-def places(arch: str, lines: int, line: int, matrix: bool) -> Places:
-    """The places of a window of lines of ``line`` bytes; ``matrix``: read by matrix instructions."""
+def places(arch: str, lines: int, line: int, read: int) -> Places:
+    """The places of a window of lines of ``line`` bytes.
+
+    ``read``: bytes of an access of a matrix instruction's operand; 0 where products are FMAs.
+    """
     hardware = architecture(arch)
     units = hardware.banks * BANK_BYTES // UNIT
-    if not matrix or line & (line - 1):
+    if not read or line & (line - 1):
         return Places(lines, UNIT * (line // UNIT | 1), units, 0, False)
-    return Places(lines, line, units, max(line, units * UNIT), swizzled=hardware.wave == 64)
+    return Places(lines, line, units, max(line, units * UNIT), hardware.wave == 64 and read == UNIT)

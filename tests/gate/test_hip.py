@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import streaming
 
+import rocmkern
+from rocmkern import targets
 from rocmkern import tile as T
+from rocmkern.cli._assembly import main_loop, mix
 from rocmkern.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
@@ -267,6 +270,17 @@ def test_products_equal_numpy(dtype, waves, wave_rows):
     np.testing.assert_array_equal(out[3][:60], expected[:60])
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000])
+def test_a_score_that_is_any_nan_makes_its_row_nan(bits):
+    device_arch()
+    q, k, v = (np.ones((1, 1, n, 16), ml_dtypes.bfloat16) for n in (4, 40, 40))
+    bias = np.zeros((1, 1, 4, 40), np.float32)
+    bias.view(np.uint32)[0, 0, 2, 33] = bits
+    with targets.using("hip"):
+        out = rocmkern.flash_attention(q, k, v, bias=bias).astype(np.float32)
+    assert np.isnan(out[0, 0, 2]).all() and (out[0, 0, [0, 1, 3]] == 1.0).all()
+
+
 # ------------------------------------------------------------------------------------------------- without a device
 
 
@@ -284,6 +298,34 @@ def test_attention_needs_no_scratch(arch, dtype, width):
     resources = kernel.resources()
     assert [resources[x] for x in ("scratch_bytes", "vgpr_spills", "sgpr_spills", "flat")] == [0, 0, 0, 0]
     assert resources["local_bytes"] == kernel.local_bytes <= 54 * 1024
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
+def test_a_step_of_attention_meets_twice(arch):
+    cfg = _configs.attention(arch, 64, 64, 64, 2, score_mods=False)
+    products = cfg.block_m // cfg.waves * cfg.block_n * (cfg.head_dim + cfg.value_dim) // 16**3
+    loop = main_loop(compile_kernel(flash_attention, cfg, attention_dtypes("bfloat16")).assembly, matrix=products)
+    assert sum(x.split()[0] in ("s_barrier", "s_barrier_wait") for x in loop) == 2
+    # As in float16: a NaN among the weights is a NaN in the sum of its row, so rounding need not keep it.
+    assert mix(loop)["vector"] + mix(loop)["transcendental"] <= 7.5 * products
+
+
+@T.kernel
+def weights_and_others(cfg, x: T.Tensor[2], out: T.Out[2]):
+    row = T.row_index(cfg, cfg.block_m)
+    valid = row < x.shape[0]
+    m, l = T.full_rows(cfg, cfg.block_m, T.NEG_INF), T.full_rows(cfg, cfg.block_m, 0.0)
+    acc, p = T.zeros(cfg, cfg.block_m, 64), T.zeros(cfg, cfg.block_m, 64)
+    for _ in range(x.shape[0]):
+        s = T.load_tile(cfg, x, (row,), 0, 64, valid)
+        w, m, l, acc = T.softmax_step(s, np.float32(1.0), m, l, acc)
+        p = w
+    T.store_tile(out, (row,), 0, p + acc, valid)
+
+
+def test_weights_are_a_tile_wherever_one_is_wanted():
+    cfg = attention_config(arch="gfx1100", waves=4, block_m=64)
+    assert compile_kernel(weights_and_others, cfg, ("float32", "float32")).resources()["scratch_bytes"] == 0
 
 
 def test_windows_beyond_local_memory_are_refused():

@@ -26,6 +26,11 @@ def cycles_of(arch, lanes, read, width):
     return [[lane for lane in range(lanes) if cycle[lane] == each] for each in sorted(set(cycle))]
 
 
+def window_of(gfx, lines, length, size):
+    """A window of elements of so many bytes for a matrix instruction."""
+    return places(gfx, lines, length * size, min(size * ATOMS[architecture(gfx).matrix].run, UNIT))
+
+
 def conflicts(arch, offsets, read, width):
     """Accesses of the fullest bank beyond those of an even spread, over all cycles."""
     banks, extra = architecture(arch).banks, 0
@@ -49,7 +54,7 @@ def fragment(arch, window, size):
 @pytest.mark.parametrize("gfx", ARCHITECTURES)
 def test_no_two_bytes_share_a_place_and_all_are_inside(gfx, size):
     for lines, length in itertools.product((16, 48, 64), (16, 48, 128)):
-        window = places(gfx, lines, length * size, matrix=True)
+        window = window_of(gfx, lines, length, size)
         taken = {window.place(line * window.pitch + byte) for line in range(lines) for byte in range(length * size)}
         assert len(taken) == lines * length * size
         assert min(taken) >= 0 and max(taken) < window.bytes
@@ -59,7 +64,7 @@ def test_no_two_bytes_share_a_place_and_all_are_inside(gfx, size):
 @pytest.mark.parametrize("gfx", ARCHITECTURES)
 def test_a_place_follows_from_another_one(gfx, size):
     for length in (16, 48, 64, 256):
-        window = places(gfx, 64, length * size, matrix=True)
+        window = window_of(gfx, 64, length, size)
         for x, y in itertools.product(range(0, 16 * window.pitch, UNIT), range(0, 64, 16)):
             turn, more = window.ahead(y * window.pitch)
             assert window.place(x + y * window.pitch) == (window.place(x) ^ turn) + more
@@ -71,7 +76,7 @@ def test_products_read_without_conflicts(gfx):
     for size, lines, length in itertools.product(sizes, EXTENTS, EXTENTS):
         if gfx == "gfx950" and (size, length) == (4, 16):
             continue  # 16 reads of one window of float32 meet in half of the banks
-        window = places(gfx, lines, length * size, matrix=True)
+        window = window_of(gfx, lines, length, size)
         for offsets, width in fragment(gfx, window, size):
             assert not conflicts(gfx, offsets, True, width), (lines, length, size)
 
@@ -79,7 +84,7 @@ def test_products_read_without_conflicts(gfx):
 @pytest.mark.parametrize("gfx", ARCHITECTURES)
 def test_rows_are_written_without_conflicts(gfx):
     for size, length in itertools.product((2, 4), EXTENTS):
-        window = places(gfx, 64, length * size, matrix=True)
+        window = window_of(gfx, 64, length, size)
         units, lanes = length * size // UNIT, architecture(gfx).wave
         offsets = [window.place(lane // units * window.pitch + lane % units * UNIT) for lane in range(lanes)]
         assert not conflicts(gfx, offsets, False, UNIT), (length, size)
@@ -88,7 +93,7 @@ def test_rows_are_written_without_conflicts(gfx):
 @pytest.mark.parametrize("gfx", [gfx for gfx in ARCHITECTURES if gfx != "gfx950"])
 def test_columns_are_written_without_conflicts(gfx):
     for size, wide, lines, length in itertools.product((2, 4), (2, 4, 8), EXTENTS, EXTENTS):
-        across, window = lines // wide, places(gfx, lines, length * size, matrix=True)
+        across, window = lines // wide, window_of(gfx, lines, length, size)
         if across < 8:
             continue  # only in waves of 32, of which it is not known which lanes share a cycle
         lanes = min(architecture(gfx).wave, across * length * size // UNIT)

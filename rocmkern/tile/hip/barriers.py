@@ -23,16 +23,18 @@ from rocmkern.tile.hip.emit import local_barrier
 
 @dataclass
 class _Acquired:
+    """The end of an acquire: its block, how many instructions that had, and those of the barrier."""
+
     block: ir.Block
+    length: int
     barrier: list[ir.Instruction]
 
     def is_last(self, b: ir.IRBuilder) -> bool:
-        """Whether the builder stands in the block behind the barrier, and nothing there may have read a window."""
-        if b.block is not self.block:
-            return False
-        behind = self.block.instructions[self.block.instructions.index(self.barrier[-1]) :]
+        """Whether the builder stands in the block, and nothing behind the barrier may have read a window."""
+        behind = self.block.instructions[self.length :]
         callees = (x.callee for x in behind if isinstance(x, ir.CallInstr))
-        return all(isinstance(x, ir.InlineAsm) or x.name.startswith("llvm.") for x in callees)
+        silent = all(isinstance(x, ir.InlineAsm) or x.name.startswith("llvm.") for x in callees)
+        return b.block is self.block and silent
 
 
 _last: weakref.WeakKeyDictionary[ir.Function, _Acquired] = weakref.WeakKeyDictionary()
@@ -51,7 +53,8 @@ def before_writing(b: ir.IRBuilder) -> None:
 
 def after_writing(b: ir.IRBuilder) -> None:
     """Wait until what was written into windows may be read."""
-    _last[b.function] = _Acquired(b.block, local_barrier(b))
+    barrier = local_barrier(b)
+    _last[b.function] = _Acquired(b.block, len(b.block.instructions), barrier)
 
 
 def reading(b: ir.IRBuilder) -> None:

@@ -190,6 +190,8 @@ class Window:
     matrix : bool
         Whether products with this stage use a matrix instruction; then local memory holds the elements as they are.
         Otherwise it holds float32.
+    read_bytes : int
+        Bytes of an access to an operand of a matrix instruction there; 0 without one.
     source : str
         Element type of the source; elements of 8 bits are converted to ``dtype`` when they are fetched.
     paged : bool
@@ -206,6 +208,7 @@ class Window:
         self.matrix = ty.dtype in self.atom.intrinsics
         self.item_bytes, self.source_bytes = DTYPES[ty.dtype], DTYPES[ty.source]
         self.threads = self.waves * self.atom.wave
+        self.read_bytes = min(self.atom.run * self.item_bytes, CHUNK_BYTES) if self.matrix else 0
         self.copies = [self.copy(1, CHUNK_BYTES // self.item_bytes)]
         if self.matrix:
             # As many rows at a time as fill 16 bytes of a column; as wide as leaves work for every lane. Lanes that
@@ -224,7 +227,7 @@ class Window:
         regular = self.threads % across == 0 == blocks % self.threads and apart & (apart - 1) == 0
         return Copy(
             transposed=transposed,
-            places=places(self.arch, lines, length * local_bytes, self.matrix),
+            places=places(self.arch, lines, length * local_bytes, self.read_bytes),
             local_bytes=local_bytes,
             block_rows=rows,
             block_columns=columns,

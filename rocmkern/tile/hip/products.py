@@ -210,7 +210,7 @@ class HipLowering(MatvecLowering):
         @functools.cache
         def spot(c: int) -> Spot:
             line = lane.row if first is None else b.add(lane.row, b.add(first, const(I32, 16 * c)))
-            return Spot.of(b, places, line, inside)
+            return Spot.of(b, places, line, inside).here()
 
         def fragment(c: int, t: int) -> ir.Value:
             # What is first may have bits in common with 16 c.

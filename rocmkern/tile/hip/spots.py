@@ -5,6 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from rocmkern.tile.banks import Places
+from rocmkern.tile.hip.emit import opaque
 from rocmkern.tile.tensors import I32, const
 
 
@@ -59,6 +60,10 @@ class Spot:
         if turn not in self.turned:
             self.turned[turn] = self.b.xor(self.turned[0], const(I32, turn))
         return self.b.add(self.turned[turn], const(I32, more)) if more else self.turned[turn]
+
+    def here(self) -> Spot:
+        """The same spot; those that a swizzle makes of it are computed here, and do not wait in registers of a loop."""
+        return Spot(self.b, self.places, opaque(self.b, self.turned[0], "v")) if self.places.swizzled else self
 
     def further(self, bytes_: ir.Value) -> Spot:
         """The spot so many bytes on, a number of the kernel; see `Places.ahead` for which those may be."""
