@@ -164,3 +164,12 @@ def test_a_part_of_a_split_model_is_refused(tmp_path):
     writer.close()
     with pytest.raises(CheckpointError, match="one of 2 files"):
         rocmkern.open_checkpoint(path)
+
+
+def test_of_a_directory_with_many_models_some_are_named(tmp_path):
+    for number in range(60):
+        (tmp_path / f"model-{number:03}.safetensors").write_bytes(b"")
+    with pytest.raises(ArgumentError, match="a directory with one model") as caught:
+        rocmkern.open_checkpoint(tmp_path)
+    listed = str(caught.value).partition(" with ")[2].partition("...; allowed")[0]
+    assert listed.startswith("model-000.safetensors, model-001.safetensors, ") and len(listed) == 400

@@ -24,3 +24,13 @@ def document():
 @pytest.mark.parametrize("name", DRAWN)
 def test_drawn_rows_hold(document, name):
     assert fuzz(document, document.registry[name], "python", 12, 20260101) == 12
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_differs(document, name):
+    """A value that stands twice hides one that was meant; a range has something in it."""
+    domain = document.registry[name].domain
+    for feature, values in domain.features.items():
+        assert len(values) == len(set(map(repr, values))), feature
+    for dim, (smallest, largest) in domain.dims.items():
+        assert 0 <= smallest < largest, dim

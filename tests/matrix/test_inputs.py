@@ -15,6 +15,7 @@ from rocmkern.matrix.inputs import (
     owner,
     place,
     poisoned,
+    repeated_axis,
 )
 
 VARIANTS = [
@@ -150,3 +151,14 @@ def test_an_array_of_any_shape_can_be_filled_with_poison(dtype, shape):
     array = np.zeros(shape, numpy_dtype(dtype))
     fill_with_poison(array)
     assert is_poison(array).all() if dtype.endswith(("32", "16")) and dtype != "i32" else (array != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant", "axis"),
+    [
+        ((1, 3, 4), "broadcast", 1), ((2, 3), "broadcast", 0), ((1, 1), "broadcast", 0), ((1,), "broadcast", 0),
+        ((2, 3, 4), "broadcast_last", 2), ((2, 3, 4), "repeated_1", 2), ((2, 3, 4), "repeated_3", 0),
+    ],
+)  # fmt: skip
+def test_which_axis_a_layout_repeats(shape, variant, axis):
+    assert repeated_axis(shape, variant) == axis

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rocmkern.matrix import CaseFailure, MatrixError
+from rocmkern.matrix import CaseFailure, MatrixError, PeerUnavailable
 from rocmkern.testing import bench, clocks, jobs
 from rocmkern.testing.clocks import DeviceClock, HostClock
 
@@ -154,6 +154,46 @@ def test_the_table_has_a_line_for_each_row():
         "softmax-long     hip   500.000               20%      0.0    0.00  ",
     ]
     assert head.index("spread") + len("spread") == rows[0].index("3%") + 2, "numbers stand below their names"
+
+
+@pytest.mark.parametrize("results", [1, 2])
+def test_a_row_is_timed_beside_its_peers_and_its_first_result_is_held_against_theirs(monkeypatch, results):
+    x = np.arange(6, dtype=np.float32)
+    ran = []
+
+    def operation(x, *, out):
+        ran.append("ours")
+        for each, factor in zip(out if results > 1 else (out,), (2, 5), strict=False):
+            np.multiply(x, np.float32(factor), out=each)
+        return out
+
+    def peer(factor):
+        return SimpleNamespace(prepare=lambda call, case, target: lambda: ran.append("theirs") or x * factor)
+
+    def none(call, case, target):
+        raise PeerUnavailable("not here")
+
+    declared = SimpleNamespace(
+        function=operation, out=True, on_device=True, flops=None, nbytes=lambda case: 48.0,
+        outputs=[SimpleNamespace(dtype="f32")] * results,
+        peer_table={"right": peer(2), "wrong": peer(3), "none": SimpleNamespace(prepare=none)},
+    )  # fmt: skip
+    facts = SimpleNamespace(peers=["right", "none"], bars={"right": 0.5}, warm=False)
+    row = SimpleNamespace(id="double-a", dtype="f32", operation=declared, facts=facts, features={})
+    call = SimpleNamespace(arguments={"x": x}, out_shapes=[x.shape] * results)
+    monkeypatch.setattr(bench, "make_call", lambda case: call)
+    monkeypatch.setattr(bench, "output_dtype", lambda case, index: np.float32)
+    monkeypatch.setattr(bench, "_rounds", lambda function: 3)
+    monkeypatch.setattr(bench, "roof", lambda target, dtype: {"of": (target, dtype)})
+    benchmark = jobs._Rounds()
+    speed = bench.measure(benchmark, row, "python")
+    assert ran == ["ours", "theirs", *["theirs", "ours"] * 3], "once each to compare, then in turns"
+    assert speed["rounds"] == 3 and speed["roof"] == {"of": ("python", "f32")} and "flop_per_s" not in speed
+    assert set(speed["peers"]) == {"right", "none"} and speed["peers"]["right"]["bar"] == 0.5
+    assert benchmark.extra_info == {"case": "double-a", "target": "python", **speed} and len(benchmark.durations) == 3
+    facts.peers = ["wrong"]
+    with pytest.raises(CaseFailure, match="differs from wrong"):
+        bench.measure(jobs._Rounds(), row, "python")
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
