@@ -146,11 +146,12 @@ def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
     """Compile a variant and write it: its size in bytes, and what went wrong."""
     from rocmkern.runtime.errors import RocmkernError
     from rocmkern.targets import cache, entries
+    from rocmkern.targets.apart import apart
 
     name, variant, directory, shipped = job
     module = importlib.import_module(f"rocmkern.targets.{name}")
     try:
-        entry = module.compile_entry(variant.kernel, variant.cfg, variant.dtypes)
+        entry = apart(lambda: module.compile_entry(variant.kernel, variant.cfg, variant.dtypes))
     except (RocmkernError, RuntimeError) as error:  # the latter is a code generator's
         return 0, str(error)
     data = entries.encode(entry)

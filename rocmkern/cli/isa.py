@@ -174,11 +174,12 @@ def examine(variant: Any, check: LdsCheck | None = None, explained: bool = False
     from rocmkern.cli._explain import explain
     from rocmkern.runtime.errors import RocmkernError
     from rocmkern.targets import code_object
+    from rocmkern.targets.apart import apart
     from rocmkern.targets.hip import compile_kernel
 
     arch = variant.cfg.arch
     try:
-        compiled = compile_kernel(variant.kernel, variant.cfg, variant.dtypes)
+        compiled = apart(lambda: compile_kernel(variant.kernel, variant.cfg, variant.dtypes))
         assembly, code_sha256 = compiled.assembly, code_object.read(compiled.code).code_sha256
     except (RocmkernError, RuntimeError) as error:  # the latter is the code generator's
         return Row(arch, variant.name, variant.dtypes, variant.features, {}, 0, 0, {}, (str(error),), str(error))

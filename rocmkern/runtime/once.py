@@ -41,6 +41,11 @@ def once(function: Function) -> Function:
     return result  # type: ignore[return-value]
 
 
+def making() -> bool:
+    """Whether this thread is making something, so that others wait for it."""
+    return _making._is_owned()  # type: ignore[attr-defined]
+
+
 def _after_fork_in_child() -> None:
     global _making
     _making = Mutex()  # a thread of the parent may have held it

@@ -7,9 +7,9 @@ The choice, first match: a `using` block of this thread, `use`, the environment 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -43,7 +43,9 @@ class TargetInfo:
 
 
 _process: str | None = None
-_thread = threading.local()
+# A compilation has its caller's context, in a thread of its own.
+_name: ContextVar[str | None] = ContextVar("_name", default=None)
+_object: ContextVar[Any] = ContextVar("_object", default=None)
 
 
 class use:
@@ -89,12 +91,12 @@ class use:
 def using(name: str) -> Iterator[None]:
     """Choose the target for this thread, within the block; parameters and errors as for `use`."""
     _get(name)
-    before = getattr(_thread, "name", None)
-    _thread.name = name
+    before = _name.get()
+    _name.set(name)
     try:
         yield
     finally:
-        _thread.name = before
+        _name.set(before)
 
 
 def target() -> TargetInfo:
@@ -110,18 +112,18 @@ def chosen_name() -> str:
 
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
-    return getattr(_thread, "object", None) or _get(_chosen()[0])
+    return _object.get() or _get(_chosen()[0])
 
 
 @contextmanager
 def launching_on(target: Any) -> Iterator[None]:
     """Send this thread's launches on host arrays to a target object, within the block: for tools that look at them."""
-    before = getattr(_thread, "object", None)
-    _thread.object = target
+    before = _object.get()
+    _object.set(target)
     try:
         yield
     finally:
-        _thread.object = before
+        _object.set(before)
 
 
 @once
@@ -137,7 +139,7 @@ def target_of(device: Any) -> Any:
 
 
 def _chosen() -> tuple[str, str]:
-    override = getattr(_thread, "name", None)
+    override = _name.get()
     if override:
         return override, "chosen by using() in this thread"
     if _process:

@@ -14,7 +14,8 @@ passed over. What cannot be used for any reason is compiled again and replaced.
 
 Threads and processes that want the same variant wait for the first of them: threads by the target's lock, processes by
 a file lock. A lock that cannot be had costs time and nothing else. A fork waits for the end of a compilation: a child
-could do nothing with a compiler that it finds in the middle of something.
+could do nothing with a compiler that it finds in the middle of something. So does a call whose forerunner was
+interrupted: the compilation goes on, in a thread of its own (`apart`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ _compiling = Mutex()
 
 
 def obtain(
-    key: Key, compiler: Callable[[], str | None], make: Callable[[], Entry], use: Callable[[Entry], Loaded]
+    key: Key,
+    compiler: Callable[[], str | None],
+    make: Callable[[], Entry],
+    use: Callable[[Entry], Loaded],
+    made: Callable[[], Loaded | None] = lambda: None,
 ) -> Loaded:
     """A variant, ready for use.
 
@@ -70,38 +75,53 @@ def obtain(
     make : callable
         Compiles it.
     use : callable
-        Makes of an entry what is wanted; raises `EntryError` where it cannot be used.
+        Makes of an entry what is wanted, and remembers it; raises `EntryError` where it cannot be used. Behind a
+        compilation it is called in another thread than the caller's.
+    made : callable
+        What `use` remembers: it may have been called for a caller that was interrupted.
     """
-    if not key.kept:
-        return _fresh(_compiled(key, make), use)
-    loaded = None if code_settings() else _shipped(key, use)
-    if loaded is not None:
-        return loaded
-    versions = compiler()
-    directory = own_directory()
-    if directory is None:
-        return _fresh(_compiled(key, make), use)
-    loaded = _kept(directory, key, versions, use)
-    if loaded is not None:
-        return loaded
-    _let_forks_wait()
-    # Not in the middle of another compilation of this thread, which may have the file lock too.
-    with alone(_compiling), _locked(directory, key):
-        loaded = _kept(directory, key, versions, use)  # another process may have been here
+    loaded, directory, versions = None, None, None
+    if key.kept:
+        loaded = None if code_settings() else _shipped(key, use)
+        if loaded is not None:
+            return loaded
+        versions = compiler()
+        directory = own_directory()
+        if directory is not None:
+            loaded = _kept(directory, key, versions, use)
+    if loaded is None:
+        from rocmkern.targets.apart import apart
+
+        _let_forks_wait()
+        loaded = apart(lambda: _compiled(key, directory, versions, make, use, made))
+    return loaded
+
+
+def refuse_within() -> None:
+    """`ReentryError` in the middle of a compilation of this thread: no other can begin, and somebody waits for it."""
+    alone(_compiling)
+
+
+def _compiled(
+    key: Key,
+    directory: Path | None,
+    versions: str | None,
+    make: Callable[[], Entry],
+    use: Callable[[Entry], Loaded],
+    made: Callable[[], Loaded | None],
+) -> Loaded:
+    """A variant that was not found: as somebody else has left it meanwhile, or compiled, and kept if there is where."""
+    with alone(_compiling), _locked(directory, key) if directory is not None else contextlib.nullcontext():
+        loaded = made()
+        if loaded is None and directory is not None:
+            loaded = _kept(directory, key, versions, use)
         if loaded is None:
             announce_compilation(key, directory)
             entry = make()
             loaded = _fresh(entry, use)
-            store(directory, entry)
+            if directory is not None:
+                store(directory, entry)
     return loaded
-
-
-def _compiled(key: Key, make: Callable[[], Entry]) -> Entry:
-    """What is compiled and kept nowhere."""
-    _let_forks_wait()
-    with alone(_compiling):
-        announce_compilation(key, None)
-        return make()
 
 
 @once

@@ -73,14 +73,18 @@ class CpuTarget:
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
         if run is None:
+            cache.refuse_within()
             with self._compiling, collected():
                 run = self._variants.get(key) or self._obtained(kernel, cfg, dtypes)
-                self._variants[key] = run
         return run
 
     def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
-        key = variant_key(kernel, cfg, dtypes)
-        return cache.obtain(key, versions, lambda: compile_entry(kernel, cfg, dtypes), launch_function)
+        def use(entry: Entry) -> Callable:
+            return self._variants.setdefault(variant, launch_function(entry))
+
+        variant = kernel, cfg, dtypes
+        key = variant_key(*variant)
+        return cache.obtain(key, versions, lambda: compile_entry(*variant), use, lambda: self._variants.get(variant))
 
 
 _compiled: list[str] = []

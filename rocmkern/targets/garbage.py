@@ -16,8 +16,8 @@ def collected() -> Iterator[None]:
     what the block has made, and not to everything that lives in the process.
     """
     enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if enabled:

@@ -192,21 +192,30 @@ class GpuTarget(ABC):
 
     def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         key = (kernel, cfg, dtypes)
+        cache.refuse_within()
         with self._compiling:
             if key not in self._variants:
                 with collected():
-                    variant = self._obtained(kernel, cfg, dtypes)
-                variant.kernel_name = kernel.__name__
-                self._variants[key] = variant
+                    return self._obtained(kernel, cfg, dtypes)
             return self._variants[key]
 
     def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         """The loaded variant, from disk if it was compiled before."""
-        key = source.variant_key(self.name, kernel, cfg, dtypes)
-        return cache.obtain(key, self.versions, lambda: self.compile_entry(kernel, cfg, dtypes), self._loaded)
+
+        def use(entry: Entry) -> LoadedVariant:
+            loaded = self._loaded(entry)
+            loaded.kernel_name = kernel.__name__
+            return self._variants.setdefault(variant, loaded)
+
+        variant = kernel, cfg, dtypes
+        key = source.variant_key(self.name, *variant)
+        return cache.obtain(
+            key, self.versions, lambda: self.compile_entry(*variant), use, lambda: self._variants.get(variant)
+        )
 
     def _loaded(self, entry: Entry) -> LoadedVariant:
         try:
-            return self.load(entry)
+            with self.device.current():  # in the thread of a compilation too
+                return self.load(entry)
         except CodeRefusedError as error:
             raise EntryError(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -285,18 +286,18 @@ def test_an_interrupt_in_the_middle_is_the_users_and_the_next_call_is_right(own_
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    target, x = CpuTarget(), k.data()
+    x = k.data()
     out = x * 0
-    arguments = (k.square, k.Config(arch=target.arch), (-(-len(x) // 4), 1, 1), [x, out])
+    arguments = (k.square, k.Config(arch=CpuTarget().arch), (-(-len(x) // 4), 1, 1), [x, out])
     for owner, name in (("rocmkern.targets.cpu", "compile_entry"), ("rocmkern.targets.cache.os", "replace")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("rocmkern.targets.cpu.compile_entry", lambda *arguments: entries.decode(good))
             patch.setattr(f"{owner}.{name}", interrupted)
-            target.launch(*arguments)
+            CpuTarget().launch(*arguments)
         assert [path.name for path in own_cache.parent.iterdir()] == ["locks"]
     with monkeypatch.context() as patch:
         patch.setattr("rocmkern.targets.cpu.compile_entry", lambda *arguments: entries.decode(good))
-        target.launch(*arguments)
+        CpuTarget().launch(*arguments)
     assert k.is_right(out) and own_cache.read_bytes() == good
 
 
@@ -493,7 +494,8 @@ class Card(GpuTarget):
     """A GPU whose driver takes machine code as it is said."""
 
     def __init__(self, entry, takes):
-        super().__init__(SimpleNamespace(kind="cpu", info=SimpleNamespace(arch=entry.arch)))
+        info = SimpleNamespace(arch=entry.arch)
+        super().__init__(SimpleNamespace(kind="cpu", info=info, current=contextlib.nullcontext))
         self.entry, self.takes, self.compiled = entry, takes, 0
 
     def compile_entry(self, kernel, cfg, dtypes):
