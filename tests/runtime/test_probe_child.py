@@ -119,6 +119,7 @@ def test_a_device_that_copies_what_it_was_filled_with_is_well(monkeypatch):
 def test_a_device_that_copies_something_else_is_not(monkeypatch):
     device = FakeDevice()
     monkeypatch.setattr("rocmkern.runtime.devices.make_device", lambda info: device)
-    monkeypatch.setattr(device, "fill", lambda *arguments: None)
+    fill = device.fill
+    monkeypatch.setattr(device, "fill", lambda address, nbytes, byte, stream: fill(address, nbytes, byte ^ 1, stream))
     with pytest.raises(DeviceUnavailableError, match="copied something else than it was filled with"):
         suspect.fill_and_copy(device.info)
