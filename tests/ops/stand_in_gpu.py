@@ -38,7 +38,7 @@ class StandInTarget(GpuTarget):
         super().launch(*args, **kwargs)
 
     def _obtained(self, kernel, cfg, dtypes):
-        return StandInVariant(self, kernel, cfg, dtypes)
+        return self._variants.setdefault((kernel, cfg, dtypes), StandInVariant(self, kernel, cfg, dtypes))
 
     def load(self, entry):
         raise AssertionError("nothing is loaded")
