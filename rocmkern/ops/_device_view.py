@@ -93,11 +93,9 @@ def write(view: DeviceView, values: Any, stream: Any) -> None:
     tensor = view.owner
     manager = tensor.manager
     part = tensor._view(address(view) - tensor.data_ptr, view.shape, view.strides)
-    with ordered(manager, [view], manager.stream, "a copy of values from the host"):
-        part.copy_(np.broadcast_to(values, view.shape).astype(view.dtype))
+    source = np.broadcast_to(values, view.shape).astype(view.dtype)
     asked = choose(manager, [view], stream)
-    if asked != manager.stream:
-        manager.device.follow(asked, manager.stream)
+    ordered(lambda: part.copy_(source), manager, [view], manager.stream, "a copy of values from the host", asked)
 
 
 def read(view: DeviceView) -> np.ndarray:
@@ -105,8 +103,7 @@ def read(view: DeviceView) -> np.ndarray:
     tensor = view.owner
     manager = tensor.manager
     part = tensor._view(address(view) - tensor.data_ptr, view.shape, view.strides)
-    with ordered(manager, [view], manager.stream, "a copy of values to the host"):
-        return part.to_numpy()
+    return ordered(part.to_numpy, manager, [view], manager.stream, "a copy of values to the host")
 
 
 def address(view: np.ndarray) -> int:

@@ -54,8 +54,9 @@ def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args:
         handle = _streams.launched_on(manager, asked)
         if handle != asked:
             _recording.instead_of(asked)
-        with _streams.ordered(manager, views, handle, kernel.__name__, asked):
-            target.launch(kernel, cfg, grid, args, handle)
+        _streams.ordered(
+            lambda: target.launch(kernel, cfg, grid, args, handle), manager, views, handle, kernel.__name__, asked
+        )
         staging.collect()
 
 

@@ -194,8 +194,10 @@ class Plan:
         if simple:
             self._device.call_current(self._start, addresses)
         else:
-            with _streams.between_uses(self._manager, self._origins, owners, stream, self._names[-1]):
-                self._device.call_current(self._start, addresses)
+            _streams.between_uses(
+                lambda: self._device.call_current(self._start, addresses),
+                self._manager, self._origins, owners, stream, self._names[-1],
+            )  # fmt: skip
         self._manager.note(self._names, stream)
 
     def _start(self, addresses: list[int]) -> None:

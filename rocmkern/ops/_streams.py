@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -88,12 +87,17 @@ def launched_on(manager: Any, stream: int) -> int:
     return manager.stream if elsewhere else stream
 
 
-@contextmanager
-def ordered(manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None) -> Iterator[None]:
-    """Order what the body submits to `stream` after all earlier uses of some device arrays, and later uses after it.
+def ordered(
+    submit: Callable[[], Any], manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None
+) -> Any:
+    """Return what `submit()` does, between all earlier uses of some device arrays and all later ones.
+
+    A function that is called, and no ``with`` block: an exception could come between the block and what follows it.
 
     Parameters
     ----------
+    submit : callable
+        Submits work to `stream`.
     manager : ResourceManager
         Of the device.
     views : sequence of DeviceView
@@ -109,14 +113,17 @@ def ordered(manager: Any, views: Sequence[Any], stream: int, name: str, asked: i
     origins = {view.origin for view in views if view.origin is not None}
     if asked is not None and asked != stream:
         origins.add(Origin(asked))
-    with between_uses(manager, origins, _buffers(views), stream, name):
-        yield
+    return between_uses(submit, manager, origins, _buffers(views), stream, name)
 
 
-@contextmanager
 def between_uses(
-    manager: Any, origins: Collection[Origin], buffers: Sequence[Any], stream: int, name: str
-) -> Iterator[None]:
+    submit: Callable[[], Any],
+    manager: Any,
+    origins: Collection[Origin],
+    buffers: Sequence[Any],
+    stream: int,
+    name: str,
+) -> Any:
     """As `ordered`, for arrays of other libraries by their origins and for our own by what holds their memory."""
     theirs = {origin.stream for origin in origins}
     users: set[int] = set()
@@ -136,14 +143,14 @@ def between_uses(
     for buffer in buffers:
         if isinstance(buffer, Buffer):
             buffer.record_stream(stream)
-    try:
-        yield
-    finally:
+    if recording or not theirs:
+        result = submit()
+    else:
         # Also where a launch has failed: there may have been one before it.
-        for other in () if recording else theirs:
-            manager.device.follow(other, stream)
+        result = manager.device.call_followed(submit, theirs, stream)
     if not recording and not all(origin.certain for origin in origins):
         manager.wait(name, stream=stream)
+    return result
 
 
 def wait_for(views: Sequence[Any], name: str, stream: Any) -> None:

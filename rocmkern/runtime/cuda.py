@@ -5,8 +5,9 @@ Importing this module needs the ``cuda`` extra and the driver's library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain, starmap
 from types import TracebackType
 from typing import Any
 
@@ -178,6 +179,14 @@ class CudaDevice(GpuDevice):
 
     def _record(self, event: Any, stream: Stream) -> None:
         self.check("cuEventRecord", driver.cuEventRecord(event, stream))
+
+    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+        waits = [(stream, event, 0) for stream in streams]
+        return chain(starmap(driver.cuEventRecord, [(event, other)]), starmap(driver.cuStreamWaitEvent, waits))
+
+    def _read_following(self, answers: list[tuple]) -> None:
+        for answer in answers:
+            self.check("cuEventRecord, cuStreamWaitEvent", answer)
 
     def _create_timed_event(self) -> Any:
         return self.check("cuEventCreate", driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT))

@@ -7,7 +7,7 @@ values of the device's own; the runtime only hands them back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -182,6 +182,17 @@ class Device(ABC):
     @abstractmethod
     def stream_wait(self, stream: Stream, event: Any) -> None:
         """Make later work on `stream` wait for `event`, without blocking the caller."""
+
+    def call_followed(self, submit: Callable[[], Any], streams: Iterable[Stream], other: Stream) -> Any:
+        """Return what `submit()` does; later work on `streams` waits for all that it has submitted to `other`.
+
+        Also where it raises. On a GPU no exception from outside comes between the two.
+        """
+        try:
+            return submit()
+        finally:
+            for stream in streams:
+                self.follow(stream, other)
 
     def follow(self, stream: Stream, other: Stream) -> None:
         """Make later work on `stream` wait for what was submitted to `other` so far."""

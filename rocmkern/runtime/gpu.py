@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rocmkern.runtime.device import Device, DeviceInfo, Stream
@@ -120,6 +120,30 @@ class GpuDevice(Device):
                 self._idle_events.append(event)
                 raise
         return event
+
+    @abstractmethod
+    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+        """Record an event on `other`, then let each stream wait for it: an iterator in C over the driver's answers."""
+
+    @abstractmethod
+    def _read_following(self, answers: list[tuple]) -> None:
+        """Raise `DriverError` if one of the answers is one."""
+
+    def call_followed(self, submit: Callable[[], Any], streams: Iterable[Stream], other: Stream) -> Any:
+        with self.current():
+            try:
+                event = self._idle_events.pop()
+            except IndexError:
+                event = self._create_event()
+            answers: list[tuple] = []
+            steps = self._following(event, streams, other)
+            try:
+                return submit()
+            finally:
+                # One call of C. What is raised between instructions comes before `submit`, within it, or behind this.
+                answers.extend(steps)
+                self._idle_events.append(event)
+                self._read_following(answers)
 
     @abstractmethod
     def _create_timed_event(self) -> Any:

@@ -5,8 +5,9 @@ Importing this module needs the ``hip`` extra and ROCm's libraries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain, starmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -173,6 +174,14 @@ class HipDevice(GpuDevice):
 
     def _record(self, event: int, stream: Stream) -> None:
         self.check("hipEventRecord", hip.hipEventRecord(event, _handle(stream)))
+
+    def _following(self, event: int, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+        waits = [(_handle(stream), event, 0) for stream in streams]
+        return chain(starmap(hip.hipEventRecord, [(event, _handle(other))]), starmap(hip.hipStreamWaitEvent, waits))
+
+    def _read_following(self, answers: list[tuple]) -> None:
+        for answer in answers:
+            self.check("hipEventRecord, hipStreamWaitEvent", answer)
 
     def _create_timed_event(self) -> int:
         return int(self.check("hipEventCreateWithFlags", hip.hipEventCreateWithFlags(hip.hipEventDefault)))

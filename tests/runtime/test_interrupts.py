@@ -5,6 +5,10 @@ Each test calls something again and again, interrupted one instruction later eac
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import itertools
 import os
 import signal
 import sys
@@ -36,6 +40,8 @@ from rocmkern.runtime import (
     waiting,
 )
 from rocmkern.runtime import host as host_module
+from rocmkern.runtime.device import Device
+from rocmkern.runtime.gpu import GpuDevice
 from rocmkern.runtime.host import HostDevice
 from rocmkern.runtime.kv_cache import KVCache
 from rocmkern.runtime.manager import ResourceManager
@@ -453,3 +459,55 @@ def test_threads_that_ask_first_get_the_same_device(monkeypatch):
         for thread in threads:
             thread.join(30)
         assert len(found) == 8 and len(set(map(id, found))) == 1
+
+
+class Driver(GpuDevice):
+    """A GPU whose driver's calls are in C, and note what they were asked for."""
+
+    def __init__(self):
+        super().__init__(FakeDevice().info)
+        self.said = io.StringIO()
+
+    locals().update(dict.fromkeys(Device.__abstractmethods__ | GpuDevice.__abstractmethods__))
+    current = contextlib.nullcontext
+
+    def _create_event(self):
+        return "event"
+
+    def _following(self, event, streams, other):
+        say = functools.partial(print, file=self.said)
+        return itertools.starmap(say, [("record", event, other), *(("wait", stream, event) for stream in streams)])
+
+    def _read_following(self, answers):
+        assert answers == [None] * 3
+
+
+def test_other_streams_wait_for_what_was_submitted_whatever_is_raised_when():
+    gpu, submitted = Driver(), []
+
+    def submit():
+        submitted.append("work")  # one call of C, as a launch is
+        len(submitted)
+
+    def action():
+        gpu.said = io.StringIO()
+        submitted.clear()
+        gpu.call_followed(submit, [5, 7], 9)
+
+    places = {action.__code__, submit.__code__, GpuDevice.call_followed.__code__}
+    unsubmitted = followed = 0
+    for _ in everywhere(action, lambda code: code in places or code is Driver._following.__code__):
+        if submitted:
+            assert gpu.said.getvalue() == "record event 9\nwait 5 event\nwait 7 event\n"
+            followed += 1
+        else:
+            unsubmitted += 1
+    assert unsubmitted > 20 and followed > 10
+
+
+def test_other_streams_wait_where_a_submission_has_failed():
+    gpu = Driver()
+    with pytest.raises(ZeroDivisionError):
+        gpu.call_followed(lambda: 1 / 0, [5, 7], 9)
+    assert gpu.said.getvalue().count("wait") == 2 and gpu._idle_events == ["event"]
+    assert gpu.call_followed(lambda: "result", [5, 7], 9) == "result"
