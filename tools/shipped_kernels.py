@@ -21,8 +21,10 @@ class ShippedKernels(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is built."""
         shipped = Path(self.root) / "build" / "shipped"
-        if version == "editable" or not any(shipped.glob("*.entry")):
+        found = sorted(shipped.glob("*.entry"))
+        if version == "editable" or not found:
             return
-        build_data["force_include"][str(shipped)] = "rocmkern/targets/shipped"
+        for entry in found:  # and not what a compilation that was killed left beside them
+            build_data["force_include"][str(entry)] = f"rocmkern/targets/shipped/{entry.name}"
         build_data["pure_python"] = False
         build_data["tag"] = TAG
