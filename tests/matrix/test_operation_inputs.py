@@ -12,7 +12,7 @@ import pytest
 from rocmkern import reference
 from rocmkern.matrix import MatrixError, expand, load_cases, loads, make_call
 from rocmkern.matrix.inputs import check_sizes
-from rocmkern.matrix.operations import quantized
+from rocmkern.matrix.operations import OPERATIONS, quantized
 from rocmkern.reference.quantized import BLOCKS
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
@@ -141,3 +141,13 @@ def test_a_result_of_more_elements_than_a_file_may_ask_for_is_refused_before_it_
         for case in expand(loads(LARGE.replace("COLUMNS", "1048577"))):
             check_sizes(case)
     assert ":4:" in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_a_feature_can_be_asked_for_and_left_out(operation):
+    assert len({feature.name for feature in operation.features}) == len(operation.features)
+    for feature in operation.features:
+        assert len(set(map(repr, feature.allowed))) == len(feature.allowed), feature.name
+        assert any(each != feature.default for each in feature.allowed), feature.name
+        if isinstance(feature.default, bool):
+            assert feature.allowed == (not feature.default,), feature.name
