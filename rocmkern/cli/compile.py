@@ -170,11 +170,9 @@ def _compiled(jobs: Sequence[tuple], at_once: int) -> Iterable[tuple[int, str]]:
     if at_once == 1 or len(jobs) < 2:
         yield from map(_compile_one, jobs)
         return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from rocmkern.cli._processes import processes
 
-    # Not forked: the compiler's libraries may hold locks in threads of their own.
-    with ProcessPoolExecutor(min(at_once, len(jobs)), get_context("spawn")) as pool:
+    with processes(min(at_once, len(jobs))) as pool:
         yield from pool.map(_compile_one, jobs)
 
 

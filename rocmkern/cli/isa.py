@@ -258,11 +258,9 @@ def _compiled(work: Callable[[Any], Row], wanted: list[Any], jobs: int) -> Itera
     if jobs == 1 or len(wanted) == 1:
         yield from map(work, wanted)
         return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from rocmkern.cli._processes import processes
 
-    # Not forked: the compiler's libraries may hold locks in threads of their own.
-    with ProcessPoolExecutor(min(jobs, len(wanted)), get_context("spawn")) as pool:
+    with processes(min(jobs, len(wanted))) as pool:
         yield from pool.map(work, wanted)
 
 
