@@ -65,6 +65,7 @@ def interrupted(action: Callable[[], Any], where: Callable[[CodeType], bool], at
             count += 1
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks when tracing begins whether anybody wants instructions
     try:
         sys.settrace(trace)
         try:
