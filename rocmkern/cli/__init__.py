@@ -7,7 +7,8 @@ A command is one module of this package, named after the command, with three nam
     def run(arguments: argparse.Namespace) -> int: ...     # the exit status
 
 Nothing else is registered anywhere. The modules are imported for every call: what is slow to import belongs in `run`.
-An error of this library that `run` lets through is printed as one message, without a traceback, with exit status 1.
+An error of this library that `run` lets through is printed as one message, without a traceback, with exit status 1; or
+2 where it is of an argument, as for words that make no sense to the parser.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from rocmkern import __version__
-from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.errors import ArgumentError, RocmkernError
 
 __all__ = ["build_parser", "commands", "main"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and those of its commands, that says in one line what it does not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def commands() -> dict[str, ModuleType]:
@@ -34,7 +43,7 @@ def commands() -> dict[str, ModuleType]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; ``arguments.run`` is the function of the command that was named."""
-    parser = argparse.ArgumentParser(prog="rocmkern", description="Attention kernels in Python: tools.")
+    parser = _Parser(prog="rocmkern", description="Attention kernels in Python: tools.")
     parser.add_argument("--version", action="version", version=f"rocmkern {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, module in commands().items():
@@ -56,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 where the command failed, 2 (through SystemExit) where the words make no sense.
+        0 for success, 1 where the command failed, 2 where the words make no sense (through SystemExit), or a value.
     """
     arguments = build_parser().parse_args(argv)
     # As with `python -m`: the modules that a matrix file names may lie here.
@@ -68,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except RocmkernError as error:
         print(f"rocmkern: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ArgumentError) else 1
     except BrokenPipeError:
         # The reader of a pipe (`| head`) has seen enough. What is still in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

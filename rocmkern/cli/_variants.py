@@ -15,10 +15,10 @@ import numpy as np
 
 from rocmkern.matrix import Document, Draw, expand
 from rocmkern.matrix.registry import resolve
-from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.targets import launching_on, source
 from rocmkern.tile import api
-from rocmkern.tile.architectures import architecture
+from rocmkern.tile.architectures import architecture, known
 
 #: Compute units of a large card: decoding splits its keys over so many blocks.
 _PARALLELISM = 96
@@ -73,6 +73,14 @@ class ShapeDraw(Draw):
     def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
         """An array that is not filled."""
         return np.zeros(shape, dtype)
+
+
+def check_archs(archs: Iterable[str], prefix: str) -> None:
+    """Raise `ArgumentError` for ``--arch`` where one is not known, or of another target than those of the prefix."""
+    allowed = known(prefix)
+    for arch in archs:
+        if arch.split(":")[0] not in allowed:
+            raise ArgumentError("--arch", arch, ", ".join(allowed))
 
 
 def variants(

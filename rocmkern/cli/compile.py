@@ -91,17 +91,12 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
     """What is to be compiled, in the order of the architectures."""
     from rocmkern.cli import _common_calls
     from rocmkern.cli._matrix_file import default_matrix
-    from rocmkern.cli._variants import Recorder, record
+    from rocmkern.cli._variants import Recorder, check_archs, record
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
-    from rocmkern.targets import host_cpu, launching_on
-    from rocmkern.tile.architectures import architecture
+    from rocmkern.targets import launching_on
 
-    for arch in archs:
-        if name == "cpu":
-            host_cpu.machine(arch)
-        else:
-            architecture(arch)
+    check_archs(archs, {"cpu": "cpu-", "hip": "gfx", "cuda": "sm_"}[name])
     operations, dtypes = _words(arguments.ops), _words(arguments.dtypes)
     if not set(dtypes) <= set(_common_calls.DTYPES):
         raise ArgumentError("--dtypes", arguments.dtypes, ", ".join(_common_calls.DTYPES))

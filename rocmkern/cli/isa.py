@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile, print, save, check."""
     from rocmkern.cli import _budgets
     from rocmkern.cli._lds_check import LdsCheck
-    from rocmkern.cli._variants import variants
+    from rocmkern.cli._variants import check_archs, variants
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.tile.architectures import AMD
@@ -119,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         archs = list(AMD)
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
+    check_archs(archs, "gfx")
     kernels += [word for text in arguments.explain for word in _words(text)]
     settings = _settings(arguments.config)
     lds = arguments.lds or (Path(DEFAULT_LDS) if Path(DEFAULT_LDS).exists() else None)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rocmkern.ops import _recording, _streams
 from rocmkern.ops._device_view import DeviceView, device_view, write
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError, masked_array_error
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
 from rocmkern.runtime.layout import Layout, layout_of
@@ -150,7 +150,7 @@ def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
 def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
     """NumPy view of the memory of x, and where that memory belongs."""
     if isinstance(x, np.ma.MaskedArray):
-        raise ArgumentTypeError(name, "a masked array", "an array without a mask of its own; pass mask= instead")
+        raise masked_array_error(name)
     if isinstance(x, np.ndarray):
         return np.asarray(x), HOST
     from rocmkern.runtime.tensor import DeviceTensor

@@ -108,7 +108,9 @@ def flash_attention(
     Returns
     -------
     out : array, ``[B, Hq, Sq, Dv]`` (``[B, Sq, Hq, Dv]``, ``[total_q, Hq, Dv]``)
-        Of the kind and the dtype of q. Computed in float32, rounded once.
+        Of the kind and the dtype of q. Computed in float32, rounded once. The sum of weights and values is divided
+        last, with weights up to 1: float32 values of which some lie above 3.4e38 by the number of keys can give an
+        infinity.
     lse : array, float32, ``[B, Hq, Sq]`` (packed: ``[Hq, total_q]``)
         Only with ``return_lse=True``.
 

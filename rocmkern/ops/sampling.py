@@ -86,10 +86,11 @@ def sample(
 
     Notes
     -----
-    Arrays of one number for each row have any float or integer dtype where they lie in host memory, and are checked
-    there. In device memory, beside logits there, temperatures and top-p are float32, top-k is int32 or int64, seeds and
-    offsets are int64 or uint64. They are not copied back to be checked: of seeds and offsets the 64 bits count, and a
-    row with another number out of range gets the token -1, which the next wait raises.
+    Where arrays of one number for each row lie in host memory, temperatures and top-p are float16, bfloat16, float32 or
+    float64, and top-k, seeds and offsets int32, int64, uint32 or uint64; they are checked there. In device memory,
+    beside logits there, temperatures and top-p are float32, top-k is int32 or int64, seeds and offsets are
+    int64 or uint64. They are not copied back to be checked: of seeds and offsets the 64 bits count, and a row with
+    another number out of range gets the token -1, which the next wait raises.
 
     Raises
     ------

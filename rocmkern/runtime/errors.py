@@ -41,6 +41,12 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """An argument has a type or dtype that is not allowed (same attributes as `ArgumentError`)."""
 
 
+def masked_array_error(argument: str) -> ArgumentTypeError:
+    """What is said of a NumPy array with a mask, which nothing here looks at."""
+    allowed = f"an array without a mask of its own: {argument}.data, or {argument}.filled() (attention takes a mask=)"
+    return ArgumentTypeError(argument, "a masked array", allowed)
+
+
 class TileError(RocmkernError, TypeError):
     """A kernel misuses the tile language: shapes that do not match, a consumed tile, too much local memory."""
 

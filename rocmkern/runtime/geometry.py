@@ -123,8 +123,12 @@ def index_view(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Sh
 
 def resolve_reshape(shape: Shape, new_shape: Sequence[int]) -> Shape:
     """Return `new_shape` with a single -1 worked out; raise `ArgumentError` if the sizes differ."""
-    size, target = math.prod(shape), list(map(operator.index, new_shape))
+    size = math.prod(shape)
     allowed = f"a shape of {size} elements, one dimension may be -1"
+    try:
+        target = list(map(operator.index, new_shape))
+    except TypeError:
+        raise ArgumentTypeError("shape", repr(tuple(new_shape)), allowed) from None
     if target.count(-1) > 1 or any(dim < -1 for dim in target):
         raise ArgumentError("shape", repr(tuple(target)), allowed)
     if -1 in target:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, OutOfBlocksError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, OutOfBlocksError
 from rocmkern.runtime.tensor import check_dtype
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class KVCache:
     Parameters
     ----------
     num_blocks : int
-        Blocks of the pool.
+        Blocks of the pool, of 2 ** 31 tokens in all at most: slots are int32.
     block_size : int
         Tokens of a block, 1 to 256.
     num_kv_heads, head_dim : int
@@ -84,17 +84,25 @@ class KVCache:
         layers, heads = _count("num_layers", num_layers, 1), _count("num_kv_heads", num_kv_heads, 1)
         columns = _count("head_dim", head_dim, 1)
         wide = columns if value_dim is None else _count("value_dim", value_dim, 1)
+        if self.num_blocks * self.block_size > 2**31:
+            allowed = f"at most {2**31 // self.block_size} blocks of {self.block_size} tokens: slots are int32"
+            raise ArgumentError("num_blocks", str(self.num_blocks), allowed)
         dtype = check_dtype(dtype, "dtype")
         if dtype.name not in DTYPES:
             raise ArgumentTypeError("dtype", dtype.name, "one of " + ", ".join(DTYPES))
         shape = (layers, self.num_blocks, self.block_size, heads)
+        elements = layers * self.num_blocks * self.block_size * heads * max(columns, wide)
+        if elements * dtype.itemsize >= 2**63:
+            raise ArgumentError("head_dim", f"{elements} elements in all", "less than 2 ** 63 bytes: smaller arguments")
+        if manager is not None and not _is_manager(manager):
+            raise ArgumentTypeError("manager", type(manager).__name__, "None, for host memory, or a ResourceManager")
         make: Any = np.zeros if manager is None else manager.zeros
-        self.keys: Any = make((*shape, columns), dtype)
+        self._keys: Any = make((*shape, columns), dtype)
         try:
-            self.values: Any = make((*shape, wide), dtype)
+            self._values: Any = make((*shape, wide), dtype)
         except BaseException:
             if manager is not None:
-                self.keys.close()
+                self._keys.close()
             raise
         # The next block to hand out is the last of the list.
         self._free = list(range(self.num_blocks))[::-1]
@@ -102,9 +110,21 @@ class KVCache:
         self._blocks: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
         self._next = 0
-        self._torn = False
+        self._torn = self._closed = False
 
     # ------------------------------------------------------------------------------------------------- what there is
+
+    @property
+    def keys(self) -> Any:
+        """The blocks of the keys."""
+        self._check_open()
+        return self._keys
+
+    @property
+    def values(self) -> Any:
+        """The blocks of the values."""
+        self._check_open()
+        return self._values
 
     @property
     def free_blocks(self) -> int:
@@ -160,6 +180,7 @@ class KVCache:
 
     def add(self) -> int:
         """A new, empty sequence; returns its number."""
+        self._check_open()
         sequence = self._next
         self._next += 1
         self._blocks[sequence], self._lengths[sequence] = [], 0
@@ -227,20 +248,27 @@ class KVCache:
         self._torn = False
 
     def close(self) -> None:
-        """Forget all sequences and let go of the blocks' memory."""
+        """Forget all sequences and let go of the blocks' memory; a second call does nothing."""
         for sequence in self.sequences:
             self.free(sequence)
-        for array in (self.keys, self.values):
-            if not isinstance(array, np.ndarray):
+        self._closed = True
+        for array in (self._keys, self._values):
+            if array is not None and not isinstance(array, np.ndarray):
                 array.close()
+        self._keys = self._values = None
 
     def __enter__(self) -> KVCache:
+        self._check_open()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------------------------------------------- helpers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the KVCache was closed: make a new one")
 
     def _take(self) -> int:
         block = self._free.pop()
@@ -278,11 +306,13 @@ class KVCache:
         self._holders, self._free, self._torn = holders, free, False
 
     def _known(self, argument: str, sequence: Any) -> None:
+        self._check_open()
         if _count(argument, sequence, 0) not in self._blocks:
             allowed = f"one of {list(self._blocks)}" if self._blocks else "a number that add() or fork() returned"
             raise ArgumentError(argument, repr(sequence), allowed)
 
     def _chosen(self, sequences: Sequence[int] | None) -> Sequence[int]:
+        self._check_open()
         if sequences is None:
             return self.sequences
         try:
@@ -292,6 +322,12 @@ class KVCache:
         for sequence in chosen:
             self._known("sequences", sequence)
         return chosen
+
+
+def _is_manager(value: Any) -> bool:
+    from rocmkern.runtime.manager import ResourceManager
+
+    return isinstance(value, ResourceManager)
 
 
 def _count(argument: str, value: Any, least: int) -> int:

@@ -21,7 +21,14 @@ from rocmkern.runtime.cap import DEFAULT_CAP, check_cap, usable_free
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.devices import default_device, open_device
 from rocmkern.runtime.error_word import ErrorWord
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, LeakError, RocmkernError
+from rocmkern.runtime.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClosedError,
+    LeakError,
+    RocmkernError,
+    masked_array_error,
+)
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
 from rocmkern.runtime.guard import GUARD_BYTES, GuardBands
 from rocmkern.runtime.lazy import LazyStorage, TensorSource
@@ -231,12 +238,14 @@ class ResourceManager:
         Raises
         ------
         ArgumentTypeError
-            If `a` is not a NumPy array, or of a dtype without a fixed binary layout.
+            If `a` is not a NumPy array, or one with a mask, or of a dtype without a fixed binary layout.
         DeviceMemoryError
             If there is no room for it.
         """
         if not isinstance(a, np.ndarray):
             raise ArgumentTypeError("a", type(a).__name__, "a numpy.ndarray")
+        if isinstance(a, np.ma.MaskedArray):
+            raise masked_array_error("a")
         tensor = self._allocate(a.shape, check_dtype(a.dtype, "a"), fill=None)
         transfer.from_host(tensor, a)
         return tensor

@@ -10,7 +10,7 @@ import numpy as np
 
 from rocmkern.runtime import dlpack, transfer
 from rocmkern.runtime.device import Device, Stream
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, masked_array_error
 from rocmkern.runtime.geometry import (
     check_shape,
     contiguous_strides,
@@ -347,6 +347,8 @@ class DeviceTensor:
         self.keep_alive()
         if not isinstance(other, (DeviceTensor, np.ndarray)):
             raise ArgumentTypeError("other", type(other).__name__, "a DeviceTensor or a numpy.ndarray")
+        if isinstance(other, np.ma.MaskedArray):
+            raise masked_array_error("other")
         self._check_like("other", other)
         transfer.check_writable(self)
         if isinstance(other, np.ndarray):
@@ -370,6 +372,8 @@ class DeviceTensor:
             out = np.empty(self.shape, self.dtype)
         elif not isinstance(out, np.ndarray):
             raise ArgumentTypeError("out", type(out).__name__, "a numpy.ndarray")
+        elif isinstance(out, np.ma.MaskedArray):
+            raise masked_array_error("out")
         else:
             self._check_like("out", out)
             if not out.flags.writeable:

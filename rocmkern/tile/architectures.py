@@ -84,8 +84,13 @@ def architecture(name: str) -> Architecture:
         raise _unknown(name) from None
 
 
+def known(prefix: str = "") -> list[str]:
+    """Names of the architectures that begin with `prefix`, in alphabetical order."""
+    return sorted(name for name in _TABLE if name.startswith(prefix))
+
+
 def _unknown(name: str) -> TargetError:
-    return TargetError(f"architecture {name!r} is not known; known: {', '.join(sorted(_TABLE))}")
+    return TargetError(f"architecture {name!r} is not known; known: {', '.join(known())}")
 
 
 @functools.cache

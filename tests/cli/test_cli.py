@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rocmkern import cli
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.errors import ArgumentError, TargetError
 
 
 class _Command:
@@ -18,10 +18,13 @@ class _Command:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--fail", action="store_true")
+        parser.add_argument("--dry", action="store_true")
 
     def run(self, arguments: argparse.Namespace) -> int:
         if arguments.fail:
             raise ArgumentError("color", "green", "red or blue")
+        if arguments.dry:
+            raise TargetError("the paint is dry")
         return 7
 
 
@@ -49,11 +52,16 @@ def test_the_exit_status_is_the_commands(one_command):
     assert cli.main(["paint"]) == 7
 
 
-def test_an_error_of_the_library_is_one_message_and_status_1(one_command, capsys):
-    assert cli.main(["paint", "--fail"]) == 1
+def test_an_argument_that_is_refused_is_one_message_and_status_2(one_command, capsys):
+    assert cli.main(["paint", "--fail"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "rocmkern: color: got green; allowed: red or blue\n"
+
+
+def test_another_error_of_the_library_is_one_message_and_status_1(one_command, capsys):
+    assert cli.main(["paint", "--dry"]) == 1
+    assert capsys.readouterr() == ("", "rocmkern: the paint is dry\n")
 
 
 @pytest.mark.parametrize("words", [[], ["paint", "--colour"], ["dance"]])
@@ -61,7 +69,8 @@ def test_words_that_make_no_sense_are_a_usage_error(one_command, words, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(words)
     assert stop.value.code == 2
-    assert "usage: rocmkern" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("rocmkern") and error.endswith("--help)\n") and error.count("\n") == 1
 
 
 def test_python_m_rocmkern_is_the_command_line():

@@ -357,8 +357,16 @@ def test_all_architectures_can_be_asked_for(small_matrix, capsys):
 
 
 def test_words_that_choose_nothing_are_an_error(small_matrix, capsys):
-    assert main(["isa", "--matrix", small_matrix, "--kernel", "gemm"]) == 1
+    assert main(["isa", "--matrix", small_matrix, "--kernel", "gemm"]) == 2
     assert "gemm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arch", ["gfx9999", "sm_90", "cpu-avx2", "gfx1100,gfx"])
+def test_an_architecture_that_is_none_of_amds_is_an_error(small_matrix, capsys, arch):
+    assert main(["isa", "--matrix", small_matrix, "--arch", arch, "--list"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"rocmkern: --arch: got {arch.split(',')[-1]}; allowed: gfx10-3-generic, ")
+    assert error.count("\n") == 1 and "sm_" not in error.partition("allowed")[2]
 
 
 def numba_hip_is_there() -> bool:

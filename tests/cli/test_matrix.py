@@ -104,7 +104,7 @@ def test_run_measures_and_fails(command, monkeypatch):
 
 def test_an_unknown_id_names_the_nearest(command):
     status, _, text = command("show", "scale-halves-wide-n2x71-f32")
-    assert status == 1
+    assert status == 2
     assert "did you mean 'scale-halves-wide-n2x70-f32'?" in text
 
 
@@ -180,7 +180,7 @@ def test_mutate_fails_for_a_fault_that_no_row_catches(command):
 
 def test_mutate_refuses_a_fault_that_it_does_not_know(command):
     status, _, text = command("mutate", "mask_invert")
-    assert status == 1 and "did you mean 'mask_inverted'?" in text
+    assert status == 2 and "did you mean 'mask_inverted'?" in text
 
 
 OWN = """\
@@ -292,7 +292,7 @@ def test_mutate_without_faults_says_that_there_are_none(own):
 
 def test_mutate_names_what_is_allowed_in_a_sentence(own):
     status, _, error = own("mutate", "zzzzzz", faults=["nothing", "third"])
-    assert status == 1 and error.endswith("FAULT: got zzzzzz; allowed: one of nothing, third\n")
+    assert status == 2 and error.endswith("FAULT: got zzzzzz; allowed: one of nothing, third\n")
 
 
 def test_a_row_that_fails_without_the_fault_as_well_proves_nothing(own):

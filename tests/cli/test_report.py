@@ -278,7 +278,7 @@ def test_the_versions_of_kernel_and_driver_are_read(tmp_path):
 def test_what_makes_no_sense_is_refused_before_anything_runs(words, expected, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(CardReport, "look", lambda *_: pytest.fail("it ran"))
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "--card", "--matrix", str(COMMITTED), *words]) == 1
+    assert main(["report", "--card", "--matrix", str(COMMITTED), *words]) == 2
     assert expected in capsys.readouterr().err
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, OutOfBlocksError
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, OutOfBlocksError
 from rocmkern.runtime.kv_cache import KVCache
 from rocmkern.runtime.tensor import DeviceTensor
 
@@ -127,7 +129,7 @@ def test_a_copy_that_fails_leaves_the_sequences_as_they_were(written, monkeypatc
     written.append(first, 6)
     second = written.fork(first)
     before, numbers = state(written), contents(written)
-    monkeypatch.setattr(written, "values", object())
+    monkeypatch.setattr(written, "_values", object())
     with pytest.raises(AttributeError):
         written.append(second, 3)
     monkeypatch.undo()
@@ -257,3 +259,52 @@ def test_bad_arguments_of_methods(cache):
         with pytest.raises(ArgumentTypeError) as caught:
             call()
         assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("given", [3, np, "host"])
+def test_a_manager_that_is_none_is_refused(given):
+    with pytest.raises(
+        ArgumentTypeError, match=r"manager: got .*; allowed: None, for host memory, or a ResourceManager"
+    ):
+        KVCache(1, 1, 1, 1, manager=given)
+
+
+@pytest.mark.parametrize(("argument", "sizes"), [
+    ("num_blocks", (2**31 + 1, 1, 1, 1)),
+    ("num_blocks", (2**23 + 1, 256, 1, 1)),
+    ("num_blocks", (2**70, 1, 1, 1)),
+    ("head_dim", (2, 1, 2**30, 2**31)),
+    ("head_dim", (1, 1, 1, 2**70)),
+])  # fmt: skip
+def test_more_than_slots_or_addresses_can_count_is_refused_before_memory_is_taken(argument, sizes, monkeypatch):
+    monkeypatch.setattr(np, "zeros", lambda *_: pytest.fail("memory was taken"))
+    with pytest.raises(ArgumentError) as refusal:
+        KVCache(*sizes)
+    assert refusal.value.argument == argument
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_nothing_is_possible_after_close(where, fake_manager):
+    cache = KVCache(4, 16, 1, 2, manager=fake_manager if where == "device" else None)
+    keys = cache.keys
+    sequence = cache.add()
+    cache.append(sequence, 20)
+    cache.close()
+    cache.close()
+    calls = (
+        cache.add, cache.block_table, cache.context_lens, cache.__enter__, lambda: cache.keys, lambda: cache.values,
+        lambda: cache.append(sequence), lambda: cache.fork(sequence), lambda: cache.free(sequence),
+        lambda: cache.slots(sequence), lambda: cache.length(sequence), lambda: cache.blocks(sequence),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(ClosedError, match="KVCache was closed"):
+            call()
+    assert cache.sequences == () and cache.free_blocks == 4
+    assert where == "host" or keys.closed
+
+
+def test_close_lets_go_of_host_memory():
+    cache = KVCache(4, 16, 1, 2)
+    held = weakref.ref(cache.keys), weakref.ref(cache.values)
+    cache.close()
+    assert [array() for array in held] == [None, None]

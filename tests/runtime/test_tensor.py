@@ -330,3 +330,25 @@ def test_foreign_strides_are_checked_and_its_stream_is_waited_for(fake):
         DeviceTensor.from_foreign(None, 1, (2, 3), np.float32, (4,))
     tensor = DeviceTensor.from_foreign("owner", 256, (2,), np.float32, device=fake, stream=0x7)
     assert fake.calls == [f"stream {tensor.manager.stream:#x} waits for 0x7"]
+
+
+def test_a_mask_of_numpys_is_refused_rather_than_lost(manager):
+    masked = np.ma.masked_array(np.ones((2, 3), np.float32), mask=np.eye(2, 3) > 0)
+    tensor = manager.zeros((2, 3), np.float32)
+    for argument, call in (
+        ("a", lambda: manager.from_numpy(masked)),
+        ("other", lambda: tensor.copy_(masked)),
+        ("out", lambda: tensor.to_numpy(out=masked)),
+    ):
+        with pytest.raises(ArgumentTypeError) as refusal:
+            call()
+        assert str(refusal.value).startswith(f"{argument}: got a masked array") and f"{argument}.filled()" in str(
+            refusal.value
+        )
+    assert not tensor.to_numpy().any(), "nothing was written"
+
+
+@pytest.mark.parametrize("shape", ["a", 6.0, (6.0,), None, (2, "3")])
+def test_a_shape_of_something_else_than_integers_is_refused(tensor, shape):
+    with pytest.raises(ArgumentTypeError, match=r"shape: got .*; allowed: a shape of"):
+        tensor.reshape(shape)
