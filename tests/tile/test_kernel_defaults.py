@@ -31,7 +31,7 @@ def configs():
             yield pytest.param(info.name, found, id=info.name)
 
 
-@pytest.mark.parametrize(("name", "config"), configs())
+@pytest.mark.parametrize(("name", "config"), list(configs()))
 def test_the_defaults_of_a_kernel_are_its_plain_variant(name, config):
     plain = config()
     assert plain == config() and hash(plain) == hash(config()) and issubclass(config, T.Config)
