@@ -15,9 +15,20 @@ from numba.hip.typing_lowering.models import register_model
 
 from rocmkern.tile.banks import Places, places
 from rocmkern.tile.hip.backend import NUMBA, TILE, atom_of
-from rocmkern.tile.hip.emit import GLOBAL, POINTER, Lane, over_groups, over_lanes, thread_index, wave_index
+from rocmkern.tile.hip.emit import (
+    GLOBAL,
+    POINTER,
+    Lane,
+    any_lane,
+    math,
+    opaque,
+    over_groups,
+    over_lanes,
+    thread_index,
+    wave_index,
+)
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
-from rocmkern.tile.tensors import F16, F32, I8, I16, I32, I64, const, if_else, register_tensor_model
+from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, call, const, if_else, register_tensor_model
 from rocmkern.tile.types import DTYPES, line_columns, line_lanes
 
 #: Lanes of a wave of 64 that write 16 bytes each in the same cycle.
@@ -27,8 +38,8 @@ PARKED_LENGTH, PARKED_REGISTERS = 256, 32
 #: The value of a stage: its first member that belongs to a copy, and what the members of a copy are.
 COPY_MEMBERS = 5
 LANE_LOCAL, LANE_SOURCE, ACCESS, CHUNKS = 1, 2, 3, 4
-#: How a source can be read; see `StageLowering.access`.
-ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS = 0, 1, 2
+#: How a source can be read; see `StageLowering.access`. The last: whole rows of regular pages.
+ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS, WHOLE_ROWS_OF_PAGES = 0, 1, 2, 3
 
 
 def is_line(ty: Any) -> bool:
@@ -250,7 +261,12 @@ class Window:
 
 
 class Pages:
-    """The page table of a stage: where it lies, its entries and stride; rows, stride and number of the pages."""
+    """The page table of a stage: where it lies, its entries and stride; rows, stride and number of the pages.
+
+    Pages are *regular* if they have a power of two of rows, all offsets in the cache have 32 bits, and the table has
+    its entries side by side: then a row is found without a division. Scalar registers are few: what can be computed
+    again in every step is not kept.
+    """
 
     MEMBERS = 6
 
@@ -259,6 +275,56 @@ class Pages:
         self.table, self.entries, self.entry_stride, self.page_rows, self.page_stride, self.pages = (
             b.extract_value(st, first + i) for i in range(self.MEMBERS)
         )
+
+    @staticmethod
+    def are_regular(
+        b: ir.IRBuilder, page_rows: ir.Value, pages: ir.Value, page_stride: ir.Value, row_stride: ir.Value, entry: Any
+    ) -> ir.Value:
+        """Whether pages are regular: of i64, ``entry`` being the table's stride."""
+        few = functools.partial(b.icmp_unsigned, "<")
+        short = [few(x, const(I64, 1 << 31)) for x in (page_rows, pages, page_stride, row_stride)]
+        end = b.add(b.mul(pages, page_stride), b.mul(page_rows, row_stride))
+        power = b.icmp_signed("==", b.and_(page_rows, b.sub(page_rows, const(I64, 1))), const(I64, 0))
+        # The rows of a block of `Copy` lie in one page.
+        several = b.icmp_signed(">=", page_rows, const(I64, CHUNK_BYTES // 2))
+        dense = b.icmp_signed("==", entry, const(I64, 4))
+        return functools.reduce(b.and_, [*short, few(end, const(I64, 1 << 32)), power, several, dense])
+
+    def shift(self, b: ir.IRBuilder) -> ir.Value:
+        """The binary logarithm of the rows of a regular page."""
+        return call(b, "llvm.cttz.i32", I32, [opaque(b, self.page_rows, "s"), const(I1, 1)])
+
+    def have_all(self, b: ir.IRBuilder, window: Window, row0: ir.Value, plain: ir.Value) -> ir.Value:
+        """Whether all rows of a window from ``row0`` on have pages, if ``plain``: that pages are regular; else False.
+
+        The lanes of a wave look at the rows 0, 8, 16, ... of the window, beyond which there is no other page.
+        """
+        step = CHUNK_BYTES // 2
+        first = b.trunc(row0, I32)
+        last = b.lshr(b.add(first, const(I32, window.n - 1)), self.shift(b))
+        listed = b.and_(plain, b.icmp_unsigned("<", last, self.entries))
+
+        def look() -> list:
+            lane = b.mul(Lane(b, window.atom).index, const(I32, step))
+            lane = math(b, "umin", lane, const(I32, window.n - step))
+            (entry,) = self.entries_of(b, [b.add(first, lane)])
+            missing = any_lane(b, window.atom, b.icmp_unsigned(">=", entry, self.pages))
+            return [b.zext(b.not_(missing), I32)]
+
+        (found,) = if_else(b, listed, look, lambda: [const(I32, 0)])
+        return b.icmp_unsigned("!=", found, const(I32, 0))
+
+    def entries_of(self, b: ir.IRBuilder, rows: list) -> list:
+        """The entries of the table for rows (i32) of regular pages."""
+        table, shift = in_space(b, self.table, GLOBAL), self.shift(b)
+        places = [b.zext(b.shl(b.lshr(row, shift), const(I32, 2)), I64) for row in rows]
+        return [load_from(b, table, place, I32, 4) for place in places]
+
+    def offset(self, b: ir.IRBuilder, entry: ir.Value, row: ir.Value, row_stride: ir.Value) -> ir.Value:
+        """Byte offset (i32) of a row of a regular page, from the first page."""
+        line = b.and_(row, b.sub(opaque(b, self.page_rows, "s"), const(I32, 1)))
+        of_page = b.mul(entry, b.trunc(self.page_stride, I32))
+        return b.add(of_page, b.mul(line, b.trunc(row_stride, I32)))
 
     def line(self, b: ir.IRBuilder, row: ir.Value, ok: ir.Value, row_stride: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Byte offset of a row (i64) from the first page, and whether it exists; where it does not, of the first."""

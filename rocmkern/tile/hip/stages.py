@@ -44,6 +44,7 @@ from rocmkern.tile.hip.layouts import (
     LANE_LOCAL,
     LANE_SOURCE,
     WHOLE_ROWS,
+    WHOLE_ROWS_OF_PAGES,
     Copy,
     Layout,
     Pages,
@@ -109,10 +110,13 @@ class StageLowering(SoftmaxLowering):
         source = [b.gep(data, [offset], source_etype=I8), rows, columns, strides[2], strides[3]]
         members = items_of(b, st)
         members[:5] = source
-        for number, copy in enumerate(window.copies):
-            members[self.member(number, ACCESS)] = self.access(b, window, copy, source, strides[0])
         # What an entry of the table, 32 bits, can name.
         pages = b.trunc(math(b, "smin", pages, const(I64, (1 << 31) - 1)), I32)
+        regular = Pages.are_regular(b, page_rows, b.zext(pages, I64), strides[0], strides[2], entry_stride)
+        for number, copy in enumerate(window.copies):
+            access = self.access(b, window, copy, source, strides[0])
+            best = b.and_(b.icmp_signed("==", access, const(I32, WHOLE_ROWS)), regular)
+            members[self.member(number, ACCESS)] = b.select(best, const(I32, WHOLE_ROWS_OF_PAGES), access)
         paging = [entries, b.trunc(length, I32), entry_stride, b.trunc(page_rows, I32), strides[0], pages]
         members[-Pages.MEMBERS :] = paging
         return aggregate_of(b, window.value_type(), members)
@@ -165,13 +169,20 @@ class StageLowering(SoftmaxLowering):
             # The source from that column on: a narrower one, which may have to be read in another way.
             source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)
             source[2] = uniform(b, b.sub(source[2], col0[0]))
+        pages, there = Pages(b, st) if window.paged else None, None
+        if pages is not None and window.source == window.dtype and window.item_bytes == 2:
+            # Looked up for both copies: LLVM keeps a branch even if the copy that it is for is deleted. With float32,
+            # and elements that are converted, attention would not have enough scalar registers.
+            access = b.extract_value(st, self.member(len(window.copies) - 1, ACCESS))
+            inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), source[1])
+            regular = b.icmp_unsigned("==", opaque(b, access, "s"), const(I32, WHOLE_ROWS_OF_PAGES))
+            there = pages.have_all(b, window, row0, b.and_(inside, regular))
         for number, copy in enumerate(window.copies):
             lane = b.extract_value(st, self.member(number, LANE_SOURCE))
             access = b.extract_value(st, self.member(number, ACCESS))
             if col0:
                 access = uniform(b, self.access_from(b, window, copy, access, col0[0], source[2]))
-            pages = Pages(b, st) if window.paged else None
-            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages)
+            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages, there)
             st = b.insert_value(st, array_of(b, chunks), self.member(number, CHUNKS))
         keep_order(b)
         return st
@@ -223,8 +234,13 @@ class StageLowering(SoftmaxLowering):
         access: ir.Value,
         row0: ir.Value,
         pages: Pages | None,
+        there: ir.Value | None,
     ) -> list:
-        """Load this lane's part of a window: a chunk for every row of every block."""
+        """Load this lane's part of a window: a chunk for every row of every block.
+
+        ``there``: whether the window lies inside a paged source, and all its pages are there and regular; None: this is
+        not known.
+        """
         source, rows, columns, row_stride, column_stride = source
         # The best way is known before a loop. For the others, what is computed from these would also be kept around it,
         # a lane mask for each comparison, if their origin were known.
@@ -316,8 +332,38 @@ class StageLowering(SoftmaxLowering):
         def otherwise() -> list:
             return if_else(b, some, lambda: if_else(b, slow, singles, vectors), lambda: nothing)
 
-        # Pages lie apart: a window of theirs has no uniform distance from row to row.
-        return otherwise() if pages is not None else if_else(b, best, whole, otherwise)
+        if pages is None:
+            return if_else(b, best, whole, otherwise)
+        if there is None:
+            return otherwise()
+
+        # Pages lie apart: each block of rows has a page of its own, which may be missing.
+        def blocks() -> list:
+            """The first row, in the source, and the column of each block."""
+            thread, first = opaque(b, thread_index(b), "v"), b.trunc(row0, I32)
+            if copy.rows_apart is None:
+                places = (self.block(b, window, copy, i, thread) for i in range(copy.per_lane))
+                return [(b.add(first, row), column) for row, column, _ in places]
+            row, column, _ = self.block(b, window, copy, 0, thread)
+            first = b.add(first, row)
+            return [(b.add(first, const(I32, i * copy.rows_apart)), column) for i in range(copy.per_lane)]
+
+        def in_pages() -> list:
+            """A window of pages that are all there: uniform addresses and a 32-bit offset for each block."""
+            offsets, line, places = [], base, blocks()
+            entries = pages.entries_of(b, [row for row, _ in places])
+            for entry, (row, column) in zip(entries, places, strict=True):
+                offset = b.add(pages.offset(b, entry, row, row_stride), b.mul(column, const(I32, size)))
+                offsets.append(b.zext(offset, I64))
+            lines = []
+            for r in range(copy.block_rows):
+                # As in a window without pages.
+                line = opaque(b, b.gep(line, [row_stride], source_etype=I8) if r else line, "s")
+                lines.append([load(line, offset) for offset in offsets])
+            return [chunk for block in zip(*lines, strict=True) for chunk in block]
+
+        best = b.and_(there, b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS_OF_PAGES)))
+        return if_else(b, best, in_pages, otherwise)
 
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         window, thread = Window(sig.args[0]), thread_index(b)
