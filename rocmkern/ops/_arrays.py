@@ -39,7 +39,7 @@ LINE_LENGTHS = (1024, 512, 256)
 HOST = "host memory"
 # DLPack device types whose memory this process can read: kDLCPU, kDLCUDAHost, kDLROCMHost.
 _DLPACK_HOST = (1, 3, 11)
-_TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS, *QUANTIZED)}
+TORCH_DTYPES = {f"torch.{dtype}": dtype for dtype in (*FLOATS, *BOOL, *UINT8, *INTEGERS, *QUANTIZED)}
 # Libraries whose arrays may be written, though their DLPack capsules from before version 1.0 do not say so.
 _WRITABLE_LIBRARIES = ("torch", "cupy")
 _WRITABLE = "NumPy, DeviceTensor, PyTorch, CuPy, or an object whose DLPack capsule (1.0) has no read-only flag"
@@ -199,7 +199,7 @@ def _plain_torch(x: Any) -> ForeignArray | None:
     """
     if torch_of(x) is None:
         return None
-    dtype = _TORCH_DTYPES.get(str(x.dtype))
+    dtype = TORCH_DTYPES.get(str(x.dtype))
     if dtype is None:
         return None
     strides = tuple(step * dtype.itemsize for step in x.stride())

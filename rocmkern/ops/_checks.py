@@ -142,6 +142,17 @@ def _window(window: Any) -> tuple[int, int]:
     return left, right
 
 
+def float_dtype(dtype: Any) -> np.dtype:
+    """The dtype of a result, by NumPy's dtype of it or PyTorch's."""
+    try:
+        wanted = _arrays.TORCH_DTYPES.get(str(dtype)) or np.dtype(dtype)
+    except TypeError:
+        wanted = None
+    if wanted not in _arrays.FLOATS:
+        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in _arrays.FLOATS))
+    return wanted
+
+
 def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Operand:
     """A mask: bool, or also of the dtypes of `numbers`. What others mean by other dtypes is said in the error."""
     kind = _arrays.kind_of_elements(value)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import FLOATS, UINT8, Operand, accept, accept_out, four_axes
+from rocmkern.ops._arrays import UINT8, Operand, accept, accept_out, four_axes
 from rocmkern.ops._plan import planned, unplanned
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, TargetError
+from rocmkern.runtime.errors import ArgumentError, TargetError
 
 FORMATS = (
     "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2",
@@ -50,7 +50,7 @@ def dequantize(
     format : str
         See `rocmkern.ops.quantized`.
     dtype : dtype
-        Of the result: float32 by default, float16 or bfloat16 (rounded to nearest even).
+        Of the result: float32 by default, float16 or bfloat16 (rounded to nearest even), or one of these of PyTorch.
     order : {"ggml", "ocp"}
         For mxfp4: byte j of a block holds the elements j (low nibble) and j + 16, or 2j and 2j + 1.
     out : array, ``[..., n]``, optional
@@ -84,7 +84,7 @@ def dequantize(
     # Checks
     stream, name = _checks.stream(stream), _format(format, order)
     blocks = accept("blocks", blocks, UINT8)
-    wanted = _float_dtype(dtype)
+    wanted = _checks.float_dtype(dtype)
     shape = (*blocks.shape[:-1], _columns(blocks, name))
     given = None if out is None else accept_out(out, shape, wanted, [blocks])
 
@@ -386,16 +386,6 @@ def _rows_of_bytes(blocks: Operand) -> Any:
     if blocks.on_device:
         raise ArgumentError("blocks", f"a last axis with stride {array.strides[-1]} in device memory", "stride 1")
     return np.ascontiguousarray(array)
-
-
-def _float_dtype(dtype: Any) -> np.dtype:
-    try:
-        wanted = np.dtype(dtype)
-    except TypeError:
-        wanted = None
-    if wanted not in FLOATS:
-        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in FLOATS))
-    return wanted
 
 
 def _finite(x: np.ndarray, format: str) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from rocmkern.ops import _arrays, _checks
 from rocmkern.ops._arrays import FLOATS, accept, accept_out, four_axes, heads_second
 from rocmkern.ops._plan import planned
-from rocmkern.runtime.errors import ArgumentTypeError
 
 
 @planned
@@ -108,7 +107,7 @@ def causal_mask(
     window : (left, right), optional
         Keys on either side of the diagonal key; None on a side is unlimited.
     dtype : dtype
-        float32 by default, float16 or bfloat16 (``ml_dtypes.bfloat16``).
+        float32 by default, float16 or bfloat16 (``ml_dtypes.bfloat16``), or a dtype of PyTorch.
     out : array, ``[sq, sk]``, optional
         Where to write the result; of this dtype.
     stream : optional
@@ -135,12 +134,7 @@ def causal_mask(
     stream = _checks.stream(stream)
     shape = (_checks.integer("sq", sq, 0), _checks.integer("sk", sk, 0))
     left, right, bottom_right = _checks.visibility(causal, window)
-    try:
-        wanted = np.dtype(dtype)
-    except TypeError:
-        wanted = None
-    if wanted not in FLOATS:
-        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in FLOATS))
+    wanted = _checks.float_dtype(dtype)
     given = None if out is None else accept_out(out, shape, wanted)
 
     # Configuration

@@ -51,6 +51,8 @@ def answer(function, *arguments, error=ArgumentTypeError, **keywords):
         ({"qkv_format": "NHD"}, 'layout="bshd"'),
         ({"s_aux": np.ones(2, np.float32)}, "sinks=s_aux"),
         ({"casual": True}, "causal=True"),
+        ({"casual": "x" * 58}, f"causal={'x' * 58!r}"),
+        ({"casual": "x" * 59}, "causal=casual"),
         ({"nonsense": 1}, "q, k, v, layout, causal"),
     ],
 )

@@ -163,3 +163,18 @@ def test_a_graph_ends_before_an_operation(before):
     done = subprocess.run([sys.executable, "-c", f"{before}\n{_COMPILED}"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("refused")
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_a_dtype_may_be_torchs(name):
+    blocks = torch.from_numpy(rocmkern.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q8_0"))
+    asked = getattr(torch, name)
+    got = rocmkern.dequantize(blocks, "q8_0", asked)
+    assert got.dtype == asked and torch.equal(got, rocmkern.dequantize(blocks, "q8_0").to(asked))
+    assert str(rocmkern.causal_mask(2, 3, dtype=asked).dtype) == name
+
+
+@pytest.mark.parametrize("name", ["float64", "int8", "bool", "float8_e4m3fn"])
+def test_a_dtype_of_torchs_that_is_no_result_is_refused(name):
+    with pytest.raises(ArgumentError, match=rf"dtype: got torch\.{name}; allowed: float32, float16, bfloat16"):
+        rocmkern.causal_mask(2, 3, dtype=getattr(torch, name))
