@@ -37,6 +37,7 @@ COMPARED = (
     "compared by their ratios to peers only. The exit status is 1 where a row became slower."
 )
 MUTATE_JSON = 'print {"faults": [{"name", "caught", "rows"}]}, with "error" where a fault cannot be put in'
+TARGETS = ("python", "cpu", "hip", "cuda")
 CATEGORIES = ("quick", "full", "benchmark")
 
 
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = add(name, run, text)
         action.add_argument("patterns", nargs="+", metavar="PATTERN", help="ids with * and ?, or parts of ids")
         if name != "show":
-            action.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+            action.add_argument("--target", choices=TARGETS, help="default: the chosen target")
     validate = add("validate", _validate, "read the file and expand it; with results, look for loose bounds")
     validate.add_argument(
         "--results", nargs="+", type=Path, metavar="RESULTS", default=[],
@@ -94,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.set_defaults(action=_compare)
     isolation = add("isolate", _isolate, "find cases whose bits depend on what ran before them")
     isolation.add_argument("patterns", nargs="*", metavar="PATTERN", help="ids with * and ? (default: all quick cases)")
-    isolation.add_argument("--target", default=None, help="python, cpu, hip or cuda (default: the chosen target)")
+    isolation.add_argument("--target", choices=TARGETS, help="default: the chosen target")
     isolation.add_argument("--json", action="store_true", help='print {"outcomes": {WAY: {ID: hashes or a text}}}')
     isolation.add_argument(
         "--keep", type=Path, metavar="FILE", help="write every outcome there; a run that was stopped goes on from it"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocmkern import cli
+from rocmkern import cli, targets
 from rocmkern.matrix import Edit, Fault
 
 TABLE = """\
@@ -112,6 +112,19 @@ def test_a_part_of_an_id_is_a_pattern_but_a_whole_id_is_that_case_only(command):
     assert command("list", "halves-wide")[1].split() == ["scale-halves-wide-n2x70-f32"]
     assert len(command("list", "n2x3")[1].split()) == 2
     assert command("list", "scale-halves-n2x3-f32-factor0.5")[1].split() == ["scale-halves-n2x3-f32-factor0.5"]
+
+
+@pytest.mark.parametrize("action", [["run", "*"], ["isolate"]])
+def test_a_target_that_there_is_not_is_refused_before_a_case_runs(command, capsys, action):
+    with pytest.raises(SystemExit) as stop:
+        command(*action, "--target", "vulkan")
+    text, error = capsys.readouterr()
+    assert stop.value.code == 2 and not text and error.count("\n") == 1
+    assert "--target: invalid choice: 'vulkan'" in error and "cuda" in error
+
+
+def test_the_targets_of_the_command_line_are_those_there_are():
+    assert set(cli.commands()["matrix"].TARGETS) == set(targets.NAMES)
 
 
 def test_run_counts_what_it_ran(command):
