@@ -81,7 +81,10 @@ class DecoderConfig:
             return config[name]
 
         def size_of(name: str, default: Any = None) -> int:
-            return size(config.get(name) or default or get(name), f"config.json: {name}")
+            value = config.get(name)
+            if value is None:
+                value = get(name) if default is None else default
+            return size(value, f"config.json: {name}")
 
         heads, hidden = size_of("num_attention_heads"), size_of("hidden_size")
         # Newer files have base and scaling together.

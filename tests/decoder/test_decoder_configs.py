@@ -134,3 +134,11 @@ def test_what_a_decoder_does_not_do_is_refused():
         GGUF(pairs("llama") | {"llama.rope.dimension_count": 4})
     with pytest.raises(CheckpointError, match=r"llama\.rope\.scaling\.type is 'yarn'; pass rope_scaling= by"):
         GGUF(pairs("llama") | {"llama.rope.scaling.type": "yarn"})
+
+
+@pytest.mark.parametrize("name", ["head_dim", "num_key_value_heads", "hidden_size"])
+@pytest.mark.parametrize("given", [0, False, "", -1])
+def test_a_size_that_is_none_is_no_default(name, given):
+    with pytest.raises(CheckpointError, match=rf"config\.json: {name} is .*, not a whole number"):
+        HF({**LITTLE, name: given})
+    assert name == "hidden_size" or dataclasses.asdict(HF({**LITTLE, name: None}))
