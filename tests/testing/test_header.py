@@ -8,7 +8,7 @@ import pytest
 
 from rocmkern.runtime import probe
 from rocmkern.runtime.errors import DriverError
-from rocmkern.testing import devices, plugin, worker
+from rocmkern.testing import devices, plugin, results, worker
 
 
 class Config:
@@ -152,3 +152,23 @@ def test_the_outputs_nearest_to_their_bounds_are_shown():
     silent = Reporter(passed=[SimpleNamespace(user_properties=[])])
     plugin._summarise_accuracy(silent)
     assert silent.lines == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"outcome": "passed", "longrepr": None}, ""),
+        ({"outcome": "skipped", "longrepr": ("f.py", 3, "Skipped: cpu: no time")}, "cpu: no time"),
+        ({"outcome": "skipped", "longrepr": "text of another plugin"}, ""),
+        (
+            {"outcome": "skipped", "longrepr": None, "wasxfail": "reason: known failure until then"},
+            "known failure until then",
+        ),
+        ({"outcome": "failed", "longrepr": "head\ncheck parity failed:\nby 3\n\nlast"}, "check parity failed:"),
+        ({"outcome": "failed", "longrepr": "Traceback\n\nValueError: no\n\n"}, "ValueError: no"),
+        ({"outcome": "failed", "longrepr": ("f.py", 3, "gone")}, "('f.py', 3, 'gone')"),
+        ({"outcome": "failed", "longrepr": "\n"}, "failed"),
+    ],
+)
+def test_how_a_case_ended_is_said_in_a_line(facts, reason):
+    assert results._reason(SimpleNamespace(**facts)) == reason
