@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rocmkern.runtime.once import making
 
@@ -33,6 +33,7 @@ _LOOK_S = 0.05
 _PACKAGES = frozenset(["llvmlite", "numba", "rocmkern"])
 #: The locks of numba, and numba-cuda's own.
 _COMPILERS = ("numba.core.compiler_lock", "numba.cuda.core.compiler_lock")
+_LOCK_OF_A_THREAD = type(threading.RLock())
 
 
 class _Job(Generic[Result]):
@@ -86,9 +87,16 @@ def _holds_what_is_needed() -> bool:
     return (
         making()
         or logging._lock._is_owned()  # type: ignore[attr-defined]  # there is no public one
-        or any(lock.is_locked() for lock in compilers)  # by this thread
+        or any(map(_is_held, compilers))
         or _imports()
     )
+
+
+def _is_held(lock: Any) -> bool:
+    """Whether this thread holds a lock of numba's: one of Python's, or an object of some."""
+    if isinstance(lock, _LOCK_OF_A_THREAD):
+        return lock._is_owned()
+    return any(map(_is_held, vars(lock).values()))
 
 
 def _imports() -> bool:

@@ -11,6 +11,7 @@ import traceback
 import warnings
 
 import pytest
+from numba.core import compiler_lock
 
 from rocmkern import targets
 from rocmkern.runtime.once import once
@@ -79,6 +80,29 @@ def in_numba():
 def test_who_has_a_lock_that_the_thread_would_wait_for_works_himself(within):
     assert within() == ident()
     assert apart(ident) != ident()
+
+
+class TwoLocks:
+    """As numba-cuda's: its own, around a lock of Python's, and numba's."""
+
+    def __init__(self):
+        self._mine, self._numbas = threading.RLock(), compiler_lock._CompilerLock()
+
+
+@pytest.mark.parametrize("make", [threading.RLock, compiler_lock._CompilerLock, TwoLocks])
+def test_locks_of_compilers_are_seen_to_be_held(make):
+    lock = make()
+    inner = getattr(lock, "_numbas", lock)
+    assert not module._is_held(lock)
+    inner.acquire()
+    assert module._is_held(lock)
+    there = []
+    other = threading.Thread(target=lambda: there.append(module._is_held(lock)))
+    other.start()
+    other.join()
+    assert there == [False], "another thread has it"
+    inner.release()
+    assert not module._is_held(lock)
 
 
 def test_who_imports_what_a_compilation_imports_works_himself(tmp_path, monkeypatch):
