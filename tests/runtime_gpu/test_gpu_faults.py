@@ -78,8 +78,9 @@ def test_the_failure_is_not_left_for_other_libraries_to_find(manager, vgpu):
     assert hip.hipGetLastError()[0] == hip.hipError_t.hipSuccess
 
 
-def test_page_locked_memory_may_run_out(manager, vgpu):
-    memory_module.DeviceMemory.of(manager.device).pinned._idle.update({size: [] for size in (64 << 10, 8 << 20)})
+def test_page_locked_memory_may_run_out(manager, vgpu, monkeypatch):
+    pinned = memory_module.DeviceMemory.of(manager.device).pinned
+    monkeypatch.setattr(pinned, "_blocks", {size: [] for size in pinned._blocks})
     vgpu.fail("hipHostMalloc", error=OUT_OF_MEMORY, repeat=True)
     with nothing_changes(manager):
         assert manager.from_numpy(ARRAY).to_numpy()[7] == 7

@@ -358,8 +358,8 @@ def test_a_plan_on_the_card(manager, ordinary):
     for seed in range(3):
         q, k, v = (
             normal(1, 2, 20, 16, seed=seed),
-            normal(1, 1, 30, 16, seed=seed + 3),
-            normal(1, 1, 30, 16, seed=seed + 6),
+            normal(1, 1, 150, 16, seed=seed + 3),
+            normal(1, 1, 150, 16, seed=seed + 6),
         )
         exact = reference.flash_attention(q, k, v, causal=True)
         q, k, v = map(manager.from_numpy, (q, k, v))

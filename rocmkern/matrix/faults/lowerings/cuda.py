@@ -92,7 +92,7 @@ FAULTS = (
     LoweringFault(
         "cuda_fragments_turned",
         "matrices come from shared memory transposed where they should not be",
-        PRODUCTS[:2],
+        ("matmul-products-m7n13k11-f16*", "paged_attention-pages-h6kv2*-f16-*", *PRODUCTS[:2]),
         {"ldmatrix": _turned_otherwise},
         ("cuda",),
     ),
