@@ -206,9 +206,15 @@ def read(path: Path) -> Run:
         message says where.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text)
+        if "\\ud" in text.lower():
+            json.dumps(data, ensure_ascii=False).encode()  # half a character, which cannot be written anywhere
     except OSError as error:
         raise MatrixError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeEncodeError as error:
+        found = ascii(error.object[error.start])
+        raise MatrixError(f"has half of a character: {found} without its other half", file=str(path)) from None
     except ValueError as error:
         raise MatrixError(f"is not JSON: {error}", file=str(path)) from None
     except RecursionError:

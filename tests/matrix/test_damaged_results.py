@@ -143,6 +143,17 @@ def test_a_file_with_broken_bytes_is_an_error_or_can_be_used(drawn, data, sound,
     use(path, document, sound)
 
 
+def test_half_of_a_character_is_an_error(data, tmp_path):
+    path = tmp_path / "half.json"
+    data["environment"]["devices"]["hip"]["arch"] = "\ud800"
+    path.write_text(json.dumps(data))
+    with pytest.raises(MatrixError, match=r"half of a character: '\\ud800' without its other half"):
+        read(path)
+    data["environment"]["devices"]["hip"]["arch"] = "\U0001f600"  # JSON writes it as two halves
+    path.write_text(json.dumps(data))
+    assert read(path).environment.devices["hip"].arch == "\U0001f600"
+
+
 def test_the_sound_file_can_be_used(data, sound, document, tmp_path):
     (tmp_path / "sound.json").write_text(json.dumps(data))
     assert use(tmp_path / "sound.json", document, sound) == ""

@@ -265,7 +265,7 @@ def test_the_command_names_the_case_that_crashes_and_ends_with_1(tmp_path, ways)
     done = run()
     assert done.returncode == 0 and "known    double-a-r2-f32: known failure until 9999-01-01: aborts" in done.stdout
     done = run("--deadline", "nan")
-    assert done.returncode == 1 and "deadline: got nan; allowed: a finite number of seconds above 0" in done.stderr
+    assert done.returncode == 2 and "deadline: got nan; allowed: a finite number of seconds above 0" in done.stderr
 
 
 def test_an_unknown_way_is_named():

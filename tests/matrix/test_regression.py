@@ -139,7 +139,7 @@ def test_an_effect_that_would_switch_the_gate_off_is_refused(effect, tmp_path, c
     files = [str(tmp_path / name) for name in ("before.json", "after.json")]
     for path, timed in zip(files, slower, strict=True):
         write(tmp_path / path, timed)
-    assert cli.main(["matrix", "compare", *files, f"--effect={effect}"]) == 1
+    assert cli.main(["matrix", "compare", *files, f"--effect={effect}"]) == 2
     assert "effect: got" in capsys.readouterr().err
 
 
