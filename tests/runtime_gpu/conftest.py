@@ -117,7 +117,7 @@ def add_one(numba_gpu):
             x[i] += 1
 
     try:
-        add_one[1, 32](numba_gpu.to_device(np.zeros(1, np.float32)))
+        add_one[1, 32](numba_gpu.to_device(np.zeros(1, np.float32)))  # device call: an array of Numba's own
     except RuntimeError as error:
         if "no compiler for HIP" not in str(error):
             raise
