@@ -7,7 +7,7 @@ The HIP runtime is the stub built from vgpu_hip.c; kernels execute on the CPU th
 ISA emulator in the tinygrad checkout named by $TINYGRAD (imported, not copied), scheduled by the stub's own wave loop.
 """
 
-import atexit, ctypes as C, fcntl, hashlib, json, mmap, os, pickle, re, struct, subprocess, sys, tempfile, threading, time, traceback, types
+import atexit, ctypes as C, fcntl, functools, hashlib, json, mmap, os, pickle, re, struct, subprocess, sys, tempfile, threading, time, traceback, types
 from contextlib import contextmanager
 
 ROCM = os.environ.get("ROCM_PATH", "/opt/rocm")
@@ -472,6 +472,11 @@ def _load_emu():
         for k in [k for k in sys.modules if k == "test" or k.startswith("test.")]:
             _keep.append(sys.modules.pop(k))  # leave the name to the program
         sys.modules.update(saved)
+    # Its cache belongs to the thread that first asks it. Ours are several, one at a time: the lock is held.
+    import tinygrad.helpers as helpers
+
+    connect = functools.partial(helpers.sqlite3.connect, check_same_thread=False)
+    helpers.sqlite3 = types.SimpleNamespace(**{**vars(helpers.sqlite3), "connect": connect})
     _patch_emu(emu)
     _emu = emu
     return emu
