@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -32,6 +31,7 @@ from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.directories import cache_directory, make_own, read_plain_file
 from rocmkern.runtime.errors import DeviceUnavailableError, RocmkernError
 from rocmkern.runtime.mutex import Mutex
+from rocmkern.runtime.versions import installed_version
 
 NO_GPU_VARIABLE = "ROCMKERN_NO_GPU"
 TARGET_VARIABLE = "ROCMKERN_TARGET"
@@ -138,11 +138,7 @@ def child_command(kind: str) -> list[str]:
 
 def is_installed(distribution: str) -> bool:
     """Return whether a distribution is installed here; nothing is imported."""
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return installed_version(distribution) is not None
 
 
 def device_nodes(filesystem_root: Path | str = "/") -> dict[str, list[str]]:
@@ -184,10 +180,7 @@ def cache_key(kind: str, nodes: list[str], environ: Mapping[str, str], filesyste
             parts.append([name, identity])
     parts.append([[node, os.access(node, os.R_OK | os.W_OK)] for node in nodes])
     parts.append([environ.get(name) for name in _VISIBILITY])
-    try:
-        parts.append(importlib.metadata.version(_PACKAGES[kind]))
-    except importlib.metadata.PackageNotFoundError:
-        parts.append(None)
+    parts.append(installed_version(_PACKAGES[kind]))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

@@ -256,12 +256,11 @@ def _locked(directory: Path, key: Key) -> Iterator[None]:
     locks = directory / "locks"
     # One of 256, so that locks do not pile up.
     lock = FileLock(locks / f"{key.digest[:2]}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600)
-    try:
+    # Without the lock another process may compile the same at the same time, and the last one's entry stays.
+    with contextlib.suppress(OSError, Timeout, NotImplementedError):
         make_own(directory)
         make_own(locks)
         lock.acquire()
-    except (OSError, Timeout, NotImplementedError):
-        pass
     try:
         yield
     finally:

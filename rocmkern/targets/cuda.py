@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.runtime.versions import installed_version
 from rocmkern.targets import entries, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import CodeRefusedError, GpuTarget, LoadedVariant
@@ -255,7 +255,7 @@ class LoadedKernel(LoadedVariant):
 def versions() -> str:
     """Versions and settings of numba-cuda, and versions of the compiler that it calls."""
     packages = ("numba-cuda", "numba", "llvmlite", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-runtime")
-    return ", ".join([*(f"{name} {_version(name)}" for name in packages), *code_settings()])
+    return ", ".join([*(f"{name} {installed_version(name) or 'absent'}" for name in packages), *code_settings()])
 
 
 def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
@@ -293,13 +293,6 @@ class CudaTarget(GpuTarget):
     def versions(self) -> str:
         """Versions of the compiler; see `versions` of this module."""
         return versions()
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
 
 
 def _check(driver: Any, result: tuple) -> Any:

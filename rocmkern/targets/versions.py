@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 
+from rocmkern.runtime.versions import installed_version
 from rocmkern.targets.numba_switches import code_settings
 
 
 @functools.cache
 def installed(*packages: str) -> str | None:
     """Names and versions of packages, in one line; None if one of them is not installed."""
-    try:
-        return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
-    except importlib.metadata.PackageNotFoundError:
+    versions = [installed_version(package) for package in packages]
+    if None in versions:
         return None
+    return ", ".join(f"{package} {version}" for package, version in zip(packages, versions, strict=True))
 
 
 def compiler_versions(*packages: str) -> str | None:
