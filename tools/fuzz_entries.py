@@ -42,7 +42,7 @@ EXAMPLES = {
     "hip": ("gfx1100", {"title": "scale", "name": "scale", "words": 19, "threads": 128}, b"\x7fELF" + _BYTES),
     "cuda": (
         "sm_90",
-        {"name": "scale", "words": 19, "threads": 128, "local_bytes": 0, "maps": [], "overlaps": False},
+        {"name": "scale", "words": 19, "threads": 128, "shared_bytes": 0, "maps": [], "overlaps": False},
         b".version 8.4\n.target sm_90\n.entry scale()\n{ ret; }\n" * 200,
     ),
 }

@@ -178,7 +178,7 @@ class _Header:
         number, offset = struct.unpack("<IQ", self.take(12, what))
         if number not in KINDS:
             raise CheckpointError(
-                f"{self.path}: {what} is of type {number}, which is not known here: quantise the model again"
+                f"{self.path}: {what} is of type {number}, which is not known here: quantize the model again"
             )
         kind, count = KINDS[number], math.prod(extents)
         if extents[0] % kind.elements:

@@ -32,10 +32,10 @@ class FileTensor:
     name : str
         Name in the file.
     shape, dtype : tuple of int, numpy.dtype
-        Of the array that the data becomes. A quantised tensor is its blocks: uint8 ``[..., n_blocks * block_bytes]``.
+        Of the array that the data becomes. A quantized tensor is its blocks: uint8 ``[..., n_blocks * block_bytes]``.
     format : str or None
         Format of the blocks by its lower-case name (``"q4_0"``), as `quantized_linear` takes it if there are operations
-        for it; None: not quantised.
+        for it; None: not quantized.
     path : str
         The file.
     """

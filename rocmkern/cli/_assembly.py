@@ -46,9 +46,9 @@ class Unit:
     waves : int
         Waves that a SIMD holds at most.
     simds : int
-        SIMDs that share the local memory.
+        SIMDs that share the shared memory.
     lds : int
-        Local memory, in bytes.
+        Shared memory, in bytes.
     """
 
     vgprs: int
@@ -76,7 +76,7 @@ UNITS = {
 
 
 def resources(assembly: str) -> dict[str, int]:
-    """Registers (``vgpr`` with ``agpr`` in it), bytes of local memory and scratch, spills, ``flat_*`` instructions.
+    """Registers (``vgpr`` with ``agpr`` in it), bytes of shared memory and scratch, spills, ``flat_*`` instructions.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def resources(assembly: str) -> dict[str, int]:
 
 
 def occupancy(arch: str, waves: int, vgpr: int, lds: int) -> tuple[int, float]:
-    """Waves that a SIMD may hold as registers allow, and on average as local memory allows, if a block has so many."""
+    """Waves that a SIMD may hold as registers allow, and on average as shared memory allows, if a block has so many."""
     unit = UNITS[arch]
     by_registers = unit.vgprs // (-(-max(vgpr, 1) // unit.granule) * unit.granule)
     by_lds = unit.lds // lds * waves / unit.simds if lds else unit.waves

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rocmkern.matrix import Document, MatrixError
-from rocmkern.matrix.schema import Budget
-from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.matrix.schema import KernelBudget
+from rocmkern.tile.architectures import shared_memory_bytes
 
 _SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-def matches(budget: Budget, kernel: str, arch: str, dtypes: Sequence[str], settings: Mapping[str, Any]) -> bool:
+def matches(budget: KernelBudget, kernel: str, arch: str, dtypes: Sequence[str], settings: Mapping[str, Any]) -> bool:
     """Whether a budget holds for a variant of a kernel; ``settings`` are the fields of its configuration."""
     return (
         fnmatchcase(kernel, budget.kernel)
@@ -28,7 +28,7 @@ def exceeded(
     resources: Mapping[str, int],
     occupancy: float,
     loop: Mapping[str, int],
-    budgets: Mapping[str, Budget] = {},
+    budgets: Mapping[str, KernelBudget] = {},
 ) -> tuple[str, ...]:
     """What is wrong with the numbers of a kernel.
 
@@ -41,7 +41,7 @@ def exceeded(
         Waves for each SIMD.
     loop : mapping
         Of `_assembly.mix`, for the main loop.
-    budgets : mapping of str to Budget
+    budgets : mapping of str to KernelBudget
         Those that match the kernel, by name.
     """
 
@@ -56,19 +56,21 @@ def exceeded(
         found.append(f"{resources['vgpr_spills']} vector and {resources['sgpr_spills']} scalar registers spilled")
     if resources["flat"]:
         found.append(f"{resources['flat']} flat instructions")
-    if resources["lds"] > local_memory_bytes(arch):
-        found.append(f"{resources['lds']} bytes of local memory of {local_memory_bytes(arch)}")
+    if resources["lds"] > shared_memory_bytes(arch):
+        found.append(f"{resources['lds']} bytes of shared memory of {shared_memory_bytes(arch)}")
     for name, budget in budgets.items():
         found += [f"{words} (budget {name})" for words in _over(budget, resources, occupancy, loop)]
     return tuple(found)
 
 
-def _over(budget: Budget, resources: Mapping[str, int], occupancy: float, loop: Mapping[str, int]) -> Iterable[str]:
+def _over(
+    budget: KernelBudget, resources: Mapping[str, int], occupancy: float, loop: Mapping[str, int]
+) -> Iterable[str]:
     """The limits of one budget that do not hold, in words."""
     if budget.vgpr is not None and resources["vgpr"] > budget.vgpr:
         yield f"{resources['vgpr']} vector registers, at most {budget.vgpr}"
     if budget.lds is not None and resources["lds"] > budget.lds:
-        yield f"{resources['lds']} bytes of local memory, at most {budget.lds}"
+        yield f"{resources['lds']} bytes of shared memory, at most {budget.lds}"
     if budget.occupancy is not None and occupancy < budget.occupancy:
         yield f"{occupancy:.2g} waves for each SIMD, at least {budget.occupancy:g}"
     if budget.vector_per_matrix is not None:

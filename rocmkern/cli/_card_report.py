@@ -42,7 +42,7 @@ from rocmkern.cli import _sensors
 from rocmkern.cli._anonymous import Anonymizer
 from rocmkern.matrix import Case, CaseFailure
 from rocmkern.matrix.known import tolerated
-from rocmkern.matrix.results import Device, Run, as_data, environment_of, labels_of, result_of
+from rocmkern.matrix.results import MeasuredDevice, Run, as_data, environment_of, labels_of, result_of
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import GPU_TARGETS
@@ -61,7 +61,7 @@ BENCHMARKS = (
     "paged_attention-speed_of_pages-cards-h32kv8k32768d128-f16",
     "matmul-speed_of_products-square-m4096n4096k4096-f16",
     "linear-speed_of_linear_layers-llama3_8b-n4096k4096-f16",
-    "quantized_linear-speed_of_quantised_layers-wide-n28672b256-f16",
+    "quantized_linear-speed_of_quantized_layers-wide-n28672b256-f16",
     "mlp-speed_of_mlp-llama3_8b-m16k4096h14336-f16",
     "rms_norm-speed_of_norms-llama3_8b-n2048x4096-bf16",
     "softmax-speed_of_steps-n4096x4096-f32",
@@ -130,7 +130,7 @@ class CardReport:
             device, self._info = self._worker.call(f"{__name__}:describe", target, what=f"opening {target}")
         except Exception as error:
             self._keep("open", error)
-            device, opened = Device("", target), False
+            device, opened = MeasuredDevice("", target), False
         # Without a label it would be the machine's name.
         self._environment = environment_of({target: device}, device.name or target)
         self.data["emulated"] = device.emulated
@@ -362,7 +362,7 @@ def _of_code_object(code: bytes) -> dict[str, Any]:
 # In the process of its own
 
 
-def describe(target: str) -> tuple[Device, DeviceInfo | None]:
+def describe(target: str) -> tuple[MeasuredDevice, DeviceInfo | None]:
     """What a target is here, and its device; opens a GPU."""
     from rocmkern.matrix.results import device_of
     from rocmkern.runtime.devices import open_device

@@ -30,7 +30,7 @@ def explain(
     code_sha256 : str
         Of its code object.
     check : LdsCheck, optional
-        What was counted of accesses to local memory.
+        What was counted of accesses to shared memory.
     """
     cfg = variant.cfg
     way = _assembly.fetching_loop(assembly, *needed, staged_bytes(variant))
@@ -86,10 +86,10 @@ def _counts(arch: str, step: Step, way: list[str]) -> list[str]:
 
 
 def _lds_clocks(step: Step, counted: Any, accesses: int) -> tuple[float, str]:
-    """Clocks of local memory of one wave's step, and where they come from."""
+    """Clocks of shared memory of one wave's step, and where they come from."""
     least = step.clocks["lds"]
     if counted is None or not counted[1]:
-        return least, "clocks by width, without conflicts: this code did not run under the check of local memory"
+        return least, "clocks by width, without conflicts: this code did not run under the check of shared memory"
     conflicts, known = counted
     factors = [x / conflicts.ideal if conflicts.ideal else 1.0 for x in (conflicts.best, conflicts.worst)]
     rule = "documented rule" if conflicts.documented else "best to worst grouping"
@@ -129,5 +129,5 @@ def _bound(arch: str, waves: int, step: Step, lds: float) -> list[str]:
         f"meanwhile: {others}",
         f"global memory: {_memory(arch, moved)}",
         f"rates: a vector instruction {vector_clocks(arch)}, a transcendental one {4 * vector_clocks(arch)} clocks of "
-        f"a SIMD; local memory {rates(arch).read_bytes} bytes a clock",
+        f"a SIMD; shared memory {rates(arch).read_bytes} bytes a clock",
     ]

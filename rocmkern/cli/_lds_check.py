@@ -1,4 +1,4 @@
-"""What the virtual GPU counted of accesses to local memory, from the addresses: files of ``amd-test --lds``.
+"""What the virtual GPU counted of accesses to shared memory, from the addresses: files of ``amd-test --lds``.
 
 ::
 

@@ -1,11 +1,11 @@
 """How fast the units of an AMD compute unit are, by what AMD documents; and what that makes of instructions.
 
-A compute unit has 2 SIMDs (RDNA, in compute unit mode) or 4 (CDNA) and one local memory. Clocks of one wave:
+A compute unit has 2 SIMDs (RDNA, in compute unit mode) or 4 (CDNA) and one shared memory. Clocks of one wave:
 
     vector            a SIMD takes 32 lanes a clock (RDNA) or 16 (CDNA): 1 for a wave of 32, 4 for one of 64
     transcendental    a quarter of that rate: 4 and 16
     matrix            2 M N K / (operations a clock and compute unit / SIMDs)
-    local memory      bytes of all lanes / 128 a clock (gfx950: 256 for reads)
+    shared memory      bytes of all lanes / 128 a clock (gfx950: 256 for reads)
 
 Operations a clock and compute unit of matrix instructions: AMD's tables for MI100, MI200, MI300 and MI350 (16 bits:
 1024, 1024, 2048, 4096; gfx950 has the latter for its instructions of twice the K only), "How to accelerate AI
@@ -40,7 +40,7 @@ class Rates:
     wide : mapping of str to int
         The same for instructions of twice the K.
     read_bytes, write_bytes : int
-        Of local memory, a clock.
+        Of shared memory, a clock.
     """
 
     matrix: Mapping[str, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def matrix_clocks(arch: str, operation: str) -> float | None:
 
 
 def lds_clocks(arch: str, operation: str) -> float:
-    """Clocks of local memory for an instruction of one wave, all of whose lanes are active, without conflicts."""
+    """Clocks of shared memory for an instruction of one wave, all of whose lanes are active, without conflicts."""
     reads = not re.match(r"ds_(write|store)", operation)
     rate = rates(arch).read_bytes if reads else rates(arch).write_bytes
     return -(-width(operation) * architecture(arch).wave // rate)
@@ -123,7 +123,7 @@ class Step:
     counts : mapping
         Instructions: of each class of `_assembly.CLASSES`, and ``barriers``, ``waits``.
     clocks : mapping
-        Clocks of the SIMD: ``matrix``, ``vector``, ``transcendental``; of local memory: ``lds``.
+        Clocks of the SIMD: ``matrix``, ``vector``, ``transcendental``; of shared memory: ``lds``.
     loaded, stored : int
         Bytes of global memory, of all lanes.
     unknown : tuple of str
@@ -187,7 +187,7 @@ def units(arch: str, waves: int, step: Step, lds: float | None = None) -> dict[s
     step : Step
         Of one wave.
     lds : float, optional
-        Clocks of local memory of one wave; default: without conflicts.
+        Clocks of shared memory of one wave; default: without conflicts.
     """
     share = waves / UNITS[arch].simds
     vector = step.clocks["vector"] + step.clocks["transcendental"]
@@ -195,4 +195,4 @@ def units(arch: str, waves: int, step: Step, lds: float | None = None) -> dict[s
     busy = {"vector unit": (vector + matrix) * share} if architecture(arch).wave == 32 else {
         "matrix unit": matrix * share, "vector unit": vector * share,
     }  # fmt: skip
-    return busy | {"local memory": (step.clocks["lds"] if lds is None else lds) * waves}
+    return busy | {"shared memory": (step.clocks["lds"] if lds is None else lds) * waves}

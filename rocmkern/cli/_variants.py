@@ -49,7 +49,7 @@ class Variant:
         return " ".join(f"{name}={value}" for name, value in words if value != "")
 
 
-class Recorder:
+class VariantRecorder:
     """A target that notes the variants of all launches."""
 
     device, parallelism = None, _PARALLELISM
@@ -109,7 +109,7 @@ def variants(
         architecture(arch)
         if not arch.startswith("gfx"):
             raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
-        recorders.append(Recorder(arch))
+        recorders.append(VariantRecorder(arch))
     record(recorders, matrix)
     return [
         v
@@ -119,12 +119,12 @@ def variants(
     ]
 
 
-def record(recorders: Sequence[Recorder], matrix: Document, operations: Sequence[str] = ()) -> None:
+def record(recorders: Sequence[VariantRecorder], matrix: Document, operations: Sequence[str] = ()) -> None:
     """Make the calls of a matrix's rows to recorders of one target.
 
     Parameters
     ----------
-    recorders : sequence of Recorder
+    recorders : sequence of VariantRecorder
         Of one target and several architectures.
     matrix : Document
         Its rows say what is called.

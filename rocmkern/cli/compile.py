@@ -91,7 +91,7 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
     """What is to be compiled, in the order of the architectures."""
     from rocmkern.cli import _common_calls
     from rocmkern.cli._matrix_file import default_matrix
-    from rocmkern.cli._variants import Recorder, check_archs, record
+    from rocmkern.cli._variants import VariantRecorder, check_archs, record
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.targets import launching_on
@@ -100,7 +100,7 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
     operations, dtypes = _words(arguments.ops), _words(arguments.dtypes)
     if not set(dtypes) <= set(_common_calls.DTYPES):
         raise ArgumentError("--dtypes", arguments.dtypes, ", ".join(_common_calls.DTYPES))
-    recorders = [Recorder(arch, name) for arch in archs]
+    recorders = [VariantRecorder(arch, name) for arch in archs]
     if arguments.common:
         for recorder in recorders:
             with launching_on(recorder):

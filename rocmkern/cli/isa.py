@@ -2,12 +2,13 @@
 
 Every variant that the rows of a matrix file launch is compiled for each architecture. A table says how many registers
 and how much memory it takes, how many waves a SIMD can hold, and what the main loop consists of. The exit status is 1
-if a kernel cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, exceeds local memory,
+if a kernel cannot be compiled, needs scratch memory, spills registers, has flat_* instructions, exceeds shared memory,
 or does not keep a budget of the matrix file.
 
-Columns: vector registers (accumulators included), accumulators, scalar registers, bytes of local memory and of scratch,
-spilled vector and scalar registers, flat instructions, waves per SIMD as registers and local memory allow; and of the
-shortest way round the main loop: matrix, other vector, transcendental, local memory, global memory instructions, and
+Columns: vector registers (accumulators included), accumulators, scalar registers, bytes of shared memory and of
+scratch,
+spilled vector and scalar registers, flat instructions, waves per SIMD as registers and shared memory allow; and of the
+shortest way round the main loop: matrix, other vector, transcendental, shared memory, global memory instructions, and
 the share of FMAs among the operations of the vector instructions.
 
 With --explain the kernels' instructions are counted by unit, for a step that also fetches, and held against the rates
@@ -50,7 +51,7 @@ class Row:
     """What one variant needs on one architecture; ``error`` where it does not compile.
 
     ``code`` is the sha256 of the code object, which is what the runtime is given when the variant is launched.
-    ``conflicts`` is what the virtual GPU counted of local memory, ``explanation`` the lines of ``--explain``.
+    ``conflicts`` is what the virtual GPU counted of shared memory, ``explanation`` the lines of ``--explain``.
     """
 
     arch: str
@@ -97,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lds",
         type=Path,
         metavar="FILE",
-        help='conflicts of local memory that the virtual GPU counted: make amd-test ARGS="--lds FILE" '
+        help='conflicts of shared memory that the virtual GPU counted: make amd-test ARGS="--lds FILE" '
         f"(default: {DEFAULT_LDS}, where it exists)",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="kernels at a time")
@@ -171,7 +172,7 @@ def require_compiler() -> None:
 
 
 def examine(variant: Any, check: LdsCheck | None = None, explained: bool = False) -> Row:
-    """Compile one variant and look at its assembly, and at what was counted of its accesses to local memory."""
+    """Compile one variant and look at its assembly, and at what was counted of its accesses to shared memory."""
     from rocmkern.cli._explain import explain
     from rocmkern.runtime.errors import RocmkernError
     from rocmkern.targets import code_object
@@ -247,7 +248,7 @@ def describe(row: Row) -> list[str]:
     )  # fmt: skip
     lines = [f"{name:<100}" + _cells(cells)]
     if row.conflicts:
-        lines.append(f"    local memory: {row.conflicts}")
+        lines.append(f"    shared memory: {row.conflicts}")
     lines += row.explanation
     if row.problems:
         lines.append(f"    FAILS: {', '.join(row.problems)}")

@@ -186,7 +186,7 @@ class Decoder:
         return array if self._manager is None else self._manager.from_numpy(array)
 
     def _embedding_table(self) -> Any:
-        """The embedding, decoded if it is quantised, because its rows are picked one by one."""
+        """The embedding, decoded if it is quantized, because its rows are picked one by one."""
         if self._table is None:
             weight = self.weights["embedding"]
             if isinstance(weight, QuantizedWeight):

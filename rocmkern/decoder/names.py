@@ -110,7 +110,7 @@ def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Par
     Raises
     ------
     CheckpointError
-        A weight is missing, of another shape, or quantised in a format without operations, or a tensor is none that
+        A weight is missing, of another shape, or quantized in a format without operations, or a tensor is none that
         the decoder knows.
     """
     if config.num_layers > len(checkpoint):
@@ -149,7 +149,7 @@ def load_weights(
     config : DecoderConfig
     dtype : dtype
         Of the decoder: float32 by default, float16 or bfloat16. Weights of another float dtype are converted on their
-        way; quantised ones stay as they are.
+        way; quantized ones stay as they are.
     device : Device, "host" or None
         As in `DeviceTensor.lazy`.
 
@@ -244,7 +244,7 @@ def _check_shape(tensor: FileTensor, part: Part, name: str, expected: tuple[int,
         if tensor.format not in FORMATS:
             raise CheckpointError(
                 f"{tensor.path}: {tensor.name} is {tensor.format}, for which there are no operations; there are for "
-                f"{', '.join(FORMATS)}: quantise the model again to one of these"
+                f"{', '.join(FORMATS)}: quantize the model again to one of these"
             )
         kind = format_named(tensor.format)
         if len(shape) == 2 and shape[1] % kind.nbytes == 0:

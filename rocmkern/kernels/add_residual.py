@@ -1,7 +1,7 @@
 """``out = x + residual``.
 
 Shapes (any strides): x, residual, out [A, B, R, N]. Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a
-time; out may be x or residual. Grid: (row block, B, A). No local memory.
+time; out may be x or residual. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

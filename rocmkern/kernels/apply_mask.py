@@ -5,7 +5,7 @@ Shapes (any strides; a mask that broadcasts has strides of 0)::
     x, mask, out [A, B, R, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time; out may be x, because each block reads what it
-overwrites first. Grid: (row block, B, A). No local memory.
+overwrites first. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ Key j is visible iff ``i + offset - left <= j <= i + offset + right``; offset is
 and 0 for the top-left one.
 
 Shape: out [Sq, Sk]. Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, 1, 1).
-No local memory.
+No shared memory.
 """
 
 from dataclasses import dataclass

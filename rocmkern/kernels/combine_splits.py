@@ -14,7 +14,7 @@ Shapes::
 Mapping: a block takes ``block_m`` rows of one (batch, head), with all their columns, and ``splits`` parts per step: its
 tile rows are the rows of the first part, then those of the second one, and so on, so that a lane has all parts of what
 it adds up and reads them at once. There is a running maximum as in `flash_attention`, but of natural logarithms: a
-binary one may be beyond float32 where they are not. Grid: (row block, head, batch). No local memory.
+binary one may be beyond float32 where they are not. Grid: (row block, head, batch). No shared memory.
 
 With ``cfg.joins`` `flash_attention` does the same itself, in the last of the blocks that have parts of the rows.
 """

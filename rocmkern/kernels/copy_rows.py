@@ -1,7 +1,7 @@
 """``out = x``: a view of any strides, such as a transposed one, in another order of memory. Exact.
 
 Shapes (any strides): x, out [A, B, R, N]. Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid:
-(row block, B, A). No local memory.
+(row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
-"""Numbers of quantised blocks: ``out[row, column]`` is the element of the row's blocks, rounded to out's dtype.
+"""Numbers of quantized blocks: ``out[row, column]`` is the element of the row's blocks, rounded to out's dtype.
 
 Shapes::
 
     blocks uint8 [A, B, R, bytes], the bytes of a row side by side   out [A, B, R, N], any strides
 
-Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, B, A). No local memory.
+Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rocmkern import tile as T
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns of a quantised format."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns of a quantized format."""
 
     block_m: int = 16
     block_n: int = 64

@@ -1,4 +1,4 @@
-"""RMS normalisation of quantised rows: ``out = x / sqrt(mean(x^2) + eps) * (weight + offset)``, x the decoded row.
+"""RMS normalisation of quantized rows: ``out = x / sqrt(mean(x^2) + eps) * (weight + offset)``, x the decoded row.
 
 Everything is divided by the row's largest number (or by sqrt(eps), if that is larger) before it is squared, so that no
 square overflows or vanishes::
@@ -11,7 +11,7 @@ Shapes::
     blocks uint8 [A, B, R, bytes], the bytes of a row side by side   weight [1, N]   out [A, B, R, N], any strides
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time, and decodes them three times: for the largest
-number, for the sum, and for the result. Grid: (row block, B, A). No local memory.
+number, for the sum, and for the result. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SMALLEST = 2.0**-126
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns of a quantised format."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` columns of a quantized format."""
 
     block_m: int = 16
     block_n: int = 64

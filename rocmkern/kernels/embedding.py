@@ -6,7 +6,7 @@ Shapes (any strides)::
 
 An index outside 0 .. V - 1 gives a row of zeros and writes 1 to ``error``, which nothing else writes.
 
-Mapping: a block copies ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, 1, 1). No local memory.
+Mapping: a block copies ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, 1, 1). No shared memory.
 """
 
 from dataclasses import dataclass

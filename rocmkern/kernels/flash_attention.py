@@ -31,7 +31,7 @@ Visibility. Causal masks, windows and sequence ends are one rule: key j is visib
 <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
 tiles outside the range of every row are not visited, and only the tiles at its border are masked.
 
-Local memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
+Shared memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
 """
 
 from dataclasses import dataclass, field
@@ -188,7 +188,7 @@ def flash_attention(
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
-    if cfg.paged and row_block == 0 and (not cfg.shared or q_len == 0):
+    if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
         check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
@@ -228,9 +228,9 @@ def flash_attention(
     if cfg.paged:
         keys = T.paged(keys, k, kv_head, table[sequence], end)
         values = T.paged(values, v, kv_head, table[sequence], end)
-    for ahead in range(0, cfg.depth * block_n, block_n):
+    for ahead in range(0, cfg.num_stages * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
-    if cfg.paged and cfg.shared and row_block == 0:
+    if cfg.paged and cfg.split_kv and row_block == 0:
         check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
 
     # Which rows, and which keys each of them sees.
@@ -259,7 +259,7 @@ def flash_attention(
         at_border = n0 < all_begin or n0 + block_n > all_end
 
         keys, values = T.acquire(keys), T.acquire(values)
-        keys, values = T.fetch(keys, n0 + cfg.depth * block_n), T.fetch(values, n0 + cfg.depth * block_n)
+        keys, values = T.fetch(keys, n0 + cfg.num_stages * block_n), T.fetch(values, n0 + cfg.num_stages * block_n)
         s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
         if cfg.score_mods:

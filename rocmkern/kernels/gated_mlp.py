@@ -7,10 +7,10 @@ Shapes (any strides)::
     x [A, B, M, K]   w_gate, w_up [N, K]   b_gate, b_up [1, N] or [0, 0]   out [A, B, M, N]
 
 Mapping. A block computes ``block_m`` rows and the same ``block_n`` columns of both products, ``block_k`` of K at a
-time; windows of ``depth`` steps ahead are on their way. Its grid index is (row block and column block, B, A), see
+time; windows of ``num_stages`` steps ahead are on their way. Its grid index is (row block and column block, B, A), see
 `product_block`.
 
-Local memory: windows of x and of each weight, ``(block_m + 2 * block_n) * block_k`` elements in use and as many for
+Shared memory: windows of x and of each weight, ``(block_m + 2 * block_n) * block_k`` elements in use and as many for
 each step on its way.
 """
 
@@ -57,7 +57,7 @@ def gated_mlp(
     left = T.stage(cfg, x[outer, inner], cfg.block_m, cfg.block_k)
     gate_weights = T.stage(cfg, w_gate, cfg.block_n, cfg.block_k)
     up_weights = T.stage(cfg, w_up, cfg.block_n, cfg.block_k)
-    for ahead in range(0, cfg.depth * cfg.block_k, cfg.block_k):
+    for ahead in range(0, cfg.num_stages * cfg.block_k, cfg.block_k):
         left = T.fetch(left, row0, ahead)
         gate_weights = T.fetch(gate_weights, col0, ahead)
         up_weights = T.fetch(up_weights, col0, ahead)
@@ -67,9 +67,9 @@ def gated_mlp(
         left = T.acquire(left)
         gate_weights = T.acquire(gate_weights)
         up_weights = T.acquire(up_weights)
-        left = T.fetch(left, row0, k0 + cfg.depth * cfg.block_k)
-        gate_weights = T.fetch(gate_weights, col0, k0 + cfg.depth * cfg.block_k)
-        up_weights = T.fetch(up_weights, col0, k0 + cfg.depth * cfg.block_k)
+        left = T.fetch(left, row0, k0 + cfg.num_stages * cfg.block_k)
+        gate_weights = T.fetch(gate_weights, col0, k0 + cfg.num_stages * cfg.block_k)
+        up_weights = T.fetch(up_weights, col0, k0 + cfg.num_stages * cfg.block_k)
         gate = T.dot_nt(left, gate_weights, gate)
         up = T.dot_nt(left, up_weights, up)
         left = T.release(left)

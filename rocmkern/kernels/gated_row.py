@@ -5,7 +5,7 @@ Shapes (x, biases, out: any strides)::
     x [A, B, 1, K]   w_gate, w_up [N, K]   b_gate, b_up [1, N] or [0, 0]   out [A, B, 1, N]
 
 Mapping, as `row_product`: the tile rows of a block are ``block_n`` rows of both weights, along lanes; it walks along K,
-``block_k`` at a time. Grid: (row block of the weights, B, A). No local memory.
+``block_k`` at a time. Grid: (row block of the weights, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

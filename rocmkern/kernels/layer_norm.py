@@ -10,7 +10,7 @@ Shapes (any strides; weight and bias have one row)::
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time; if it keeps weights and biases, it goes on with
 the rows ``step`` row blocks further on. A row of one tile is read once; of a longer one, three times, but for its last
-tile, which stays. Grid: (row block, B, A). Local memory: what reductions take, if rows lie along several waves.
+tile, which stays. Grid: (row block, B, A). Shared memory: what reductions take, if rows lie along several waves.
 """
 
 from dataclasses import dataclass

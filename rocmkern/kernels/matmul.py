@@ -6,15 +6,16 @@ Shapes (any strides)::
     bias [M, N] or [0, 0]
     out [splits, A, B, M, N]
 
-With ``cfg.format`` b is quantised: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
+With ``cfg.format`` b is quantized: uint8 [A, B, N, bytes of K elements], decoded where a window of it is brought in.
 
 Mapping. A block computes ``block_m`` x ``block_n`` of one product and walks along K, ``block_k`` at a time; both sides
-are windows that move along, ``depth`` of them ahead. Its grid index is (row block and column block, B, A x split), see
+are windows that move along, ``num_stages`` of them ahead. Its grid index is (row block and column block, B, A x
+split), see
 `product_block`. With ``splits`` > 1 each block takes its share of K and writes a partial sum without bias and
 activation; `sum_splits` adds them up. That is for products of so few rows and columns that there are not enough blocks
 otherwise.
 
-Local memory: windows of each side, ``(block_m + block_n) * block_k`` elements in use and as many for each on its way.
+Shared memory: windows of each side, ``(block_m + block_n) * block_k`` elements in use and as many for each on its way.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Config(T.Config):
     group : int
         See `product_block`.
     format : str
-        Quantised format of b; ``""`` is none.
+        Quantized format of b; ``""`` is none.
     """
 
     block_m: int = 16
@@ -96,15 +97,15 @@ def matmul(
 
     left = T.stage(cfg, source, cfg.block_m, cfg.block_k)
     right = T.stage(cfg, T.quantized(b[outer, inner], cfg.format, a), cfg.window_rows, cfg.window_columns)
-    for ahead in range(0, cfg.depth * cfg.block_k, cfg.block_k):
+    for ahead in range(0, cfg.num_stages * cfg.block_k, cfg.block_k):
         left = T.fetch(left, row0, begin + ahead)
         right = fetch_right(cfg, right, col0, begin + ahead)
     acc = T.zeros(cfg, cfg.block_m, cfg.block_n)
     for k0 in range(begin, end, cfg.block_k):
         left = T.acquire(left)
         right = T.acquire(right)
-        left = T.fetch(left, row0, k0 + cfg.depth * cfg.block_k)
-        right = fetch_right(cfg, right, col0, k0 + cfg.depth * cfg.block_k)
+        left = T.fetch(left, row0, k0 + cfg.num_stages * cfg.block_k)
+        right = fetch_right(cfg, right, col0, k0 + cfg.num_stages * cfg.block_k)
         acc = T.dot(left, right, cfg.transposed, acc)
         left = T.release(left)
         right = T.release(right)

@@ -11,7 +11,7 @@ Shapes (any strides)::
     o1, o2, out [B, H, S, D]   lse1, lse2, lse [B, H, S] float32
 
 Mapping: a block takes ``block_m`` rows of one (batch, head), ``block_n`` columns at a time.
-Grid: (row block, head, batch). No local memory.
+Grid: (row block, head, batch). No shared memory.
 """
 
 from dataclasses import dataclass

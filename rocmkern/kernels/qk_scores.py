@@ -5,7 +5,7 @@ Shapes (any strides)::
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   out [B, Hq, Sq, Sk]
 
 Query head h reads key head ``h // (Hq // Hkv)``. Mapping: a block takes ``block_m`` queries of one (batch, head) and
-walks over the keys, ``block_n`` at a time. Grid: (query block, query head, batch). Local memory: one window of keys,
+walks over the keys, ``block_n`` at a time. Grid: (query block, query head, batch). Shared memory: one window of keys,
 ``block_n * head_dim`` elements.
 """
 

@@ -5,7 +5,7 @@ Shapes (any strides)::
     x [B, Hkv, S, D]   out [B, Hkv * n_rep, S, D]
 
 Mapping: a block copies ``block_m`` rows of one output head, ``block_n`` columns at a time. Grid: (row block, output
-head, batch). No local memory.
+head, batch). No shared memory.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ Shapes (any strides; weight has one row)::
     x, residual, out, sums [A, B, R, N]   weight [1, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. It reads a row of one tile once, a longer one
-twice, but for its last tile, which stays. Grid: (row block, B, A). Local memory: what reductions take, if rows lie
+twice, but for its last tile, which stays. Grid: (row block, B, A). Shared memory: what reductions take, if rows lie
 along several waves.
 """
 

@@ -21,7 +21,7 @@ through positions. Else they are positions, and it goes through heads. Axes J an
 
     x, out [2, B, J, R, P]
 
-Grid: (row block, group of ``share``, batch). No local memory.
+Grid: (row block, group of ``share``, batch). No shared memory.
 """
 
 from dataclasses import dataclass

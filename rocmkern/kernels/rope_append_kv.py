@@ -11,7 +11,7 @@ Shapes (any strides)::
     keys [2, pages, L, Hkv, P]   values [pages, L, Hkv, Dv]   key_scale, value_scale [Hkv]
 
 Mapping: a block takes ``block_m`` tokens and ``heads`` heads, ``block_n`` columns at a time. Grid: (row block, head
-group). No local memory.
+group). No shared memory.
 """
 
 from dataclasses import dataclass

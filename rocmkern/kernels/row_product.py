@@ -6,12 +6,12 @@ Shapes (x, bias, out: any strides)::
 
     x [A, B, 1, K]   w [A, B, N, K]   bias [1, N] or [0, 0]   out [A, B, 1, N]
 
-With ``cfg.format`` w is quantised: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
+With ``cfg.format`` w is quantized: uint8 [A, B, N, bytes of K elements], decoded in registers; scales go to sums.
 
 Mapping. The tile rows of a block are ``block_n`` rows of w; it walks along K, ``block_k`` at a time. Grid: (row block
-of w, B, A). Rows lie along the lanes of a wave, and there is no local memory and no barrier; or along those of all
-waves of a block, whose sums meet at the end. With ``cfg.shared`` all waves have all rows and a part of K, and a target
-may bring packed bytes to local memory.
+of w, B, A). Rows lie along the lanes of a wave, and there is no shared memory and no barrier; or along those of all
+waves of a block, whose sums meet at the end. With ``cfg.split_kv`` all waves have all rows and a part of K, and a
+target may bring packed bytes to shared memory.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Config(T.Config):
     block_n, block_k : int
         Rows of w of a block, and what it takes of K in a step.
     format : str
-        Quantised format of w; ``""`` is none.
+        Quantized format of w; ``""`` is none.
     alignment : int
-        Rows of a quantised w start at multiples of so many bytes.
+        Rows of a quantized w start at multiples of so many bytes.
     """
 
     block_n: int = 16

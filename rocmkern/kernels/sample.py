@@ -36,7 +36,7 @@ sign.
 A row with NaN or plus infinity, or of minus infinity throughout, gives -1 and writes 1 to ``error``; one whose
 temperature, top-k or top-p is out of range gives -1 and writes 1 to ``refused``. Nothing else writes these.
 
-Mapping: a block takes one row of logits, a tile row one part. Grid: (B, 1, 1). Local memory: some hundred bytes.
+Mapping: a block takes one row of logits, a tile row one part. Grid: (B, 1, 1). Shared memory: some hundred bytes.
 """
 
 from dataclasses import dataclass

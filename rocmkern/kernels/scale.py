@@ -1,7 +1,7 @@
 """``out = x * factor``.
 
 Shapes (any strides): x, out [A, B, R, N]. Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time; out
-may be x. Grid: (row block, B, A). No local memory.
+may be x. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

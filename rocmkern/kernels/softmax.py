@@ -7,7 +7,7 @@ Shapes (any strides)::
 
     x, out [A, B, R, N]
 
-Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, B, A). No local memory.
+Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block, B, A). No shared memory.
 """
 
 from dataclasses import dataclass

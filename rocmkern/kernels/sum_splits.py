@@ -5,7 +5,7 @@ Shapes (any strides)::
     parts [splits, A, B, M, N] float32   bias [1, N] or [0, 0]   out [A, B, M, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block and column block, B, A). No
-local memory.
+shared memory.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ Shapes (any strides)::
     p [B, Hq, Sq, Sk]   v [B, Hkv, Sk, Dv]   out [B, Hq, Sq, Dv]
 
 Query head h reads value head ``h // (Hq // Hkv)``. Mapping: a block takes ``block_m`` queries of one (batch, head) and
-walks over the keys, ``block_n`` at a time. Grid: (query block, query head, batch). Local memory: one window of values,
+walks over the keys, ``block_n`` at a time. Grid: (query block, query head, batch). Shared memory: one window of values,
 ``block_n * value_dim`` elements.
 """
 

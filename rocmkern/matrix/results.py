@@ -30,7 +30,7 @@ _DISTRIBUTIONS = ("rocmkern", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-
 
 
 @dataclass(frozen=True)
-class Device:
+class MeasuredDevice:
     """What a target was on the machine of a run.
 
     Attributes
@@ -57,7 +57,7 @@ class Environment:
     platform: str
     python: str
     versions: dict[str, str]
-    devices: dict[str, Device]
+    devices: dict[str, MeasuredDevice]
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,12 @@ def labels_of(cases: Iterable[Case]) -> dict[str, dict[str, str]]:
     return {case.operation.name: {dim.name: dim.label for dim in case.operation.dims} for case in cases}
 
 
-def environment_of(devices: dict[str, Device], label: str) -> Environment:
+def environment_of(devices: dict[str, MeasuredDevice], label: str) -> Environment:
     """This machine, as far as it concerns these targets.
 
     Parameters
     ----------
-    devices : dict of str to Device
+    devices : dict of str to MeasuredDevice
         The targets that cases ran on, see `device_of`.
     label : str
         Name of the run in reports; empty: the devices'.
@@ -154,19 +154,19 @@ def environment_of(devices: dict[str, Device], label: str) -> Environment:
     )
 
 
-def device_of(target: str, emulated: bool) -> Device:
+def device_of(target: str, emulated: bool) -> MeasuredDevice:
     """What a target is on this machine; a GPU is opened in this process. `emulated` is said of GPUs."""
     import rocmkern
 
     with rocmkern.using(target):
         arch = rocmkern.target().arch
     if target == "python":
-        return Device("", f"Python {platform.python_version()}")
+        return MeasuredDevice("", f"Python {platform.python_version()}")
     if target == "cpu":
-        return Device(arch, _processor())
+        return MeasuredDevice(arch, _processor())
     from rocmkern.runtime.devices import open_device
 
-    return Device(arch, open_device(target).info.name, emulated)
+    return MeasuredDevice(arch, open_device(target).info.name, emulated)
 
 
 def _processor() -> str:
@@ -230,7 +230,7 @@ def read(path: Path) -> Run:
     except ValidationError as error:
         raise _mistake(error, data, path) from None
     place = data["environment"]
-    devices = {target: Device(**device) for target, device in place["devices"].items()}
+    devices = {target: MeasuredDevice(**device) for target, device in place["devices"].items()}
     environment = Environment(**{**place, "devices": devices})
     return Run(environment, [Result(**result) for result in data["results"]], data["labels"])
 

@@ -254,12 +254,12 @@ class KnownFailure(Model):
         return (today or date.today()) > date.fromisoformat(self.expires)
 
 
-class Budget(Model):
+class KernelBudget(Model):
     """What compiled kernels may need on AMD architectures, and what their main loops must be like.
 
     `rocmkern isa` checks it. The first four keys say for which kernels it holds; where several budgets match a kernel,
     all of them hold. Without any budget a kernel has no scratch memory, no spilled registers and no flat instructions,
-    and fits into local memory; scratch and spills may be allowed, with a reason.
+    and fits into shared memory; scratch and spills may be allowed, with a reason.
 
     Attributes
     ----------
@@ -270,9 +270,9 @@ class Budget(Model):
     config : dict
         Fields of the kernel's configuration that have these values.
     vgpr, lds, scratch, spills : int
-        At most so many vector registers, bytes of local memory, bytes of scratch, spilled registers.
+        At most so many vector registers, bytes of shared memory, bytes of scratch, spilled registers.
     occupancy : float
-        At least so many waves for each SIMD, as registers and local memory allow.
+        At least so many waves for each SIMD, as registers and shared memory allow.
     vector_per_matrix : float
         At most so many vector and transcendental instructions for each matrix instruction of the main loop.
     fma_share : float
@@ -293,7 +293,7 @@ class Budget(Model):
     reason: Text | None = None
 
     @model_validator(mode="after")
-    def _tight_or_with_a_reason(self) -> Budget:
+    def _tight_or_with_a_reason(self) -> KernelBudget:
         if all(getattr(self, name) is None for name in BUDGET_LIMITS):
             raise ValueError(f"give at least one of {', '.join(BUDGET_LIMITS)}")
         looser = [name for name in ("scratch", "spills") if getattr(self, name)]
@@ -309,6 +309,6 @@ class Matrix(Model):
     registry: Text
     defaults: Settings | None = None
     operations: dict[str, Settings] | None = None
-    budgets: Annotated[dict[Name, Budget], Field(min_length=1)] | None = None
+    budgets: Annotated[dict[Name, KernelBudget], Field(min_length=1)] | None = None
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
     known_failures: Annotated[list[KnownFailure], Field(min_length=1)] | None = None

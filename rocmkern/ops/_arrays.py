@@ -1,6 +1,6 @@
 """What an operation takes and gives: NumPy arrays, `DeviceTensor` and ``__dlpack__`` objects such as torch tensors.
 
-`accept` turns an argument into an `Operand`, a NumPy view that shares its memory; `accept_out` does so for ``out=``,
+`accept` turns an argument into an `Argument`, a NumPy view that shares its memory; `accept_out` does so for ``out=``,
 which has further rules; `allocate` makes a result of the kind of another operand. Nothing is copied, and nothing but
 `allocate` allocates.
 """
@@ -21,7 +21,7 @@ from rocmkern.ops._device_view import DeviceView, device_view, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, RocmkernError, TargetError, masked_array_error
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.interface import LEGACY_STREAM
-from rocmkern.runtime.layout import Layout, layout_of
+from rocmkern.runtime.layout import StridedLayout, layout_of
 from rocmkern.runtime.memory import POISON_BYTE
 from rocmkern.runtime.torch_tensors import check_marks, plain_tensor, torch_of
 
@@ -30,7 +30,7 @@ FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 BOOL = (np.dtype(np.bool_),)
 INT32 = (np.dtype(np.int32),)
 UINT8 = (np.dtype(np.uint8),)
-#: dtypes of quantised keys and values.
+#: dtypes of quantized keys and values.
 QUANTIZED = tuple(np.dtype(d) for d in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 INTEGERS = (*INT32, np.dtype(np.int64))
 #: Lengths of the rows that elementwise operations work on, the first that divides the problem.
@@ -50,7 +50,7 @@ _poison: Callable[[np.ndarray], None] | None = None
 
 
 @dataclass(frozen=True)
-class Operand:
+class Argument:
     """An argument or a result of an operation.
 
     Attributes
@@ -117,7 +117,7 @@ def as_bool(name: str, x: Any) -> str:
     return f"{name}.bool()" if torch_of(x) is not None else f"{name}.astype(bool)"
 
 
-def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
+def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Argument:
     """Check the kind and the dtype of an argument.
 
     Parameters
@@ -130,7 +130,7 @@ def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
 
     Returns
     -------
-    Operand
+    Argument
 
     Raises
     ------
@@ -144,7 +144,7 @@ def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Operand:
     array, place = _view(name, x)
     if array.dtype not in dtypes:
         raise ArgumentTypeError(name, describe(array), f"dtype {' or '.join(str(d) for d in dtypes)}")
-    return Operand(name, array, x, place)
+    return Argument(name, array, x, place)
 
 
 def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
@@ -206,8 +206,8 @@ def _plain_torch(x: Any) -> ForeignArray | None:
     return ForeignArray(x.data_ptr(), tuple(x.shape), strides, dtype, None, None, False, None, x)
 
 
-def torch_layout(x: Any) -> Layout | None:
-    """Layout of a torch tensor in device memory; None if it is none that operations take."""
+def torch_layout(x: Any) -> StridedLayout | None:
+    """StridedLayout of a torch tensor in device memory; None if it is none that operations take."""
     plain = _plain_torch(x)
     if plain is None:
         return None
@@ -258,14 +258,14 @@ def _is_read_only(there: ForeignArray, x: Any) -> bool:
     return library is None or library.__name__ not in _WRITABLE_LIBRARIES
 
 
-def same_place(first: Operand, others: Iterable[Operand | None]) -> None:
+def same_place(first: Argument, others: Iterable[Argument | None]) -> None:
     """Refuse a mixture of host memory and devices, naming both arguments."""
     for x in others:
         if x is not None and x.place != first.place:
             raise ArgumentError(x.name, f"an array in {x.place}", f"an array in {first.place}, as {first.name}")
 
 
-def same_dtype(first: Operand, others: Iterable[Operand]) -> None:
+def same_dtype(first: Argument, others: Iterable[Argument]) -> None:
     """Refuse mixed dtypes, naming both arguments."""
     for x in others:
         if x.dtype != first.dtype:
@@ -276,11 +276,11 @@ def accept_out(
     out: Any,
     shape: tuple[int, ...],
     dtype: np.dtype,
-    inputs: Iterable[Operand | None] = (),
+    inputs: Iterable[Argument | None] = (),
     *,
     elementwise: bool = False,
     name: str = "out",
-) -> Operand:
+) -> Argument:
     """Check an ``out=`` argument.
 
     Parameters
@@ -289,7 +289,7 @@ def accept_out(
         As for `accept`.
     shape, dtype : tuple of int, numpy.dtype
         Exactly what the result has.
-    inputs : iterable of Operand or None
+    inputs : iterable of Argument or None
         What must not overlap with it. The first one says where it has to be.
     elementwise : bool
         Whether it may *be* one of the inputs: the same elements in the same places.
@@ -360,7 +360,7 @@ def _overlaps_itself(a: np.ndarray) -> bool:
     return False
 
 
-def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand | None = None) -> Operand:
+def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument | None = None) -> Argument:
     """A new result of the kind of `like` (NumPy if None), not initialised. The only place where results come from.
 
     Parameters
@@ -368,12 +368,12 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
     name : str
         Name of the result.
     shape, dtype : tuple of int, numpy.dtype
-    like : Operand, optional
+    like : Argument, optional
         The first input of the operation.
 
     Returns
     -------
-    Operand
+    Argument
         With `source` to be returned to the caller.
     """
     if like is not None and isinstance(like.array, DeviceView):
@@ -387,7 +387,7 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand |
             source = _like_dlpack(array, like.source)
     if _poison is not None and array.size:
         _poison(array)
-    return Operand(name, array, source, HOST if like is None else like.place)
+    return Argument(name, array, source, HOST if like is None else like.place)
 
 
 def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -399,7 +399,7 @@ def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         raise ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments") from None
 
 
-def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Operand) -> Operand:
+def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument) -> Argument:
     view = like.array
     assert isinstance(view, DeviceView)
     manager = view.owner.manager
@@ -409,7 +409,7 @@ def _allocate_on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like
     recorder = _recording.active()
     if recorder is not None:
         recorder.allocated(tensor, view, source)
-    return Operand(name, device_view(tensor), source, like.place)
+    return Argument(name, device_view(tensor), source, like.place)
 
 
 def new_result(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays
-from rocmkern.ops._arrays import Operand, describe
+from rocmkern.ops._arrays import Argument, describe
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._streams import STREAM_HANDLES
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
@@ -28,26 +28,26 @@ def layout(value: Any) -> str:
     return value
 
 
-def rank(x: Operand, axes: str) -> None:
+def rank(x: Argument, axes: str) -> None:
     """The number of axes, given by their names: ``"B Hq Sq D"``."""
     if len(x.shape) != len(axes.split()):
         wanted = f"[{', '.join(axes.split())}]"
         raise ArgumentError(x.name, f"shape {x.shape}", f"{len(axes.split())} axes {wanted}")
 
 
-def some_axes(x: Operand) -> None:
+def some_axes(x: Argument) -> None:
     """At least one axis."""
     if not x.shape:
         raise ArgumentError(x.name, "an array without axes", "at least one axis")
 
 
-def extent(x: Operand, axis: int, expected: int, meaning: str) -> None:
+def extent(x: Argument, axis: int, expected: int, meaning: str) -> None:
     """The length of an axis, `meaning` saying where it comes from: ``"the head dimension of q"``."""
     if x.shape[axis] != expected:
         raise ArgumentError(x.name, f"{x.shape[axis]} in shape {x.shape}", f"{expected}, {meaning}")
 
 
-def head_dim(x: Operand) -> int:
+def head_dim(x: Argument) -> int:
     """Length of the last axis, 1 to `MAX_HEAD_DIM`."""
     size = x.shape[-1]
     if not 1 <= size <= MAX_HEAD_DIM:
@@ -55,7 +55,7 @@ def head_dim(x: Operand) -> int:
     return size
 
 
-def grouped_heads(x: Operand, num_kv_heads: int, num_heads: int) -> None:
+def grouped_heads(x: Argument, num_kv_heads: int, num_heads: int) -> None:
     """Query heads must be a multiple of key-value heads (no query heads at all are)."""
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ArgumentError(
@@ -153,7 +153,7 @@ def float_dtype(dtype: Any) -> np.dtype:
     return wanted
 
 
-def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Operand:
+def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Argument:
     """A mask: bool, or also of the dtypes of `numbers`. What others mean by other dtypes is said in the error."""
     kind = _arrays.kind_of_elements(value)
     remedy = None
@@ -167,7 +167,7 @@ def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Op
     raise ArgumentTypeError(name, given, f"dtype bool, True where a key is visible: {remedy}")
 
 
-def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
+def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> np.ndarray:
     """View of x with `shape`, stride 0 where it repeats; `axes` names the axes for the error."""
     try:
         return np.broadcast_to(x.aligned(), shape, subok=True)
@@ -183,7 +183,7 @@ def broadcastable(x: Operand, shape: tuple[int, ...], axes: str) -> np.ndarray:
         raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
 
 
-def cu_seqlens(x: Operand, total: int, of: str) -> np.ndarray:
+def cu_seqlens(x: Argument, total: int, of: str) -> np.ndarray:
     """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
 
     Numbers in device memory are not copied back to be checked.
@@ -257,7 +257,7 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def bias(x: Operand | None, length: int, meaning: str) -> Any:
+def bias(x: Argument | None, length: int, meaning: str) -> Any:
     """View ``[1, length]`` of a bias ``[length]``; None for None."""
     if x is None:
         return None
@@ -271,7 +271,7 @@ def at_least_2d(x: Any) -> Any:
     return x[None] if x.ndim == 1 else x
 
 
-def same_shape(x: Operand, shape: tuple[int, ...], meaning: str) -> None:
+def same_shape(x: Argument, shape: tuple[int, ...], meaning: str) -> None:
     """The shape of x must be this one; `meaning` says whose it is."""
     if x.shape != tuple(shape):
         raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")
@@ -285,8 +285,8 @@ def epsilon(eps: Any) -> float:
     return value
 
 
-def cache_scale(name: str, value: Any, cache: Operand) -> Operand | None:
-    """What the numbers of a quantised cache ``[n_blocks, L, Hkv, D]`` are multiplied by: ``[Hkv]``, positive.
+def cache_scale(name: str, value: Any, cache: Argument) -> Argument | None:
+    """What the numbers of a quantized cache ``[n_blocks, L, Hkv, D]`` are multiplied by: ``[Hkv]``, positive.
 
     Numbers in device memory are not looked at.
     """

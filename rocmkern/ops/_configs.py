@@ -22,7 +22,7 @@ from rocmkern.kernels import (
     sample,
     weighted_values,
 )
-from rocmkern.tile.api import LINE_COLUMNS, rows_at_once
+from rocmkern.tile.api import VECTOR_WIDTH, rows_at_once
 from rocmkern.tile.architectures import architecture
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED
@@ -55,8 +55,8 @@ class Blocks:
     tall : tuple of (int, int, int)
         Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    shared : dict of int to (int, int, int)
-        Keys per step, waves and depth of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
+    split_kv : dict of int to (int, int, int)
+        Keys per step, waves and stages of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
         all of the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
     paged_alone : dict of int to (int, int, int)
         The same where keys and values lie in pages, and each block has a multiprocessor to itself.
@@ -109,7 +109,7 @@ class Blocks:
     narrow: dict[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
     tall: tuple[int, int, int] = (0, 0, 0)
-    shared: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    split_kv: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     paged_alone: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
@@ -123,7 +123,7 @@ class Blocks:
     enough: float = 1.0
     joined_rows: int = 16
     combine: tuple[int, int] = (0, 8)
-    wide_columns: int = LINE_COLUMNS
+    wide_columns: int = VECTOR_WIDTH
     combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
 
@@ -164,7 +164,7 @@ _CPU = Blocks(
     combine_waves=1,
     sampling=(4, 256, 1),
 )
-# A wave has 16 rows; local memory and registers bound the keys.
+# A wave has 16 rows; shared memory and registers bound the keys.
 _CDNA = Blocks(
     rows={16: 1, 64: 4},
     keys={64: 64, 128: 32, 256: 16},
@@ -187,7 +187,8 @@ _RDNA = Blocks(
     rotary=(64, 16, 4),
 )
 _NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
-# A warp of a tall block has 32 rows, which halves what it reads of local memory for each product. Norms of 8192 rows of
+# A warp of a tall block has 32 rows, which halves what it reads of shared memory for each product. Norms of 8192 rows
+# of
 # 4096 float16 on an H200, where a copy of as many bytes takes 36.5 us: an RMS norm 40 us, and 51 us with tiles of 2048
 # columns and a row to a warp; a layer norm 48 us and 65 us.
 _NVIDIA = Blocks(
@@ -215,7 +216,7 @@ _NVIDIA = Blocks(
 _HOPPER = replace(
     _NVIDIA,
     tall=(0, 0, 0),
-    shared={64: (128, 4, 2), 128: (64, 4, 2)},
+    split_kv={64: (128, 4, 2), 128: (64, 4, 2)},
     paged_alone={64: (256, 8, 1), 128: (128, 4, 1)},
     resident={64: (3, 128), 128: (3, 64)},
     enough=0.5,
@@ -269,9 +270,9 @@ def attention(
     keys = sizes.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and itemsize == 2 and not score_mods:
         block["resident"], keys = sizes.resident.get(dim, (0, keys))
-    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in sizes.shared:
-        keys, block["waves"], block["depth"] = sizes.shared[dim]
-        block["shared"] = True
+    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in sizes.split_kv:
+        keys, block["waves"], block["num_stages"] = sizes.split_kv[dim]
+        block["split_kv"] = True
     return flash_attention.Config(
         arch=arch,
         **block,
@@ -288,9 +289,9 @@ def with_splits(target: Any, cfg: flash_attention.Config, blocks_of_rows: int, s
     """Variant for a launch of so many blocks of rows, each with so many parts of the keys."""
     sizes = blocks(cfg.arch)
     alone = sizes.paged_alone
-    if cfg.paged and cfg.shared and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
-        keys, waves, depth = alone[cfg.head_dim]
-        cfg = replace(cfg, block_n=keys, waves=waves, depth=depth)
+    if cfg.paged and cfg.split_kv and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
+        keys, waves, num_stages = alone[cfg.head_dim]
+        cfg = replace(cfg, block_n=keys, waves=waves, num_stages=num_stages)
     if splits == 1 or cfg.score_mods or cfg.block_m > sizes.joined_rows:
         return cfg
     return replace(cfg, joins=True, join=replace(combine(cfg.arch, cfg.waves, cfg.value_dim), sums=True))
@@ -333,7 +334,7 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
             block_m, block_n, waves, on_lanes = rows, width, row_waves, lanes
     if whole:
         features["single"] = columns <= block_n
-    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=on_lanes, **features)
+    return config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, threads_per_row=on_lanes, **features)
 
 
 def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
@@ -377,8 +378,8 @@ class ProductBlocks:
 def _choose(sizes: Sizes, rows: int) -> dict[str, Any]:
     """What a configuration says of a block, for so many rows."""
     size = next((size for size in sizes if size >= rows), max(sizes))
-    names = ("block_n", "block_k", "waves", "depth", "group")
-    return {"block_m": size, "depth": 1, **dict(zip(names, sizes[size], strict=False))}
+    names = ("block_n", "block_k", "waves", "num_stages", "group")
+    return {"block_m": size, "num_stages": 1, **dict(zip(names, sizes[size], strict=False))}
 
 
 _INTERPRETER = {16: (16, 16, 1)}
@@ -400,7 +401,7 @@ _PRODUCT_TABLE = {
         gated_half={16: (16, 128, 1), 64: (32, 64, 4), 128: (64, 64, 4)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
     ),
-    # 16 rows a warp and two groups of four warps: both sides of a product stay in local memory for wgmma.
+    # 16 rows a warp and two groups of four warps: both sides of a product stay in shared memory for wgmma.
     "sm_90": ProductBlocks(
         half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2, 16)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
@@ -437,9 +438,9 @@ def product(
         count = products * -(-rows // block["block_m"]) * -(-columns // block["block_n"])
         if block["block_m"] != narrow[0] or count >= _BUSY * (target.parallelism // 2):
             break
-        block = dict(zip(("block_m", "block_n", "block_k", "waves", "depth", "group"), narrow, strict=True))
+        block = dict(zip(("block_m", "block_n", "block_k", "waves", "num_stages", "group"), narrow, strict=True))
     return matmul.Config(
-        arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["depth"] > 1
+        arch=arch, **block, transposed=transposed, left_transposed=left_transposed and block["num_stages"] > 1
     )
 
 
@@ -460,17 +461,17 @@ def few_rows_product(arch: str, rows: int, columns: int, itemsize: int) -> matmu
 
 
 #: As `_PRODUCT_TABLE`, for weights that are decoded: a window of them is written once and read by all rows of a block.
-_QUANTISED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
-_QUANTISED_TABLE = {
+_QUANTIZED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
+_QUANTIZED_TABLE = {
     **_PRODUCT_TABLE,
     "sm_90": replace(_PRODUCT_TABLE["sm_90"], half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)}),
-    "cpu-": ProductBlocks(_QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU, _QUANTISED_CPU),
+    "cpu-": ProductBlocks(_QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU),
 }
 
 
-def quantised_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
-    """Variant of ``matmul`` for so many rows of a and quantised weights."""
-    sizes = _product_blocks(arch, _QUANTISED_TABLE)
+def quantized_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a and quantized weights."""
+    sizes = _product_blocks(arch, _QUANTIZED_TABLE)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
     return matmul.Config(arch=arch, **block, transposed=True, format=format)
 
@@ -481,17 +482,17 @@ class RowBlocks:
 
     Attributes
     ----------
-    waves, quantised_waves : int
+    waves, quantized_waves : int
     row_waves : int
-        Waves that a row of weights is spread over, where they are not quantised and there is one of them: 1 or all.
-    rows, quantised_rows : int
+        Waves that a row of weights is spread over, where they are not quantized and there is one of them: 1 or all.
+    rows, quantized_rows : int
         Rows of the weights of a wave.
     pieces : int
         Parts of a row in a step: each is the columns of all lanes of a wave.
     gated_resident : int
         Blocks that a multiprocessor should hold at once where there are two weights; 0: the compiler chooses.
-    quantised_columns : int
-        Columns side by side in a lane where weights are quantised: a block of most formats.
+    quantized_columns : int
+        Columns side by side in a lane where weights are quantized: a block of most formats.
     longest : int
         Elements of a row of weights for each row that there is, beyond which K has to be shared out, by `matmul`.
     pairs : dict of str to tuple of int
@@ -502,20 +503,20 @@ class RowBlocks:
     """
 
     waves: int
-    quantised_waves: int = 4
+    quantized_waves: int = 4
     row_waves: int = 1
     rows: int = 1
     pieces: int = 4
     gated_resident: int = 0
-    quantised_rows: int = 1
-    quantised_columns: int = 32
+    quantized_rows: int = 1
+    quantized_columns: int = 32
     longest: int = 512
     pairs: dict[str, tuple[int, int]] = field(default_factory=dict)
     packed: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
 
 _ROW_TABLE = {
-    "python": RowBlocks(waves=4, pieces=16, quantised_columns=128),
+    "python": RowBlocks(waves=4, pieces=16, quantized_columns=128),
     "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
     "sm_": RowBlocks(
         # Small blocks, for an even end: of 1024 blocks with 4 rows each an H200 took 924 at once, then the rest. A row
@@ -525,8 +526,8 @@ _ROW_TABLE = {
         row_waves=2,
         pieces=8,
         gated_resident=12,
-        quantised_waves=2,
-        quantised_rows=4,
+        quantized_waves=2,
+        quantized_rows=4,
         # An H200, one row by 28672 x 8192, share of a copy's bandwidth behind an L2 flush by reads: q4_0 0.78, q4_k
         # 0.74, mxfp4 0.67, q8_0 0.89; 2048 columns of a wave make it 0.64, 0.57, 0.57, 0.69.
         packed={
@@ -546,29 +547,29 @@ def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
 def row_product_of(arch: str, sizes: RowBlocks) -> row_product.Config:
     """Variant of ``row_product``."""
     waves, rows = sizes.waves // sizes.row_waves, sizes.rows
-    cfg = _rows_along_lanes(arch, waves, rows, sizes.pieces, LINE_COLUMNS, overlaps=True)
-    return replace(cfg, waves=sizes.waves, line=sizes.row_waves * cfg.line)
+    cfg = _rows_along_lanes(arch, waves, rows, sizes.pieces, VECTOR_WIDTH, overlaps=True)
+    return replace(cfg, waves=sizes.waves, threads_per_row=sizes.row_waves * cfg.threads_per_row)
 
 
-def quantised_row(
+def quantized_row(
     arch: str, sizes: RowBlocks, depth: int, format: str, alignment: int, dtype: str
 ) -> row_product.Config:
-    """Variant of ``row_product`` for quantised weights with ``depth`` columns, and x of ``dtype``.
+    """Variant of ``row_product`` for quantized weights with ``depth`` columns, and x of ``dtype``.
 
     Rows of the weights start at multiples of ``alignment`` bytes.
     """
     packing: dict[str, Any] = {"format": format, "alignment": alignment}
     if format not in sizes.packed or alignment < 8 or dtype == "float32":
         in_pairs = format in _PACKED and dtype in sizes.pairs
-        shape = sizes.pairs[dtype] if in_pairs else (sizes.quantised_rows, 1)
-        return _rows_along_lanes(arch, sizes.quantised_waves, *shape, sizes.quantised_columns, **packing)
+        shape = sizes.pairs[dtype] if in_pairs else (sizes.quantized_rows, 1)
+        return _rows_along_lanes(arch, sizes.quantized_waves, *shape, sizes.quantized_columns, **packing)
     waves, rows, most, resident = sizes.packed[format]
     kind = FORMATS[format]
     widths = [n for n in (512, 1024) if n <= most and n // kind.elements * kind.nbytes % 8 == 0]
     # A step costs as much as some more columns.
     own = min(widths, key=lambda n: -(-depth // (n * waves)) * (n + 512))
     block: dict[str, Any] = {"block_n": rows, "block_k": own * waves}
-    return row_product.Config(arch=arch, waves=waves, shared=True, resident=resident, **block, **packing)
+    return row_product.Config(arch=arch, waves=waves, split_kv=True, resident=resident, **block, **packing)
 
 
 def _rows_along_lanes(
@@ -577,16 +578,16 @@ def _rows_along_lanes(
     """Variant of ``row_product`` whose waves have so many rows each, along lanes with pieces of so many columns."""
     lanes = wave_lanes(arch)
     block: dict[str, Any] = {"block_n": rows * waves, "block_k": lanes * columns * pieces}
-    return row_product.Config(arch=arch, waves=waves, line=lanes, line_columns=columns, **block, **packing)
+    return row_product.Config(arch=arch, waves=waves, threads_per_row=lanes, vector_width=columns, **block, **packing)
 
 
 def gated_row_of(arch: str, sizes: RowBlocks) -> gated_row.Config:
     """Variant of ``gated_row``."""
     # There are two weights: half of each is on its way at once.
     lanes = wave_lanes(arch)
-    block: dict[str, Any] = {"block_n": sizes.rows * sizes.waves, "block_k": lanes * LINE_COLUMNS * sizes.pieces // 2}
+    block: dict[str, Any] = {"block_n": sizes.rows * sizes.waves, "block_k": lanes * VECTOR_WIDTH * sizes.pieces // 2}
     return gated_row.Config(
-        arch=arch, waves=sizes.waves, line=lanes, resident=sizes.gated_resident, overlaps=True, **block
+        arch=arch, waves=sizes.waves, threads_per_row=lanes, resident=sizes.gated_resident, overlaps=True, **block
     )
 
 
@@ -630,10 +631,12 @@ def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
     """Variant of ``combine_splits`` for a block of so many waves: as many rows as their lanes hold side by side."""
     dim = blocks(arch).bucket(value_dim)
     rows, splits = blocks(arch).combine
-    own = blocks(arch).wide_columns if waves >= 4 else LINE_COLUMNS
-    splits = splits * LINE_COLUMNS // own
+    own = blocks(arch).wide_columns if waves >= 4 else VECTOR_WIDTH
+    splits = splits * VECTOR_WIDTH // own
     lanes = 0 if rows else min(dim // own, wave_lanes(arch))
-    cfg = combine_splits.Config(arch=arch, waves=waves, line=lanes, line_columns=own, columns=dim, splits=splits)
+    cfg = combine_splits.Config(
+        arch=arch, waves=waves, threads_per_row=lanes, vector_width=own, columns=dim, splits=splits
+    )
     return replace(cfg, block_m=rows or rows_at_once(cfg))
 
 
@@ -655,10 +658,10 @@ def heads_as_rows(arch: str, heads: int, pairs: int, interleaved: bool, rows: tu
     An H200 took 22 us for 4096 positions of 32 heads of 128 elements with 1 to 8 rows a lane, but for 8 heads 9.6 us
     with 2 rows a lane and 13.6 us with 8.
     """
-    lanes = next((n for n in _ROTATED_LANES if n * LINE_COLUMNS >= pairs), _ROTATED_LANES[-1])
+    lanes = next((n for n in _ROTATED_LANES if n * VECTOR_WIDTH >= pairs), _ROTATED_LANES[-1])
     at_once = wave_lanes(arch) // lanes
     block_m = at_once * next((n for n in rows if n * at_once >= heads), rows[-1])
-    block: dict[str, Any] = {"block_m": block_m, "block_n": lanes * LINE_COLUMNS, "line": lanes}
+    block: dict[str, Any] = {"block_m": block_m, "block_n": lanes * VECTOR_WIDTH, "threads_per_row": lanes}
     return rope.Config(arch=arch, **block, rows_are_heads=True, neighbours=interleaved)
 
 
@@ -681,5 +684,5 @@ def sampling(arch: str, per_row: bool) -> sample.Config:
     """Variant of ``sample``; whether every row has numbers of its own."""
     block_m, block_n, waves = blocks(arch).sampling
     return sample.Config(
-        arch=arch, waves=waves, block_m=block_m, block_n=block_n, line=wave_lanes(arch), per_row=per_row
+        arch=arch, waves=waves, block_m=block_m, block_n=block_n, threads_per_row=wave_lanes(arch), per_row=per_row
     )

@@ -1,4 +1,4 @@
-"""Encoders of the quantised formats, in NumPy on the host: float32 ``[n, elements]`` to uint8 ``[n, block_bytes]``.
+"""Encoders of the quantized formats, in NumPy on the host: float32 ``[n, elements]`` to uint8 ``[n, block_bytes]``.
 
 MX formats as OCP MX v1.0, section 6.3, says; q4_0, q4_1, q5_0, q5_1 and q8_0 give ggml's bytes. q4_k, q5_k and q6_k
 have no prescribed encoder: scales are fitted to each group of elements, and the best of the neighbouring 6-bit (8-bit)

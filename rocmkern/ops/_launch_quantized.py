@@ -1,4 +1,4 @@
-"""Launches of operations on quantised blocks, whose last axis is contiguous."""
+"""Launches of operations on quantized blocks, whose last axis is contiguous."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def launch_dequantize_rms_norm(
 def launch_quantized_linear(
     x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any, rows: int
 ) -> None:
-    """``kernels.matmul``, or ``kernels.row_product``, with a quantised right side ``[N, bytes]``.
+    """``kernels.matmul``, or ``kernels.row_product``, with a quantized right side ``[N, bytes]``.
 
     ``rows`` as in `launch_matmul`.
     """
@@ -40,8 +40,8 @@ def launch_quantized_linear(
     if sizes:
         bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
-        row_cfg = _configs.quantised_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
+        row_cfg = _configs.quantized_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
-    cfg = _configs.quantised_product(target.arch, rows, x.itemsize, name)
+    cfg = _configs.quantized_product(target.arch, rows, x.itemsize, name)
     launch_product(target, cfg, x, weights, bias, out, activation, stream, rows)

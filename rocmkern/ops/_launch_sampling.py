@@ -9,7 +9,7 @@ import numpy as np
 
 from rocmkern.kernels import sample
 from rocmkern.ops import _configs
-from rocmkern.ops._arrays import Operand
+from rocmkern.ops._arrays import Argument
 from rocmkern.ops._launch import absent, error_word_for, launch, target_for
 from rocmkern.runtime.errors import ArgumentError
 
@@ -30,13 +30,13 @@ def _out_of_range() -> ArgumentError:
     )
 
 
-def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Operand], stream: Any) -> None:
+def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], stream: Any) -> None:
     """``kernels.sample``, which sees a row as parts that lie ``own`` columns apart and may overlap.
 
     ``numbers`` are temperature, top-k, top-p, seed and offset: one for all rows, or an array of one for each.
     """
     target = target_for(logits)
-    per_row = any(isinstance(number, Operand) for number in numbers)
+    per_row = any(isinstance(number, Argument) for number in numbers)
     cfg = _configs.sampling(target.arch, per_row)
     batch, columns = logits.shape
     own = columns // cfg.block_m
@@ -60,7 +60,7 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Operand], str
     if per_row:
         words: list[Any] = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
         arrays = [
-            number.aligned() if isinstance(number, Operand) else np.broadcast_to(np.array([number], kind), (batch,))
+            number.aligned() if isinstance(number, Argument) else np.broadcast_to(np.array([number], kind), (batch,))
             for number, kind in zip(numbers, KINDS, strict=True)
         ]
     else:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rocmkern.ops import _arrays, _graph_break, _recording, _spellings, _streams
-from rocmkern.runtime.layout import ALIGNMENT, Layout
+from rocmkern.runtime.layout import ALIGNMENT, StridedLayout
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.tensor import DeviceTensor
@@ -55,7 +55,7 @@ _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
 _torch: Any = None
 _strided: Any = None
-_torch_layouts: dict[tuple, Layout | None] = {}
+_torch_layouts: dict[tuple, StridedLayout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
 
@@ -64,7 +64,7 @@ _all_plans: list[Plans] = []
 Pair = tuple[int, int, int, int, int, int]
 
 
-class Call(NamedTuple):
+class PlannedCall(NamedTuple):
     """The arguments of a call as a plan sees them.
 
     Attributes
@@ -91,7 +91,7 @@ class Plan:
 
     Parameters
     ----------
-    call : Call
+    call : PlannedCall
         That was recorded.
     recorder : Recorder
         Its notes.
@@ -101,7 +101,7 @@ class Plan:
         Arguments whose extents must not meet.
     """
 
-    def __init__(self, call: Call, recorder: _recording.Recorder, returned: Any, apart: list[Pair]):
+    def __init__(self, call: PlannedCall, recorder: _recording.Recorder, returned: Any, apart: list[Pair]):
         from rocmkern.runtime.manager import default_manager
 
         assert recorder.stream is not None
@@ -152,7 +152,7 @@ class Plan:
         return self._manager.closed
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
-        """Launch for these arguments (see `Call`), whose lists it may change; returns what the operation returns."""
+        """Launch for these arguments (see `PlannedCall`; the lists may change): what the operation returns."""
         if self._fresh:
             if self._makes_results:
                 self._allocate(arrays, addresses)
@@ -275,7 +275,7 @@ def planned(operation: Function) -> Function:
             if plan is None:
                 return operation(*args, **kwargs)
             if isinstance(plan, _Untried) or plan.ended:
-                return _record(plans, operation, Call(*found), args, kwargs)
+                return _record(plans, operation, PlannedCall(*found), args, kwargs)
             if not plan.applies(addresses):
                 return operation(*args, **kwargs)
             return plan.run(arrays, addresses, owners)
@@ -305,7 +305,7 @@ def unplanned(operation: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def _record(plans: Plans, operation: Callable, call: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _record(plans: Plans, operation: Callable, call: PlannedCall, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run an operation the ordinary way, and make a plan of what it did."""
     recorder = _recording.Recorder(call.arrays, call.addresses)
     with _recording.recording(recorder):
@@ -317,7 +317,7 @@ def _record(plans: Plans, operation: Callable, call: Call, args: tuple, kwargs: 
     return result
 
 
-def _plan_of(call: Call, recorder: _recording.Recorder, result: Any) -> Plan | None:
+def _plan_of(call: PlannedCall, recorder: _recording.Recorder, result: Any) -> Plan | None:
     """The plan of a recorded call; None where it cannot be repeated."""
     returned: Any = None
     if isinstance(result, tuple):
@@ -330,7 +330,7 @@ def _plan_of(call: Call, recorder: _recording.Recorder, result: Any) -> Plan | N
             recorder.refuse("a result of unknown origin")
     if recorder.refused is not None:
         return None
-    layouts = [part for part in call.key if type(part) is Layout]
+    layouts = [part for part in call.key if type(part) is StridedLayout]
     apart: list[Pair] = []
     for a, b in recorder.apart:
         one, other = layouts[a], layouts[b]
@@ -341,7 +341,7 @@ def _plan_of(call: Call, recorder: _recording.Recorder, result: Any) -> Plan | N
 
 
 def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
-    """The fields of a `Call`; None where it is not one for a plan. Every call comes here, so it counts nanoseconds."""
+    """The fields of a `PlannedCall`; None where it is none for a plan. Each call comes here: it counts nanoseconds."""
     key: list[Any] = [len(args), *kwargs]
     arrays: list[Any] = []
     addresses: list[int] = []
@@ -435,8 +435,8 @@ def _learn(kind: type) -> bool:
     return True
 
 
-def _torch_layout(x: Any, address: int) -> Layout | None:
-    """Layout of a torch tensor in device memory; None where operations do not take its element type."""
+def _torch_layout(x: Any, address: int) -> StridedLayout | None:
+    """StridedLayout of a torch tensor in device memory; None where operations do not take its element type."""
     key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
     layout = _torch_layouts.get(key, UNTRIED)
     if isinstance(layout, _Untried):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import Operand, accept, accept_out, flat_lines
+from rocmkern.ops._arrays import Argument, accept, accept_out, flat_lines
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -126,11 +126,11 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
     return result.source
 
 
-def _halves(packed: Operand) -> tuple[Operand, Operand]:
+def _halves(packed: Argument) -> tuple[Argument, Argument]:
     """The two halves of the last axis, as views."""
     width = packed.shape[-1]
     if width % 2:
         raise ArgumentError("gate", f"shape {packed.shape}", "an even last axis where up is not given")
     views = packed.array[..., : width // 2], packed.array[..., width // 2 :]
-    first, second = (Operand(packed.name, view, packed.source, packed.place) for view in views)
+    first, second = (Argument(packed.name, view, packed.source, packed.place) for view in views)
     return first, second

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import FLOAT32, INT32, Operand, accept, accept_out, heads_second
+from rocmkern.ops._arrays import FLOAT32, INT32, Argument, accept, accept_out, heads_second
 from rocmkern.ops._device_view import DeviceView, device_view, read
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentError
@@ -418,7 +418,7 @@ def _attention(
     return (result.source, lse.source) if lse is not None else result.source
 
 
-def _check_shapes(q: Operand, k: Operand, v: Operand, layout: str) -> None:
+def _check_shapes(q: Argument, k: Argument, v: Argument, layout: str) -> None:
     """Ranks, lengths and heads of q, k and v."""
     for x, axes in zip((q, k, v), _AXES[layout], strict=True):
         _checks.rank(x, axes)
@@ -435,8 +435,8 @@ def _check_shapes(q: Operand, k: Operand, v: Operand, layout: str) -> None:
 
 
 def _accept_cu_seqlens(
-    given: tuple[Any, Any], q: Operand, k: Operand
-) -> tuple[np.ndarray | None, np.ndarray | None, list[Operand]]:
+    given: tuple[Any, Any], q: Argument, k: Argument
+) -> tuple[np.ndarray | None, np.ndarray | None, list[Argument]]:
     """Both arrays of cumulative lengths, or neither, and the operands that they come from.
 
     They may lie in host memory whatever q does, or beside it.
@@ -462,8 +462,8 @@ def checked_outputs(
     shape: tuple[int, ...],
     dtype: np.dtype,
     lse_shape: tuple[int, ...],
-    inputs: list[Operand | None],
-) -> tuple[Operand | None, Operand | None]:
+    inputs: list[Argument | None],
+) -> tuple[Argument | None, Argument | None]:
     """The operands of ``out=``: a result, or a pair (result, lse)."""
     if out is None:
         return None, None
@@ -488,7 +488,7 @@ def _with_batch(lse: np.ndarray, layout: str) -> np.ndarray:
     return lse[None] if layout == "packed" else lse
 
 
-def float32(x: Operand, stream: Any) -> np.ndarray:
+def float32(x: Argument, stream: Any) -> np.ndarray:
     """One number a head, widened where it is half precision."""
     array = x.aligned()
     if not x.on_device:

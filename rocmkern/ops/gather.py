@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import INTEGERS, Operand, accept, accept_out, lines
+from rocmkern.ops._arrays import INTEGERS, Argument, accept, accept_out, lines
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._plan import planned
 from rocmkern.ops._streams import wait_for
@@ -140,7 +140,7 @@ def transpose(x: Any, axes: Any = None, *, out: Any = None, stream: Any = None) 
     return result.source
 
 
-def _checked_indices(indices: Operand, table: Operand) -> np.ndarray:
+def _checked_indices(indices: Argument, table: Argument) -> np.ndarray:
     """The numbers, checked and as int32 where the CPU can read them."""
     rows = table.shape[0]
     if rows > MOST_ROWS:

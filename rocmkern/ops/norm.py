@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import Operand, accept, accept_out, flat_lines, lines
+from rocmkern.ops._arrays import Argument, accept, accept_out, flat_lines, lines
 from rocmkern.ops._plan import planned
 from rocmkern.runtime.errors import ArgumentTypeError
 
@@ -217,7 +217,7 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
     return result.source
 
 
-def _accept_weight(weight: Any) -> Operand:
+def _accept_weight(weight: Any) -> Argument:
     """The weights of a norm."""
     if isinstance(weight, int) or (isinstance(weight, (tuple, list)) and all(isinstance(n, int) for n in weight)):
         allowed = "the weights: the shape that torch.nn.functional takes here is always that of the last axis of x"
@@ -225,7 +225,7 @@ def _accept_weight(weight: Any) -> Operand:
     return accept("weight", weight)
 
 
-def _given_outputs(out: Any, x: Operand, inputs: list, *, pair: bool) -> tuple[Operand | None, Operand | None]:
+def _given_outputs(out: Any, x: Argument, inputs: list, *, pair: bool) -> tuple[Argument | None, Argument | None]:
     """The arrays of ``out=``: one, or a pair that do not overlap."""
     if out is None:
         return None, None

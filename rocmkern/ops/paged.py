@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import FLOAT32, FLOATS, INT32, QUANTIZED, Operand, accept
+from rocmkern.ops._arrays import FLOAT32, FLOATS, INT32, QUANTIZED, Argument, accept
 from rocmkern.ops._device_view import DeviceView
 from rocmkern.ops._plan import planned
 from rocmkern.ops.attention import checked_outputs, fill_without_keys, float32
@@ -75,7 +75,7 @@ def paged_attention(
     sinks : array, ``[Hq]``, optional
         One more logit for each head, in the denominator only.
     key_scale, value_scale : array, float32, ``[Hkv]``, optional
-        What the numbers of quantised caches are multiplied by; positive. 1 by default.
+        What the numbers of quantized caches are multiplied by; positive. 1 by default.
     return_lse : bool
         Also return the natural-log log-sum-exp of the scores, sink included.
     num_splits : int, optional
@@ -202,7 +202,7 @@ def _rows(x: np.ndarray, cu_q: Any) -> np.ndarray:
     return x[:, :, None] if cu_q is None else x[None].transpose(0, 2, 1, 3)
 
 
-def _check_caches(q: Operand, k: Operand, v: Operand) -> None:
+def _check_caches(q: Argument, k: Argument, v: Argument) -> None:
     _checks.rank(q, "tokens Hq D")
     _checks.rank(k, "n_blocks block_size Hkv D")
     _checks.rank(v, "n_blocks block_size Hkv Dv")
@@ -219,14 +219,14 @@ def _check_caches(q: Operand, k: Operand, v: Operand) -> None:
         raise ArgumentError("key_cache", f"block size {k.shape[1]}", "a block size of 1 to 256")
 
 
-def _beside(q: Operand, x: Operand) -> Operand:
+def _beside(q: Argument, x: Argument) -> Argument:
     """Numbers that may lie in host memory whatever q does, or beside it."""
     _arrays.same_place(q, [x] if x.on_device else [])
     return x
 
 
 def _check_table(
-    table: Operand, lens: Operand, k: Operand, sequences: int, longest: int | None
+    table: Argument, lens: Argument, k: Argument, sequences: int, longest: int | None
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The table, the lengths, and a bound of the lengths. What lies in host memory is checked."""
     _checks.same_shape(lens, (sequences,), "one for each sequence")

@@ -1,4 +1,4 @@
-"""Quantised formats: numbers in blocks of bytes with shared scales, from OCP MX and from ggml.
+"""Quantized formats: numbers in blocks of bytes with shared scales, from OCP MX and from ggml.
 
 ``format`` is one of ``"mxfp4"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` (blocks of 32
 numbers), ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"`` (32), ``"q4_k"``, ``"q5_k"``, ``"q6_k"`` (256).
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import UINT8, Operand, accept, accept_out, four_axes
+from rocmkern.ops._arrays import UINT8, Argument, accept, accept_out, four_axes
 from rocmkern.ops._plan import planned, unplanned
 from rocmkern.runtime.errors import ArgumentError, TargetError
 
@@ -38,7 +38,7 @@ def dequantize(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Numbers of quantised blocks.
+    """Numbers of quantized blocks.
 
     In float32 the result is exact, subnormal numbers included, but that q4_1, q5_1 and the formats of 256 numbers round
     once, to nearest. A scale of an MX block that is NaN (255) makes the block NaN.
@@ -110,7 +110,7 @@ def quantize(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Quantised blocks of numbers. Runs on the host, on host arrays: weights are quantised once.
+    """Quantized blocks of numbers. Runs on the host, on host arrays: weights are quantized once.
 
     MX formats: the scale of a block is ``2 ** (floor(log2(max|x|)) - emax)``, within the range of E8M0, with emax the
     exponent of the largest element; elements are rounded to nearest even and saturate, so a block whose largest number
@@ -140,7 +140,7 @@ def quantize(
     ArgumentError, ArgumentTypeError
         An argument is not as above, or x holds a number too large for the float16 scale of a ggml format.
     TargetError
-        x lies in device memory: quantise a host copy.
+        x lies in device memory: quantize a host copy.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def quantized_linear(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Linear layer with quantised weights: ``activation(x @ dequantize(blocks)^T + bias)``.
+    """Linear layer with quantized weights: ``activation(x @ dequantize(blocks)^T + bias)``.
 
     The weights are decoded inside the product, a window at a time; there is never a decoded copy of them.
 
@@ -278,10 +278,10 @@ def dequantize_rms_norm(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """RMS normalisation of quantised rows: `rms_norm` of `dequantize`, without the numbers in between.
+    """RMS normalisation of quantized rows: `rms_norm` of `dequantize`, without the numbers in between.
 
     ``x * (weight + weight_offset) / sqrt(mean(x^2) + eps)`` over the last axis of ``x = dequantize(blocks)``; for
-    embeddings and activations that are kept quantised.
+    embeddings and activations that are kept quantized.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def _block(name: str) -> tuple[int, int]:
     return kinds[name].elements, kinds[name].nbytes
 
 
-def _whole_blocks(x: Operand, length: int, meaning: str) -> int:
+def _whole_blocks(x: Argument, length: int, meaning: str) -> int:
     """Number of blocks along the last axis."""
     count, rest = divmod(x.shape[-1], length)
     if rest:
@@ -371,14 +371,14 @@ def _whole_blocks(x: Operand, length: int, meaning: str) -> int:
     return count
 
 
-def _columns(blocks: Operand, name: str) -> int:
+def _columns(blocks: Argument, name: str) -> int:
     """Elements of a row of blocks."""
     _checks.some_axes(blocks)
     elements, nbytes = _block(name)
     return elements * _whole_blocks(blocks, nbytes, f"a multiple of {nbytes}, the bytes of a block")
 
 
-def _rows_of_bytes(blocks: Operand) -> Any:
+def _rows_of_bytes(blocks: Argument) -> Any:
     """View of blocks whose last axis is contiguous; a copy where a host array has another stride."""
     array = blocks.aligned()
     if array.strides[-1] == 1 or array.shape[-1] <= 1:

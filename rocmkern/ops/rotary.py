@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import INT32, QUANTIZED, Operand, accept, accept_out
+from rocmkern.ops._arrays import INT32, QUANTIZED, Argument, accept, accept_out
 from rocmkern.ops._plan import describe_by_repr, planned
 from rocmkern.ops.rope_scaling import (
     LinearScaling,
@@ -259,7 +259,7 @@ def rope_append_kv(
     return caches[0].source, caches[1].source
 
 
-def _accept_cache(name: str, value: Any, like: Operand, inputs: list[Operand]) -> Operand:
+def _accept_cache(name: str, value: Any, like: Argument, inputs: list[Argument]) -> Argument:
     """A cache that is written to: everything that holds of ``out=`` but its shape and its dtype."""
     cache = accept(name, value, (like.dtype, *QUANTIZED))
     _checks.rank(cache, "n_blocks L Hkv D")
@@ -269,7 +269,7 @@ def _accept_cache(name: str, value: Any, like: Operand, inputs: list[Operand]) -
     return accept_out(value, cache.shape, cache.dtype, inputs, name=name)
 
 
-def _check_slots(slots: Operand, count: int) -> None:
+def _check_slots(slots: Argument, count: int) -> None:
     if slots.on_device or not slots.array.size:
         return
     numbers = slots.array
@@ -325,7 +325,7 @@ class _Turn:
         return x[..., self.parts * self.dim :]
 
 
-def _rotary_dim(value: Any, x: Operand, parts: int) -> int:
+def _rotary_dim(value: Any, x: Argument, parts: int) -> int:
     head_dim, what = x.shape[-1], "an even number" if parts == 1 else "a multiple of 4"
     if value is None:
         if head_dim % (2 * parts):
@@ -338,14 +338,14 @@ def _rotary_dim(value: Any, x: Operand, parts: int) -> int:
     return size
 
 
-def _nothing_to_rotate(rotary_dim: Any, k: Operand) -> int:
+def _nothing_to_rotate(rotary_dim: Any, k: Argument) -> int:
     """The rotated dimension without positions: 0."""
     if rotary_dim is not None and _rotary_dim(rotary_dim, k, 1):
         raise ArgumentTypeError("positions", "None", f"positions, as rotary_dim={rotary_dim} asks for a rotation")
     return 0
 
 
-def accept_positions(name: str, value: Any) -> Operand:
+def accept_positions(name: str, value: Any) -> Argument:
     """Positions as int32 in host memory, or as they are in device memory."""
     positions = accept(name, value, INTEGERS)
     if positions.on_device or positions.dtype == INT32[0]:
@@ -353,10 +353,10 @@ def accept_positions(name: str, value: Any) -> Operand:
     limits, array = np.iinfo(np.int32), positions.array
     if array.size and (array.min() < limits.min or array.max() > limits.max):
         raise ArgumentError(name, f"numbers from {array.min()} to {array.max()}", "numbers of 32 bits")
-    return Operand(name, array.astype(np.int32), positions.source, positions.place, array)
+    return Argument(name, array.astype(np.int32), positions.source, positions.place, array)
 
 
-def _position_rows(positions: Operand, x: Operand, layout: str) -> np.ndarray:
+def _position_rows(positions: Argument, x: Argument, layout: str) -> np.ndarray:
     """View ``[..., S]`` of positions, with the leading axes of x."""
     length = x.shape[-3] if layout == "shd" else x.shape[-2]
     shape = (*x.shape[:-3], length)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rocmkern.ops import _arrays, _checks
-from rocmkern.ops._arrays import FLOAT32, FLOATS, INTEGERS, Operand, accept, accept_out
+from rocmkern.ops._arrays import FLOAT32, FLOATS, INTEGERS, Argument, accept, accept_out
 from rocmkern.ops._plan import unplanned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -125,7 +125,7 @@ def sample(
         _each("seed", seed, batch, _word64, _WORDS),
         _each("offset", offset, batch, _word64, _WORDS),
     )
-    arrays = [number for number in numbers if isinstance(number, Operand)]
+    arrays = [number for number in numbers if isinstance(number, Argument)]
     _arrays.same_place(logits, [x for x in arrays if x.on_device])
     given = None if out is None else accept_out(out, (batch,), _INT32, [logits, *arrays])
 
@@ -146,7 +146,7 @@ def sample(
     return result.source
 
 
-def _each(name: str, value: Any, rows: int, check: Callable[[str, Any], float], kind: _Kind) -> float | Operand:
+def _each(name: str, value: Any, rows: int, check: Callable[[str, Any], float], kind: _Kind) -> float | Argument:
     """A checked number for all rows, or an array of one for each row as the kernel reads it."""
     if not _is_array(value):
         return check(name, value)

@@ -188,7 +188,7 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
     _arrays.same_place(scores, [mask])
     _checks.some_axes(scores)
     mask_view = _checks.broadcastable(mask, scores.shape, "the shape of scores")
-    whole_mask = _arrays.Operand(mask.name, mask_view, mask.source, mask.place)
+    whole_mask = _arrays.Argument(mask.name, mask_view, mask.source, mask.place)
     inputs = [scores, whole_mask]
     given = None if out is None else accept_out(out, scores.shape, scores.dtype, inputs, elementwise=True)
 

@@ -1,4 +1,4 @@
-"""Quantised formats in plain NumPy: the OCP MX formats and eight of ggml, element by element from their definitions.
+"""Quantized formats in plain NumPy: the OCP MX formats and eight of ggml, element by element from their definitions.
 
 Element codes are those of `ml_dtypes`. Every number of a block is computed exactly, in float64; float32 holds all of
 them but some of q4_1, q5_1, q4_k, q5_k and q6_k, which it rounds.

@@ -89,11 +89,11 @@ def rope_append_kv(
     scaled = (base, rotary_dim, scaling, freq_factors)
     rotated = k if positions is None else _rope(k, positions, None, variant, *scaled, False, "shd", np.float64)
     if key_cache.dtype.itemsize == 1:
-        rotated, v = (_quantised(x, scale, key_cache.dtype) for x, scale in ((rotated, key_scale), (v, value_scale)))
+        rotated, v = (_quantized(x, scale, key_cache.dtype) for x, scale in ((rotated, key_scale), (v, value_scale)))
     return _put(rotated, key_cache, slots, np.float64), _put(v, value_cache, slots, np.float64)
 
 
-def _quantised(x, scale, dtype):
+def _quantized(x, scale, dtype):
     quotient = x.astype(np.float64) / (1.0 if scale is None else scale.astype(np.float64)[:, None])
     if dtype == np.int8:
         return np.nan_to_num(np.clip(np.rint(quotient), -128, 127), nan=0.0)

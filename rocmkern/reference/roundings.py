@@ -48,7 +48,7 @@ _STEPS = 4
 _STEPS_OF_LAYER, _STEPS_AROUND = 13, 3
 #: Bound of the derivatives of all activations.
 _STEEPEST = 1.13
-#: Elements of a block that a quantised number shares its scale with; a minimum is read beside the scale.
+#: Elements of a block that a quantized number shares its scale with; a minimum is read beside the scale.
 _SHARED = 32
 
 

@@ -48,7 +48,7 @@ def masked_array_error(argument: str) -> ArgumentTypeError:
 
 
 class TileError(RocmkernError, TypeError):
-    """A kernel misuses the tile language: shapes that do not match, a consumed tile, too much local memory."""
+    """A kernel misuses the tile language: shapes that do not match, a consumed tile, too much shared memory."""
 
 
 class TargetError(RocmkernError, RuntimeError):

@@ -14,10 +14,10 @@ ALIGNMENT = 16
 #: Layouts that are remembered. Beyond it all are forgotten: equal ones made before and after then differ.
 _LIMIT = 4096
 
-_known: dict[tuple, Layout] = {}
+_known: dict[tuple, StridedLayout] = {}
 
 
-class Layout:
+class StridedLayout:
     """Device, element type, shape, strides and alignment of an array. Made by `layout_of`; compares by identity.
 
     Attributes
@@ -42,12 +42,12 @@ def layout_of(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     read_only: bool = False,
-) -> Layout:
+) -> StridedLayout:
     """The layout of an array: the same object for arrays that differ in their address only."""
     key: tuple[Any, ...] = device, address % ALIGNMENT, dtype, shape, strides, read_only
     layout = _known.get(key)
     if layout is None:
         if len(_known) >= _LIMIT:
             _known.clear()
-        layout = _known.setdefault(key, Layout(device, shape, strides, dtype.itemsize))
+        layout = _known.setdefault(key, StridedLayout(device, shape, strides, dtype.itemsize))
     return layout

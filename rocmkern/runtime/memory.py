@@ -51,7 +51,7 @@ Wait = Callable[[Callable[[], bool], str], None]
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """What may be reserved now.
 
     Attributes
@@ -329,14 +329,14 @@ class DeviceMemory:
         block.owner = GONE
         self.reserved -= block.capacity
 
-    def _budget(self, cap: float) -> Budget:
+    def _budget(self, cap: float) -> MemoryBudget:
         info, idle = self.device.memory_info(), self.pool.idle_bytes
         total = info.total.value
         # Idle blocks could be freed at once, so the decision counts them as free; f + o is the same either way.
         both = usable_free(info.free.value, self.reserved, total) + self.reserved
         kept = self.reserved - idle
         allowed = allowed_bytes(both - kept, kept, both, cap)
-        return Budget(info.free, info.total, self.reserved, idle, allowed, max(0, allowed - idle))
+        return MemoryBudget(info.free, info.total, self.reserved, idle, allowed, max(0, allowed - idle))
 
     def recording(self, stream: Stream) -> Recording | None:
         """The graph that a stream records, if it does, for memory that is handed out on that stream.
@@ -376,7 +376,7 @@ class DeviceMemory:
             self._begin()
             self._torn = False
 
-    def budget(self, cap: float) -> Budget:
+    def budget(self, cap: float) -> MemoryBudget:
         """Return what may be reserved now under `cap`."""
         with alone(self.lock):
             self._begin()
@@ -548,7 +548,7 @@ class DeviceMemory:
         return block
 
     @staticmethod
-    def _refusal(nbytes: int, budget: Budget, why: str) -> DeviceMemoryError:
+    def _refusal(nbytes: int, budget: MemoryBudget, why: str) -> DeviceMemoryError:
         free, total = budget.free.value, budget.total.value
         return DeviceMemoryError(nbytes, budget.allowed, free or 0, budget.reserved, total or 0, why)
 

@@ -21,7 +21,7 @@ from rocmkern.runtime.geometry import (
     transpose_axes,
 )
 from rocmkern.runtime.interface import LEGACY_STREAM
-from rocmkern.runtime.layout import Layout, layout_of
+from rocmkern.runtime.layout import StridedLayout, layout_of
 from rocmkern.runtime.lazy import LazyStorage, TensorSource
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.views import memory_view, raw_buffer
@@ -102,7 +102,7 @@ class DeviceTensor:
         read_only: bool = False,
     ):
         self.manager, self._address = manager, address
-        self._layout: Layout | None = None
+        self._layout: StridedLayout | None = None
         self._storage: Storage | LazyStorage | None = storage
         self.shape, self.dtype, self.strides, self.read_only = shape, dtype, strides, read_only
 
@@ -240,7 +240,7 @@ class DeviceTensor:
         return self._address
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StridedLayout:
         """Everything that is known of the tensor without its address, as one object that is found out once."""
         layout = self._layout
         if layout is None:

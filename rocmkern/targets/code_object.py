@@ -9,7 +9,7 @@ that runs is therefore the same with every ROCm: `Contents.code_sha256` tells.
 A code object is an ELF file (LLVM's "User Guide for AMDGPU Backend": code object):
 
     .text                machine code; a kernel's begins at a multiple of 256
-    NAME.kd in .rodata   kernel descriptor, 64 bytes: local memory, scratch, registers; at byte 16 the way to its code
+    NAME.kd in .rodata   kernel descriptor, 64 bytes: shared memory, scratch, registers; at byte 16 the way to its code
     note 32 (AMDGPU)     metadata as MessagePack: ``amdhsa.kernels``, with arguments, register counts and spills of each
 
 Version 5 of it is what every ROCm since 5.5 loads. Generic targets exist from version 6 on (ROCm 6.3).

@@ -58,7 +58,7 @@ class CompiledKernel:
         Number of 64-bit words that a launch takes (see `rocmkern.tile.entry`).
     threads : int
         Threads of a block.
-    local_bytes : int
+    shared_bytes : int
         Dynamic shared memory of a block, in bytes.
     maps : tuple of TensorMap
         What it takes behind the words.
@@ -70,7 +70,7 @@ class CompiledKernel:
     ptx: str
     words: int
     threads: int
-    local_bytes: int
+    shared_bytes: int
     maps: tuple[TensorMap, ...] = ()
     overlaps: bool = False
 
@@ -81,7 +81,7 @@ class CompiledKernel:
             "name": self.name,
             "words": self.words,
             "threads": self.threads,
-            "local_bytes": self.local_bytes,
+            "shared_bytes": self.shared_bytes,
             "maps": [dataclasses.asdict(each) for each in self.maps],
             "overlaps": self.overlaps,
         }
@@ -91,7 +91,7 @@ class CompiledKernel:
         """What an entry holds; `EntryError` where a field is not what it should be."""
         launch = entries.checked(
             entry.launch, name=entries.is_symbol, words=entries.is_count(MOST_WORDS),
-            threads=entries.is_count(MOST_THREADS, 1), local_bytes=entries.is_count(MOST_LOCAL_BYTES),
+            threads=entries.is_count(MOST_THREADS, 1), shared_bytes=entries.is_count(MOST_LOCAL_BYTES),
             maps=lambda maps: isinstance(maps, list), overlaps=entries.is_flag,
         )  # fmt: skip
         try:
@@ -115,7 +115,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     Raises
     ------
     TileError
-        The kernel misuses the tile language, or its windows do not fit into local memory.
+        The kernel misuses the tile language, or its windows do not fit into shared memory.
     TargetError
         The architecture is not an NVIDIA one with matrix instructions.
     """
@@ -170,7 +170,7 @@ def _argument_expressions(kernel: Callable, cfg: api.Config, dtypes: Sequence[st
     """As `source.argument_expressions`; what is read can have a tensor map where several windows are on their way."""
     expressions, at = source.argument_expressions(kernel, dtypes, "w{}"), 0
     for i, (_, parameter) in enumerate(kernel.parameters):  # type: ignore[attr-defined]
-        if cfg.depth > 1 and parameter.kind == "tensor" and not parameter.output:
+        if cfg.num_stages > 1 and parameter.kind == "tensor" and not parameter.output:
             expressions[i] = f"mapped({expressions[i]}, {at})"
         at += entry.words_of(parameter)
     return expressions
@@ -193,9 +193,9 @@ class LoadedKernel(LoadedVariant):
         self.kernel, self._driver = kernel, driver
         self._module = _check(driver, driver.cuModuleLoadData(kernel.ptx.encode() + b"\0"))
         self._function = _check(driver, driver.cuModuleGetFunction(self._module, kernel.name.encode()))
-        if kernel.local_bytes:  # without it 48 KiB are allowed, shared memory of a fixed size included
+        if kernel.shared_bytes:  # without it 48 KiB are allowed, shared memory of a fixed size included
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.local_bytes))
+            _check(driver, driver.cuFuncSetAttribute(self._function, attribute, kernel.shared_bytes))
         self._streams: dict[int, Any] = {}
 
     def takes(self, words: Sequence[int]) -> bool:
@@ -214,7 +214,7 @@ class LoadedKernel(LoadedVariant):
         else:
             start = functools.partial(
                 self._driver.cuLaunchKernel,
-                self._function, *grid, kernel.threads, 1, 1, kernel.local_bytes, handle, *lists,
+                self._function, *grid, kernel.threads, 1, 1, kernel.shared_bytes, handle, *lists,
             )  # fmt: skip
         if not kernel.maps:
             return start
@@ -230,7 +230,7 @@ class LoadedKernel(LoadedVariant):
         attribute.value = value
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = self.kernel.threads, 1, 1
-        config.sharedMemBytes, config.hStream = self.kernel.local_bytes, stream
+        config.sharedMemBytes, config.hStream = self.kernel.shared_bytes, stream
         config.attrs, config.numAttrs = [attribute], 1
         return config
 

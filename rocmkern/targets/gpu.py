@@ -73,7 +73,7 @@ class LoadedVariant(ABC):
         self._parameters = ThreadParameters(*self._layout)
 
     def takes(self, words: Sequence[int]) -> bool:
-        """Whether the variant can be launched with these words. One with ``cfg.depth`` 1 can be with any."""
+        """Whether the variant can be launched with these words. One with ``cfg.num_stages`` 1 can be with any."""
         return True
 
     def launch(self, grid: Sequence[int], words: Sequence[int], stream: int = 0) -> None:
@@ -136,7 +136,7 @@ class GpuTarget(ABC):
         The GPU; its architecture is what kernels are compiled for.
     """
 
-    #: Blocks of one wave that share a multiprocessor: local memory for a few windows each.
+    #: Blocks of one wave that share a multiprocessor: shared memory for a few windows each.
     BLOCKS_PER_MULTIPROCESSOR = 2
 
     #: Small blocks that run at the same time; a target that can ask its device says more.
@@ -184,7 +184,7 @@ class GpuTarget(ABC):
         with self.device.current():
             variant = self._variants.get((kernel, cfg, dtypes)) or self._variant(kernel, cfg, dtypes)
             if not variant.takes(words):
-                variant = self._variant(kernel, dataclasses.replace(cfg, depth=1), dtypes)
+                variant = self._variant(kernel, dataclasses.replace(cfg, num_stages=1), dtypes)
             variant.launch(grid, words, handle)
         manager.track(kernel.__name__, handle)
         if _thread.observer is not None:

@@ -105,8 +105,8 @@ class CompiledKernel:
         Number of 64-bit words that a launch takes (see `rocmkern.tile.entry`).
     threads : int
         Threads of a block.
-    local_bytes : int
-        Local memory of a block, in bytes.
+    shared_bytes : int
+        Shared memory of a block, in bytes.
     bitcode : bytes
         Linked and optimised LLVM bitcode.
     """
@@ -116,7 +116,7 @@ class CompiledKernel:
     arch: str
     words: int
     threads: int
-    local_bytes: int
+    shared_bytes: int
     bitcode: bytes
 
     @functools.cached_property
@@ -130,12 +130,12 @@ class CompiledKernel:
         return code_object.assembly(self.code)
 
     def resources(self) -> dict[str, int]:
-        """Registers, local memory and scratch (bytes), spilled registers and ``flat_*`` instructions."""
+        """Registers, shared memory and scratch (bytes), spilled registers and ``flat_*`` instructions."""
         keys = {
             "vgpr": ".vgpr_count",
             "agpr": ".agpr_count",
             "sgpr": ".sgpr_count",
-            "local_bytes": ".group_segment_fixed_size",
+            "shared_bytes": ".group_segment_fixed_size",
             "scratch_bytes": ".private_segment_fixed_size",
             "vgpr_spills": ".vgpr_spill_count",
             "sgpr_spills": ".sgpr_spill_count",
@@ -273,7 +273,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     TargetError
         If ``cfg.arch`` is not known, or not AMD's; or if numba-hip does not start.
     TileError
-        If the kernel misuses the tile language, or its stages need more local memory than the architecture has.
+        If the kernel misuses the tile language, or its stages need more shared memory than the architecture has.
     """
     hip_python = numba_hip()
     from numba.core import types
@@ -316,13 +316,13 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
         _set_attributes(library, wrapper.name, threads)
         bitcode = bytes(library.get_linked_llvm_ir(cfg.arch, to_bc=True, link_in_hipdevicelib=False))
     bitcode, text = _optimized(bitcode, cfg.arch, wrapper.name, kernel.__name__)
-    local_bytes = sum(int(n) for n in re.findall(r"addrspace\(3\) global \[(\d+) x i8\]", text))
-    if local_bytes > hardware.local_bytes:
+    shared_bytes = sum(int(n) for n in re.findall(r"addrspace\(3\) global \[(\d+) x i8\]", text))
+    if shared_bytes > hardware.shared_bytes:
         raise TileError(
-            f"kernel {kernel.__name__} for {cfg}: its stages take {local_bytes} bytes of local memory; "
-            f"{cfg.arch} has {hardware.local_bytes}: smaller blocks"
+            f"kernel {kernel.__name__} for {cfg}: its stages take {shared_bytes} bytes of shared memory; "
+            f"{cfg.arch} has {hardware.shared_bytes}: smaller blocks"
         )
-    return CompiledKernel(kernel.__name__, kernel.__name__, cfg.arch, n_words, threads, local_bytes, bitcode)
+    return CompiledKernel(kernel.__name__, kernel.__name__, cfg.arch, n_words, threads, shared_bytes, bitcode)
 
 
 def _optimized(bitcode: bytes, arch: str, name: str, stable: str) -> tuple[bytes, str]:

@@ -10,7 +10,17 @@ import pytest
 
 from rocmkern.matrix import MatrixError, load_cases
 from rocmkern.matrix.regression import compare_runs
-from rocmkern.matrix.results import Device, Result, Run, device_of, environment_of, labels_of, read, result_of, write
+from rocmkern.matrix.results import (
+    MeasuredDevice,
+    Result,
+    Run,
+    device_of,
+    environment_of,
+    labels_of,
+    read,
+    result_of,
+    write,
+)
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.devices import chosen_targets, target_reason
@@ -68,14 +78,14 @@ def run_of(stats: Mapping[str, list[Any]], config: pytest.Config) -> Run:
     return Run(environment, list(results.values()), labels_of(cases.values()))
 
 
-def _device(target: str, emulated: bool) -> Device:
+def _device(target: str, emulated: bool) -> MeasuredDevice:
     if target not in GPU_TARGETS:
         return device_of(target, emulated)
     try:
         return shared_worker().call("rocmkern.matrix.results:device_of", target, emulated, what=f"opening {target}")
     except RocmkernError:
         # It hung or was lost in the meantime; the results of the run are worth more than its name.
-        return Device("", target, emulated)
+        return MeasuredDevice("", target, emulated)
 
 
 def _reason(report: Any) -> str:

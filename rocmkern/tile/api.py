@@ -9,7 +9,7 @@ Things a kernel handles
 tensor
     An array argument of the kernel, in global memory: ``x.shape``, ``x[i, j]`` (leading integer indices give a
     sub-tensor, a full index gives a scalar), `rows`.
-quantised source
+quantized source
     A tensor of bytes that is read as rows of elements: `quantized`, for `load_tile` and `stage`.
 rows
     One number per tile row (``int32``, ``float32`` or ``bool``), with Python's operators. NumPy arrays here.
@@ -18,9 +18,9 @@ tile
 operand
     A tile that is ready to be the left side of a product: `Operand`.
 stage
-    A window of ``[N, K]`` elements of a 2-D tensor in local memory, filled by `fetch`, used between `acquire` and
-    `release`: `Stage`. One window may be in use while the next ones, ``cfg.depth`` of them, are on their way. Either
-    side of a product may be one.
+    A window of ``[N, K]`` elements of a 2-D tensor in shared memory, filled by `fetch`, used between `acquire` and
+    `release`: `Stage`. One window may be in use while the next ones, ``cfg.num_stages`` of them, are on their way.
+    Either side of a product may be one.
 
 Rules
 -----
@@ -44,13 +44,13 @@ import numpy as np
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.runtime.mutex import Mutex
-from rocmkern.tile.architectures import architecture, local_memory_bytes
+from rocmkern.tile.architectures import architecture, shared_memory_bytes
 from rocmkern.tile.codes import OF_8_BITS, small_float
 from rocmkern.tile.formats import RUN, format_named
 
 NEG_INF = float("-inf")
 #: Columns side by side in a lane where rows lie along lanes: 16 bytes of a half type.
-LINE_COLUMNS = 8
+VECTOR_WIDTH = 8
 
 # --------------------------------------------------------------------------------------- kernels and their arguments
 
@@ -65,14 +65,14 @@ class Config:
         Architecture: ``"python"``, ``"cpu"``, ``"gfx1100"``, ``"sm_90"``, ...
     waves : int
         Waves (warps) per block; 1 where a block is one thread.
-    line : int
-        For kernels without products: on a GPU a tile row lies along so many lanes, ``line_columns`` columns side by
+    threads_per_row : int
+        For kernels without products: on a GPU a tile row lies along so many lanes, ``vector_width`` columns side by
         side in each, so that loads and stores are as wide as they can be. It is a power of two, and the lanes are a
         part of a wave, a wave, or all waves of the block; a tile has a multiple of the rows that the lanes of the block
         hold, and of the columns that those of a row hold. 0: rows lie as products need them.
-    line_columns : int
+    vector_width : int
         Columns side by side in a lane where rows lie along lanes: 8, or a multiple of it; on NVIDIA GPUs also 4.
-    shared : bool
+    split_kv : bool
         On an NVIDIA GPU all waves of a block have all of its rows: for few rows in an online softmax over many keys, of
         which each wave has its own until `softmax_end`; and for `matvec`, where each has columns of its own.
     wave_rows : int
@@ -80,7 +80,7 @@ class Config:
     resident : int
         Blocks that a multiprocessor should hold at once, which bounds the registers of a lane on NVIDIA GPUs; 0: the
         compiler chooses.
-    depth : int
+    num_stages : int
         Windows of a stage that may be on their way at once. A target may allow only 1.
     overlaps : bool
         On an NVIDIA GPU that can (sm_90 and later), blocks may be brought in while the launch before this one on its
@@ -90,18 +90,18 @@ class Config:
 
     arch: str = "python"
     waves: int = 1
-    line: int = 0
-    line_columns: int = LINE_COLUMNS
-    shared: bool = False
+    threads_per_row: int = 0
+    vector_width: int = VECTOR_WIDTH
+    split_kv: bool = False
     wave_rows: int = 16
     resident: int = 0
-    depth: int = 1
+    num_stages: int = 1
     overlaps: bool = False
 
 
 def rows_at_once(cfg: Config) -> int:
     """Rows that lie side by side in a block where they lie along lanes; elsewhere one for each wave."""
-    return max(1, cfg.waves * architecture(cfg.arch).wave // cfg.line) if cfg.line else cfg.waves
+    return max(1, cfg.waves * architecture(cfg.arch).wave // cfg.threads_per_row) if cfg.threads_per_row else cfg.waves
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _show(x: Any) -> str:
         kind = {"float32": "f32", "int32": "i32", "bool": "i1"}.get(x.dtype.name, x.dtype.name)
         return f"{len(x)} rows of {kind}"
     if isinstance(x, Quantized):
-        return f"a quantised source of {x.format.name}"
+        return f"a quantized source of {x.format.name}"
     return f"a tensor with {x.ndim} axes" if isinstance(x, np.ndarray) else f"{type(x).__name__} {x!r}"
 
 
@@ -305,10 +305,10 @@ class Operand(_Owned):
 class Stage:
     """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released. Use the functions below."""
 
-    __slots__ = ("_dead", "acquired", "depth", "fetched", "k", "n", "paged", "pages", "source", "window")
+    __slots__ = ("_dead", "acquired", "fetched", "k", "n", "num_stages", "paged", "pages", "source", "window")
 
-    def __init__(self, source: np.ndarray, n: int, k: int, paged: bool, depth: int):
-        self.source, self.n, self.k, self.depth = source, n, k, depth
+    def __init__(self, source: np.ndarray, n: int, k: int, paged: bool, num_stages: int):
+        self.source, self.n, self.k, self.num_stages = source, n, k, num_stages
         self.paged = paged  # whether `paged` says where the rows are
         self.pages: tuple[np.ndarray, np.ndarray, int] | None = None
         self.fetched: tuple[tuple[int, int], ...] = ()  # first row and column of each window that is on its way
@@ -351,7 +351,7 @@ class Stage:
 
 
 class Quantized:
-    """A quantised source. Two-dimensional indices, rows first, give float32 elements."""
+    """A quantized source. Two-dimensional indices, rows first, give float32 elements."""
 
     ndim = 2
 
@@ -384,7 +384,7 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1) 
         Rows of whole blocks; bytes of a row lie side by side. What is left after the last whole block is not read.
     format : str
         One of `formats.FORMATS`, known when the kernel is compiled. ``""``: x is returned as it is, so that one kernel
-        text serves quantised and plain matrices.
+        text serves quantized and plain matrices.
     like : tensor
         Products with a stage of the result, `load_rowdot` and `matvec` take elements of this tensor's dtype; a target
         may round to it there. `load_tile` gives them exactly.
@@ -394,7 +394,7 @@ def quantized(x: np.ndarray, format: str, like: np.ndarray, alignment: int = 1) 
 
     Returns
     -------
-    quantised source, [R, elements]
+    quantized source, [R, elements]
         For `load_tile` and `stage`, in widths that are multiples of `formats.RUN`, from columns that are multiples of
         the width.
     """
@@ -622,7 +622,7 @@ def _gather(x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -
 def load_tile(cfg: Config, x: np.ndarray, index: tuple, col0: int, n: int, valid: np.ndarray) -> Tile:
     """``x[index, col0 : col0 + n]`` per row; rows that are not ``valid`` and columns past the end are 0.
 
-    ``x`` is a tensor or a quantised source.
+    ``x`` is a tensor or a quantized source.
 
     ``index`` has one entry (rows or scalar) for every axis of ``x`` but the last.
     """
@@ -694,7 +694,7 @@ def load_rowdot(x: np.ndarray, index: tuple, col0: int, tile: Tile, valid: np.nd
     """`rowdot` of ``tile`` and a tile that is loaded from there, which need not be kept. Does not consume.
 
     ``x``, ``index``, ``col0`` and ``valid`` are as in `load_tile`. The tile may have a fraction of the rows: then they
-    take turns, row ``r`` of ``x`` meets row ``r % m`` of m. Of a quantised source, scales may be applied to sums of
+    take turns, row ``r`` of ``x`` meets row ``r % m`` of m. Of a quantized source, scales may be applied to sums of
     products, and both sides may be rounded to its dtype.
     """
     _check_index("load_rowdot", x, index, x.ndim - 1, valid)
@@ -711,7 +711,7 @@ def matvec(
     """Products of rows of x with a vector: the sum of ``x[row, c] * vector[c]`` over ``n`` columns c from ``col0`` on.
 
     ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`; the vector is as long as a row of x, and
-    there are as many rows as `rows_at_once` says, or a multiple of that. Of a quantised source, scales may be applied
+    there are as many rows as `rows_at_once` says, or a multiple of that. Of a quantized source, scales may be applied
     to sums of products, and both sides may be rounded to its dtype.
     """
     _want_tensor("matvec: vector", vector)
@@ -1029,9 +1029,9 @@ def operand(tile: Tile, like: Stage) -> Operand:
 def stage(
     cfg: Config, source: np.ndarray, n: int, k: int, like: np.ndarray | None = None, paged: bool = False
 ) -> Stage:
-    """Room in local memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor or quantised ``source``.
+    """Room in shared memory for a window of ``n`` rows and ``k`` columns of the 2-D tensor or quantized ``source``.
 
-    The stages of a kernel share the architecture's local memory.
+    The stages of a kernel share the architecture's shared memory.
 
     Parameters
     ----------
@@ -1045,11 +1045,11 @@ def stage(
     dtype = source.dtype if like is None else like.dtype
     if source.dtype.itemsize > 1 and dtype != source.dtype:
         raise TileError(f"stage: {_show(source)} of {source.dtype.name} cannot be held as {dtype.name}")
-    st, limit = Stage(source, n, k, paged, cfg.depth), local_memory_bytes(cfg.arch)
+    st, limit = Stage(source, n, k, paged, cfg.num_stages), shared_memory_bytes(cfg.arch)
     need = n * k * dtype.itemsize
     if need > limit:
         raise TileError(
-            f"stage: {_show(st)} takes {need} bytes; {cfg.arch} has {limit} bytes of local memory; use smaller blocks"
+            f"stage: {_show(st)} takes {need} bytes; {cfg.arch} has {limit} bytes of shared memory; use smaller blocks"
         )
     return st
 
@@ -1090,10 +1090,10 @@ def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
     What lies past the end of the source reads as 0. Windows are acquired in the order in which they were fetched.
     """
     st = _want(Stage, st, "fetch: the stage").consume("fetch")
-    if len(st.fetched) == st.depth:
-        if st.depth == 1:
+    if len(st.fetched) == st.num_stages:
+        if st.num_stages == 1:
             raise TileError("fetch: a window is already on its way; acquire it first")
-        raise TileError(f"fetch: {st.depth} windows are already on their way; acquire the first of them")
+        raise TileError(f"fetch: {st.num_stages} windows are already on their way; acquire the first of them")
     if st.paged and st.pages is None:
         raise TileError("fetch: a stage made with paged=True needs `paged` first")
     _check_columns("fetch", st.source, col0, st.k)
@@ -1127,7 +1127,7 @@ def release(st: Stage) -> Stage:
 def finish(st: Stage) -> None:
     """Say that the stage is not used any more, and wait for what is on its way (consumes).
 
-    A kernel whose ``cfg.depth`` may be more than 1 does this for each stage behind its loop.
+    A kernel whose ``cfg.num_stages`` may be more than 1 does this for each stage behind its loop.
     """
     st = _want(Stage, st, "finish: the argument").consume("finish")
     if st.acquired:

@@ -22,17 +22,17 @@ class Architecture:
     ----------
     wave : int
         Lanes of a wave (a warp); 1 where a block is one thread.
-    local_bytes : int
-        Local memory that one block may use, in bytes.
+    shared_bytes : int
+        Shared memory that one block may use, in bytes.
     matrix : str
         Kind of matrix instruction: ``"wmma-gfx11"``, ``"wmma-gfx12"``, ``"mfma"``, ``"mfma-gfx908"``, ``"mma.sync"``,
         ``"wgmma"`` (and mma.sync), or ``""`` (FMA only).
     banks : int
-        Banks of local memory, of 4 bytes each.
+        Banks of shared memory, of 4 bytes each.
     """
 
     wave: int
-    local_bytes: int
+    shared_bytes: int
     matrix: str
     banks: int = 32
 
@@ -119,6 +119,6 @@ def compiled_as(name: str) -> str:
     return generic
 
 
-def local_memory_bytes(name: str) -> int:
-    """Local memory that one block may use on an architecture, in bytes."""
-    return architecture(name).local_bytes
+def shared_memory_bytes(name: str) -> int:
+    """Shared memory that one block may use on an architecture, in bytes."""
+    return architecture(name).shared_bytes

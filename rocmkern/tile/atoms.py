@@ -91,6 +91,6 @@ ATOMS = {
     # No matrix instruction: the layout of gfx12's, so that a lane's columns are consecutive.
     "fma": Atom(wave=32, register_step=1, group_step=8),
     # Half the rows, for tiles of which a lane could not hold 16 rows: half the registers, and as many FMAs for each
-    # load from local memory, but more elements of the left side have to come from other lanes.
+    # load from shared memory, but more elements of the left side have to come from other lanes.
     "fma-8": Atom(wave=32, rows=8, register_step=1, group_step=4),
 }  # fmt: skip

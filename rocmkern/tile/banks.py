@@ -1,4 +1,4 @@
-"""Where the bytes of a window lie in the local memory of an AMD GPU, so that lanes that go together meet no bank twice.
+"""Where the bytes of a window lie in the LDS of an AMD GPU, so that lanes that go together meet no bank twice.
 
 A window is lines of so many bytes. Lanes that share a cycle access units of 16 bytes (or parts of them)
 
@@ -81,7 +81,7 @@ class Places:
 
     @property
     def bytes(self) -> int:
-        """Local memory of the window."""
+        """Shared memory of the window."""
         size = self.lines * self.pitch
         return size if self.swizzled else self.place(size - 1) + 1
 

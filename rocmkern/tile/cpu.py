@@ -31,7 +31,7 @@ from numba.core.typing.templates import Registry as TypingRegistry
 from rocmkern.tile import api, codes, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.angles import cos_sin, rotated
-from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.architectures import shared_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.formats import FORMATS, RUN, Format
 from rocmkern.tile.numba_core import numba_core
@@ -109,7 +109,7 @@ class _StageModel(models.StructModel):
     """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
     The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer. Of a
-    quantised source it is the row of blocks where it starts, and ``ld`` the first column, until a product decodes it.
+    quantized source it is the row of blocks where it starts, and ``ld`` the first column, until a product decodes it.
     A paged one also has the table, its length and stride, and rows, stride and number of the pages.
     """
 
@@ -328,7 +328,7 @@ def _to_memory(b: ir.IRBuilder, x: ir.Value, dtype: str) -> ir.Value:
     raise TypingError(f"a tile cannot be stored as {dtype}")
 
 
-# --------------------------------------------------------------------------------------------------- quantised sources
+# --------------------------------------------------------------------------------------------------- quantized sources
 
 
 class _Block:
@@ -676,7 +676,7 @@ class CpuLowering(TensorLowering):
         data = self.data(context, b, out, value)
         shape = SimpleNamespace(m=out.m, n=columns, hw=out.hw)
         if isinstance(ty, TILE.Quantized):
-            self.load_quantised(context, b, sig, x, index, col0, shape, valid, data)
+            self.load_quantized(context, b, sig, x, index, col0, shape, valid, data)
             return impl_ret_new_ref(context, b, out, value)
         window = self.window(context, b, ty, x, sig.args[2], index, sig.args[3], col0, shape, valid)
         self.transfer(b, shape, data, ty.dtype, window, load=True)
@@ -684,7 +684,7 @@ class CpuLowering(TensorLowering):
 
     load_operand = load_tile
 
-    def load_quantised(
+    def load_quantized(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, shape: Any, valid: Any, data: Any
     ) -> None:
         """Decode a tile; a run of elements exists or does not, as blocks are whole."""
@@ -1213,22 +1213,22 @@ class CpuLowering(TensorLowering):
         return impl_ret_borrowed(context, b, sig.return_type, tile)
 
     @staticmethod
-    def count_local_memory(b: ir.IRBuilder, ty: Any) -> None:
+    def count_shared_memory(b: ir.IRBuilder, ty: Any) -> None:
         """Refuse a stage that does not fit beside the kernel's earlier ones."""
-        limit = local_memory_bytes(ty.hw[0])
-        total = getattr(b.function, "local_bytes", 0) + ty.n * ty.k * DTYPES[ty.dtype]
+        limit = shared_memory_bytes(ty.hw[0])
+        total = getattr(b.function, "shared_bytes", 0) + ty.n * ty.k * DTYPES[ty.dtype]
         if total > limit:
             raise TypingError(
                 f"stage: with a stage [{ty.n}, {ty.k}] of {ty.dtype} the kernel's stages take {total} bytes; "
-                f"{ty.hw[0]} has {limit} bytes of local memory; use smaller blocks"
+                f"{ty.hw[0]} has {limit} bytes of shared memory; use smaller blocks"
             )
-        b.function.local_bytes = total
+        b.function.shared_bytes = total
 
     def stage(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, source: ir.Value, n: Any, k: Any, *_: Any
     ) -> ir.Value:
         ty, source_ty = sig.return_type, sig.args[1]
-        self.count_local_memory(b, ty)
+        self.count_shared_memory(b, ty)
         data, shape, strides = self.unpack_tensor(context, b, source_ty, source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         size = context.get_constant(types.uintp, ty.n * ty.k * 4)
@@ -1370,7 +1370,7 @@ class CpuLowering(TensorLowering):
         out, data = self.accumulator(context, b, sig, acc)
         with self.left(context, b, sig, left) as a:
             if in_registers:
-                _multiply_rows_quantised(b, ty, right_ty, sig.args[0].k, st, a.data, data)
+                _multiply_rows_quantized(b, ty, right_ty, sig.args[0].k, st, a.data, data)
             elif self.by_column(ty):
                 source = _Right(st.window, st.ld, const(I64, 1))
                 _multiply_lanes(b, self.width(ty), ty.m, st.count, st.cols, source, a, data)
@@ -1662,7 +1662,7 @@ def _multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left:
             some(j0, 1)
 
 
-def _multiply_rows_quantised(
+def _multiply_rows_quantized(
     b: ir.IRBuilder, ty: Any, right_ty: Any, lda: int, st: Any, left: ir.Value, out: ir.Value
 ) -> None:
     """As `_multiply_rows_nt`, of lines that are decoded into registers; scales are applied to the sums of a run."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.types import line_lanes
+from rocmkern.tile.types import threads_per_row
 
 
 class FoldLowering(ABC):
@@ -49,6 +49,6 @@ class FoldLowering(ABC):
 
     def of_lines(self, ty: Any, done: str) -> Any:
         """The type, if its rows lie along lanes."""
-        if not line_lanes(ty.hw):
+        if not threads_per_row(ty.hw):
             raise self.numba.TypingError(f"{ty.hw[0]}: only rows along lanes can be {done}, got {ty}")
         return ty

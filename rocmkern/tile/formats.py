@@ -1,4 +1,4 @@
-"""Quantised formats: numbers in blocks of bytes with shared scales, as the tile language reads them.
+"""Quantized formats: numbers in blocks of bytes with shared scales, as the tile language reads them.
 
 Each `Format` has its meaning in NumPy (`Format.decode`) and one piece of LLVM IR for all targets (`Format.emit`), which
 decodes a run of consecutive elements of a block: 16 at a time as a vector on a CPU, a few of them one by one in a lane
@@ -146,7 +146,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Format:
-    """One quantised format.
+    """One quantized format.
 
     Attributes
     ----------
@@ -523,4 +523,4 @@ def format_named(name: str) -> Format:
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
-        raise TileError(f"quantised format {name!r} is not known; known: {', '.join(FORMATS)}") from None
+        raise TileError(f"quantized format {name!r} is not known; known: {', '.join(FORMATS)}") from None

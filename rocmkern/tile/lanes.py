@@ -1,4 +1,4 @@
-"""How a lane of a GPU reads quantised blocks: scalars from 32-bit words. The targets say how words are loaded."""
+"""How a lane of a GPU reads quantized blocks: scalars from 32-bit words. The targets say how words are loaded."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> 
 
 
 def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace) -> None:
-    """A tensor is stored as its address, its shape and its strides in bytes; a quantised source too.
+    """A tensor is stored as its address, its shape and its strides in bytes; a quantized source too.
 
     The shape of the latter counts elements, and its second stride has no meaning.
     """

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import local_memory_bytes
+from rocmkern.tile.architectures import shared_memory_bytes
 from rocmkern.tile.formats import FORMATS, RUN
 
 #: Element types of tensors in memory, and their size in bytes.
@@ -42,12 +42,12 @@ LOGICAL = (operator.and_,)
 OPERATORS = (*ARITHMETIC, *COMPARISONS, *LOGICAL)
 
 
-def line_lanes(hw: tuple) -> int:
+def threads_per_row(hw: tuple) -> int:
     """Lanes that a row lies along, of what values are laid out for; 0 where rows do not lie along lanes."""
     return int(hw[2].removeprefix("line").split("x")[0]) if str(hw[2]).startswith("line") else 0
 
 
-def line_columns(hw: tuple) -> int:
+def vector_width(hw: tuple) -> int:
     """Columns side by side in a lane, where rows lie along lanes."""
     return int(hw[2].split("x")[1])
 
@@ -83,10 +83,13 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         def hw(self) -> tuple[str, int, int | str]:
             """What values are laid out for: architecture, waves, and rows of a wave, or else a name.
 
-            "line", with the lanes of a row and the columns of a lane (`line_lanes`, `line_columns`), is for rows along
-            lanes, "shared" for rows that all waves have.
+            "line", with the lanes of a row and the columns of a lane (`threads_per_row`, `vector_width`), is for rows
+            along lanes, "split_kv" for rows that all waves have.
             """
-            names = {f"line{self.cfg.line}x{self.cfg.line_columns}": self.cfg.line, "shared": self.cfg.shared}
+            names = {
+                f"line{self.cfg.threads_per_row}x{self.cfg.vector_width}": self.cfg.threads_per_row,
+                "split_kv": self.cfg.split_kv,
+            }
             return self.cfg.arch, self.cfg.waves, next((n for n, is_so in names.items() if is_so), self.cfg.wave_rows)
 
     class Tensor(types.Type):
@@ -97,7 +100,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Tensor({dtype},{ndim})")
 
     class Quantized(types.Type):
-        """A quantised source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``.
+        """A quantized source: rows of blocks of ``format`` in global memory, read as elements of ``dtype``.
 
         Rows start at multiples of ``alignment`` bytes.
         """
@@ -130,7 +133,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
             super().__init__(name=f"{prefix}.Operand({m},{k},{dtype},{hw})")
 
     class Stage(types.Type):
-        """[n, k] window in local memory.
+        """[n, k] window in shared memory.
 
         It holds ``dtype``, converted from a tensor of ``source``, or decoded from blocks of ``format``; ``paged`` says
         that a page table leads to the rows.
@@ -156,7 +159,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         if isinstance(t, Tensor):
             return f"a tensor of {t.dtype} with {t.ndim} axes"
         if isinstance(t, Quantized):
-            return f"a quantised source of {t.format}"
+            return f"a quantized source of {t.format}"
         return str(t)
 
     def want(cls: type, t: Any, what: str) -> Any:
@@ -582,23 +585,25 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
 
     @rule(api.stage)
     def _(cfg, source, n, k, like=None, paged=None):
-        if want(Config, cfg, "stage: cfg").cfg.depth != 1 and prefix != "cuda":
-            fail(f"stage: depth={cfg.cfg.depth}; on {cfg.cfg.arch} one window may be on its way, depth=1")
-        quantised = isinstance(source, Quantized)
-        if not quantised and want(Tensor, source, "stage: the source").ndim != 2:
+        if want(Config, cfg, "stage: cfg").cfg.num_stages != 1 and prefix != "cuda":
+            fail(
+                f"stage: num_stages={cfg.cfg.num_stages}; on {cfg.cfg.arch} one window may be on its way, num_stages=1"
+            )
+        quantized = isinstance(source, Quantized)
+        if not quantized and want(Tensor, source, "stage: the source").ndim != 2:
             fail(f"stage: the source must have 2 axes, got {show(source)}")
         dtype = source.dtype if like is None else want(Tensor, like, "stage: like").dtype
-        if dtype != source.dtype and (quantised or source.dtype not in QUANTIZED):
+        if dtype != source.dtype and (quantized or source.dtype not in QUANTIZED):
             fail(f"stage: {show(source)} cannot be held as {dtype}")
         if paged is not None and not isinstance(getattr(paged, "literal_value", None), bool):
             fail(f"stage: paged must be known when the kernel is compiled (an attribute of cfg), got {show(paged)}")
         through = paged is not None and paged.literal_value
         whole_runs("stage", source, literal(k, "stage: k"))
-        kind = source.format if quantised else ""
+        kind = source.format if quantized else ""
         st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), dtype, cfg.hw, source.dtype, through, kind)
-        limit, need = local_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
+        limit, need = shared_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
         if need > limit:
-            room = f"{cfg.cfg.arch} has {limit} bytes of local memory"
+            room = f"{cfg.cfg.arch} has {limit} bytes of shared memory"
             fail(f"stage: {show(st)} takes {need} bytes; {room}; use smaller blocks")
         return st
 

@@ -84,7 +84,7 @@ def test_several_files_and_the_configuration(tmp_path):
         rocmkern.open_checkpoint(tmp_path)
 
 
-QUANTISED = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "MXFP4", "Q5_1")
+QUANTIZED = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "MXFP4", "Q5_1")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def model(tmp_path):
     writer.add_tensor("brain", ARRAYS["brain"].view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
     rng = np.random.default_rng(5)
     blocks = {}
-    for name in QUANTISED:
+    for name in QUANTIZED:
         kind = gguf.GGMLQuantizationType[name]
         elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
         blocks[name] = rng.integers(0, 256, (3, 512 // elements * nbytes), np.uint8)

@@ -13,7 +13,7 @@ import pytest
 import rocmkern
 from rocmkern import cli
 from rocmkern.cli import _common_calls
-from rocmkern.cli._variants import Recorder
+from rocmkern.cli._variants import VariantRecorder
 from rocmkern.decoder import Decoder, DecoderConfig
 from rocmkern.targets import cache, entries, launching_on
 from rocmkern.targets.host_cpu import host_architecture, is_x86_64
@@ -129,7 +129,7 @@ def models_calls(dtype):
 @pytest.mark.parametrize("arch", ["cpu-avx512", "cpu-avx2"])
 @pytest.mark.parametrize("dtype", _common_calls.DTYPES)
 def test_a_wheel_has_what_models_of_other_sizes_call(dtype, arch):
-    brought, called = Recorder(arch, "cpu"), Recorder(arch, "cpu")
+    brought, called = VariantRecorder(arch, "cpu"), VariantRecorder(arch, "cpu")
     with launching_on(brought):
         _common_calls.make_calls(dtype)
     for called.parallelism in (2, 16):  # threads of the machine: what is split follows from it

@@ -128,7 +128,7 @@ def test_every_architecture_has_rates_for_the_matrix_instructions_that_it_has():
         ("gfx950", "ds_read_b128", 4), ("gfx950", "ds_write_b128", 8),
     ],
 )  # fmt: skip
-def test_the_clocks_of_accesses_to_local_memory(arch, operation, clocks):
+def test_the_clocks_of_accesses_to_shared_memory(arch, operation, clocks):
     assert _rates.lds_clocks(arch, operation) == clocks
 
 
@@ -145,8 +145,8 @@ def test_a_step_is_counted_by_unit():
     }  # fmt: skip
     assert step.clocks == {"matrix": 32, "vector": 1, "transcendental": 4, "lds": 8}
     assert (step.loaded, step.stored, step.unknown) == (3 * 16 * 32, 0, ())
-    # Four waves share two SIMDs and one local memory.
-    assert _rates.units("gfx1100", 4, step) == {"vector unit": 74, "local memory": 32}
+    # Four waves share two SIMDs and one shared memory.
+    assert _rates.units("gfx1100", 4, step) == {"vector unit": 74, "shared memory": 32}
 
 
 def test_matrix_instructions_of_cdna_are_a_unit_of_their_own_and_its_waves_take_four_clocks():
@@ -162,7 +162,7 @@ def test_matrix_instructions_of_cdna_are_a_unit_of_their_own_and_its_waves_take_
     )
     assert step.clocks == {"matrix": 16, "vector": 4, "transcendental": 16, "lds": 0}
     assert (step.counts["barriers"], step.counts["waits"], step.stored) == (1, 1, 8 * 64)
-    assert _rates.units("gfx942", 8, step, lds=3.0) == {"matrix unit": 32, "vector unit": 40, "local memory": 24}
+    assert _rates.units("gfx942", 8, step, lds=3.0) == {"matrix unit": 32, "vector unit": 40, "shared memory": 24}
 
 
 def explained(**changes):
@@ -174,7 +174,7 @@ def test_what_limits_is_said_with_how_busy_the_others_are():
     text = explained()
     assert "bound: vector unit, 74 clocks a step for a block of 4 waves" in text
     assert "(matrix instructions 86% of the vector unit)" in text
-    assert "meanwhile: local memory 43%\n" in text
+    assert "meanwhile: shared memory 43%\n" in text
     memory = "83.0 bytes a clock meanwhile, RX 7900 XTX has 4.0 for each compute unit; it limits instead, unless caches"
     assert f"global memory: {memory}" in text
     assert "1 v_wmma_f32_16x16x16_f16" in text and "1536 bytes loaded, 0 stored" in text
@@ -232,8 +232,8 @@ def test_conflicts_stand_beside_a_row_of_the_same_code(lds_file):
     )
     assert str(check.of("aa")) == words and check.of("bb") is None
     row = isa.row_of(scores("gfx1100", "float16"), recorded("qk_scores_f16_gfx1100"))
-    assert f"    local memory: {words}" in isa.describe(replace(row, conflicts=words))
-    assert not any("local memory" in line for line in isa.describe(row))
+    assert f"    shared memory: {words}" in isa.describe(replace(row, conflicts=words))
+    assert not any("shared memory" in line for line in isa.describe(row))
 
 
 def test_the_clocks_of_a_step_are_those_of_the_addresses_where_it_was_executed(lds_file):
@@ -242,7 +242,7 @@ def test_the_clocks_of_a_step_are_those_of_the_addresses_where_it_was_executed(l
     assert (
         "12 to 14 clocks by addresses (1.50 to 1.75 of the least, best to worst grouping; 2 of 2 were executed)" in text
     )
-    assert "meanwhile: local memory 65%" in text
+    assert "meanwhile: shared memory 65%" in text
     assert "did not run under the check" in explained(code_sha256="bb", check=check)
 
 

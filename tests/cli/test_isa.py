@@ -15,7 +15,7 @@ from rocmkern.cli import _assembly, _budgets, isa, main
 from rocmkern.cli._variants import ShapeDraw, Variant, variants
 from rocmkern.kernels import qk_scores
 from rocmkern.matrix import expand, load, loads
-from rocmkern.matrix.schema import Budget
+from rocmkern.matrix.schema import KernelBudget
 from rocmkern.runtime.errors import TargetError
 
 
@@ -168,7 +168,7 @@ def test_code_without_a_loop_has_no_main_loop():
         ("gfx950", 4, 128, 37120, (4, 4.0)),
     ],
 )
-def test_occupancy_is_bounded_by_registers_and_by_local_memory(arch, waves, vgpr, lds, expected):
+def test_occupancy_is_bounded_by_registers_and_by_shared_memory(arch, waves, vgpr, lds, expected):
     assert _assembly.occupancy(arch, waves, vgpr, lds) == expected
 
 
@@ -181,7 +181,7 @@ def test_what_no_kernel_may_need_is_named():
     assert _budgets.exceeded("gfx1100", GOOD | {"scratch": 8, "sgpr_spills": 2, "flat": 1}, 4, LOOP) == (
         "8 bytes of scratch", "0 vector and 2 scalar registers spilled", "1 flat instructions",
     )  # fmt: skip
-    assert _budgets.exceeded("gfx1100", GOOD | {"lds": 65537}, 4, LOOP) == ("65537 bytes of local memory of 65536",)
+    assert _budgets.exceeded("gfx1100", GOOD | {"lds": 65537}, 4, LOOP) == ("65537 bytes of shared memory of 65536",)
     assert _budgets.exceeded("gfx950", GOOD | {"lds": 65537}, 4, LOOP) == ()
 
 
@@ -189,7 +189,7 @@ def test_what_no_kernel_may_need_is_named():
     ("kept", "broken", "words"),
     [
         ({"vgpr": 100}, {"vgpr": 99}, "100 vector registers, at most 99"),
-        ({"lds": 65536}, {"lds": 65535}, "65536 bytes of local memory, at most 65535"),
+        ({"lds": 65536}, {"lds": 65535}, "65536 bytes of shared memory, at most 65535"),
         ({"occupancy": 3.5}, {"occupancy": 4}, "3.5 waves for each SIMD, at least 4"),
         ({"vector_per_matrix": 7}, {"vector_per_matrix": 6.9},
          "7.00 vector instructions for each matrix instruction, at most 6.9"),
@@ -198,12 +198,12 @@ def test_what_no_kernel_may_need_is_named():
 )  # fmt: skip
 def test_a_limit_holds_up_to_its_number(kept, broken, words):
     numbers = ("gfx1100", GOOD | {"vgpr": 100}, 3.5, LOOP)
-    assert _budgets.exceeded(*numbers, {"mine": Budget(kernel="any", **kept)}) == ()
-    assert _budgets.exceeded(*numbers, {"mine": Budget(kernel="any", **broken)}) == (f"{words} (budget mine)",)
+    assert _budgets.exceeded(*numbers, {"mine": KernelBudget(kernel="any", **kept)}) == ()
+    assert _budgets.exceeded(*numbers, {"mine": KernelBudget(kernel="any", **broken)}) == (f"{words} (budget mine)",)
 
 
 def test_a_main_loop_without_the_instructions_of_a_limit_breaks_it():
-    limits = {"mine": Budget(kernel="any", vector_per_matrix=8, fma_share=0.5)}
+    limits = {"mine": KernelBudget(kernel="any", vector_per_matrix=8, fma_share=0.5)}
     assert _budgets.exceeded("gfx1100", GOOD, 4, {}, limits) == (
         "no matrix instruction in the main loop (budget mine)",
         "0.0% FMAs in the main loop, at least 50% (budget mine)",
@@ -211,7 +211,7 @@ def test_a_main_loop_without_the_instructions_of_a_limit_breaks_it():
 
 
 def test_scratch_and_spills_can_be_allowed_up_to_a_number():
-    allowed = {"mine": Budget(kernel="any", scratch=16, spills=3, reason="a test")}
+    allowed = {"mine": KernelBudget(kernel="any", scratch=16, spills=3, reason="a test")}
     spilled = GOOD | {"vgpr_spills": 1, "sgpr_spills": 2}
     assert _budgets.exceeded("gfx1100", spilled | {"scratch": 16}, 4, LOOP, allowed) == ()
     assert len(_budgets.exceeded("gfx1100", spilled | {"scratch": 17, "sgpr_spills": 3}, 4, LOOP, allowed)) == 2
@@ -233,7 +233,9 @@ def test_scratch_and_spills_can_be_allowed_up_to_a_number():
 )
 def test_a_budget_says_which_kernels_it_is_for(budget, expected):
     settings = {"waves": 4, "score_mods": False}
-    found = _budgets.matches(Budget(vgpr=1, **budget), "flash_attention", "gfx1100", ("float16", "float32"), settings)
+    found = _budgets.matches(
+        KernelBudget(vgpr=1, **budget), "flash_attention", "gfx1100", ("float16", "float32"), settings
+    )
     assert found == expected
 
 
@@ -268,9 +270,9 @@ def test_the_budgets_that_match_a_row_are_checked():
     variant = scores("gfx1030", "float32")
     row = isa.row_of(variant, recorded("qk_scores_f32_gfx1030"))
     budgets = {
-        "kept": Budget(kernel="qk_*", arch="gfx103?", fma_share=0.9),
-        "broken": Budget(kernel="qk_*", config={"head_dim": 64}, vgpr=114),
-        "not_mine": Budget(kernel="qk_*", config={"head_dim": 128}, vgpr=1),
+        "kept": KernelBudget(kernel="qk_*", arch="gfx103?", fma_share=0.9),
+        "broken": KernelBudget(kernel="qk_*", config={"head_dim": 64}, vgpr=114),
+        "not_mine": KernelBudget(kernel="qk_*", config={"head_dim": 128}, vgpr=1),
     }
     assert isa.problems(row, variant.settings, budgets) == ("115 vector registers, at most 114 (budget broken)",)
 

@@ -94,8 +94,8 @@ GGUF_NAMES = {
 }
 
 
-def save_gguf(path, weights, architecture="llama", quantised=None, extra=(), before=()):
-    """The same model as a GGUF file; matrices of the layers in the format `quantised` where given.
+def save_gguf(path, weights, architecture="llama", quantized=None, extra=(), before=()):
+    """The same model as a GGUF file; matrices of the layers in the format `quantized` where given.
 
     Tensors of other names, (name, array) or (name, array, type), stand before and behind its own.
     """
@@ -121,8 +121,8 @@ def save_gguf(path, weights, architecture="llama", quantised=None, extra=(), bef
         if architecture == "llama" and stem[-6:] in ("q_proj", "k_proj"):
             array = permuted(array, 4 if stem.endswith("q_proj") else 2)
         full = f"{prefix}{GGUF_NAMES[stem]}.{kind}"
-        if quantised and prefix and array.ndim == 2:
-            kind = gguf.GGMLQuantizationType[quantised]
+        if quantized and prefix and array.ndim == 2:
+            kind = gguf.GGMLQuantizationType[quantized]
             writer.add_tensor(full, gguf.quantize(array.astype(np.float32), kind), raw_dtype=kind)
         else:
             writer.add_tensor(full, array)

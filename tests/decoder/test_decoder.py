@@ -85,8 +85,8 @@ def test_factors_by_hand_must_not_contradict_the_configuration(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["Q8_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_quantised_weights_are_the_model_of_their_numbers(tmp_path, format):
-    decoder = gguf(tmp_path, quantised=format)
+def test_quantized_weights_are_the_model_of_their_numbers(tmp_path, format):
+    decoder = gguf(tmp_path, quantized=format)
     plain = {
         name: rocmkern.dequantize(weight.blocks, weight.format) if isinstance(weight, QuantizedWeight) else weight
         for name, weight in decoder.weights.items()
@@ -96,8 +96,8 @@ def test_quantised_weights_are_the_model_of_their_numbers(tmp_path, format):
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_a_quantised_mlp_has_the_activation_of_the_model(tmp_path, activation):
-    decoder = gguf(tmp_path, quantised="Q8_0")
+def test_a_quantized_mlp_has_the_activation_of_the_model(tmp_path, activation):
+    decoder = gguf(tmp_path, quantized="Q8_0")
     config = dataclasses.replace(decoder.config, activation=activation, num_layers=1)
     plain = {
         name: rocmkern.dequantize(weight.blocks, weight.format) if isinstance(weight, QuantizedWeight) else weight
@@ -107,7 +107,7 @@ def test_a_quantised_mlp_has_the_activation_of_the_model(tmp_path, activation):
     np.testing.assert_allclose(logits(Decoder(config, decoder.weights)), expected, atol=2e-5)
 
 
-def test_a_quantised_embedding_is_decoded(tmp_path):
+def test_a_quantized_embedding_is_decoded(tmp_path):
     decoder = hugging_face(tmp_path, tied=True)
     table = np.asarray(decoder.weights["embedding"])
     blocks = rocmkern.default_manager().from_numpy(rocmkern.quantize(table, "q8_0"))

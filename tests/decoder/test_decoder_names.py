@@ -90,10 +90,10 @@ def test_gguf_rows_of_qwen2_are_in_halves_and_have_biases(tmp_path):
         np.testing.assert_array_equal(loaded[name].to_numpy(), array, err_msg=name)
 
 
-def test_quantised_matrices_arrive_as_blocks(tmp_path):
+def test_quantized_matrices_arrive_as_blocks(tmp_path):
     gguf = pytest.importorskip("gguf")
     weights = hugging_face_weights()
-    path = save_gguf(tmp_path / "model.gguf", weights, quantised="Q8_0")
+    path = save_gguf(tmp_path / "model.gguf", weights, quantized="Q8_0")
     with rocmkern.open_checkpoint(path) as checkpoint:
         loaded = load_weights(checkpoint, DecoderConfig.from_gguf(checkpoint.metadata))
     up = loaded["layers.1.up"]
@@ -113,7 +113,7 @@ def test_formats_without_operations_are_refused_when_weights_are_loaded(tmp_path
     extra = [("blk.1.ffn_up.weight", blocks, kind)]
     with rocmkern.open_checkpoint(save_gguf(tmp_path / "model.gguf", rest, extra=extra)) as checkpoint:
         config = DecoderConfig.from_gguf(checkpoint.metadata)
-        with pytest.raises(CheckpointError, match=r"model\.gguf: blk\.1\.ffn_up\.weight is iq4_nl.* q5_1.*quantise"):
+        with pytest.raises(CheckpointError, match=r"model\.gguf: blk\.1\.ffn_up\.weight is iq4_nl.* q5_1.*quantize"):
             load_weights(checkpoint, config)
 
 

@@ -16,7 +16,7 @@ from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softm
 from rocmkern.ops import _configs
 from rocmkern.ops.rope_scaling import frequencies
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile.api import LINE_COLUMNS, set_block
+from rocmkern.tile.api import VECTOR_WIDTH, set_block
 from rocmkern.tile.architectures import architecture
 
 sys.path.append(str(Path(__file__).parents[1] / "tile"))
@@ -81,7 +81,7 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
     results = []
     for where in ("python", arch):
         out, stats = np.full((9, rows, columns), np.nan, np.float32), np.full((5, rows), np.nan, np.float32)
-        cfg = Lines(arch=where, waves=2, line=lanes, n=max(512, LINE_COLUMNS * lanes))
+        cfg = Lines(arch=where, waves=2, threads_per_row=lanes, n=max(512, VECTOR_WIDTH * lanes))
         arguments = [x, y, seen, number, index, turns, out, stats, col0]
         if where == "python":
             for block in range(2):
@@ -98,8 +98,8 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
 def check_joins(run, arch: str, waves: float) -> None:
     """Repeated and folded rows, several of them in each lane, the last block to arrive, rows of flat memory."""
     lanes = lanes_of_a_row(arch, waves)
-    m, n = 2 * lanes_of_a_row(arch, 2) // lanes, LINE_COLUMNS * lanes
-    cfg = fold_kernels.Config(arch=arch, waves=2, line=lanes, m=m, n=n, times=3)
+    m, n = 2 * lanes_of_a_row(arch, 2) // lanes, VECTOR_WIDTH * lanes
+    cfg = fold_kernels.Config(arch=arch, waves=2, threads_per_row=lanes, m=m, n=n, times=3)
     fold_kernels.check_folds(run, cfg, 3)
     fold_kernels.check_arrivals(run, cfg, 5, 3)
     fold_kernels.check_scratch(run, cfg, 3)
@@ -126,8 +126,8 @@ def check_kernels(run, arch: str, dtype, columns: int, strided: bool = False, wa
     def check(kernel, config, before: list, expected: list, after: list, **features) -> None:
         outs = [np.full(e.shape, np.nan, dtype) for e in expected]
         lanes = lanes_of_a_row(arch, waves)
-        widths = {"block_m": max(2, int(2 / waves)), "block_n": max(512, LINE_COLUMNS * lanes)}
-        cfg = config(arch=arch, waves=2, line=lanes, **widths, **features)
+        widths = {"block_m": max(2, int(2 / waves)), "block_n": max(512, VECTOR_WIDTH * lanes)}
+        cfg = config(arch=arch, waves=2, threads_per_row=lanes, **widths, **features)
         run(kernel, cfg, (-(-expected[0].shape[-2] // cfg.block_m), 2, 1), [*before, *outs, *after])
         for out, e in zip(outs, expected, strict=True):
             bound = 8 * float(ml_dtypes.finfo(dtype).eps)

@@ -143,8 +143,8 @@ class Case:
     poison: str = ""
     waves: int = 4
     block_m: int = 64
-    shared: bool = False
-    depth: int = 1
+    split_kv: bool = False
+    num_stages: int = 1
     block_n: int = 0
 
     @property
@@ -204,13 +204,13 @@ SHARED = {
     "nan where nobody looks": Case(30, 190, causal="top_left", poison="hidden"),
     "nan and infinity in sight": Case(70, 90, causal=True, poison="visible"),
     "lowest bias on a whole row": Case(10, 190, bias=True, poison="bias"),
-    "one query, windows ahead": Case(1, 1400, 128, pack=3, depth=2, waves=8, block_n=128),
-    "less than one wave's keys, windows ahead": Case(1, 9, 128, pack=3, depth=3),
-    "split keys, windows ahead": Case(3, 1390, 128, pack=3, splits=3, causal=True, depth=3),
-    "rows not aligned, windows ahead": Case(4, 390, 41, 33, causal=True, depth=2),
-    "nan and infinity in sight, windows ahead": Case(70, 90, causal=True, poison="visible", depth=3),
+    "one query, windows ahead": Case(1, 1400, 128, pack=3, num_stages=2, waves=8, block_n=128),
+    "less than one wave's keys, windows ahead": Case(1, 9, 128, pack=3, num_stages=3),
+    "split keys, windows ahead": Case(3, 1390, 128, pack=3, splits=3, causal=True, num_stages=3),
+    "rows not aligned, windows ahead": Case(4, 390, 41, 33, causal=True, num_stages=2),
+    "nan and infinity in sight, windows ahead": Case(70, 90, causal=True, poison="visible", num_stages=3),
 }
-CASES |= {f"shared, {name}": replace(case, shared=True, block_m=16) for name, case in SHARED.items()}
+CASES |= {f"shared, {name}": replace(case, split_kv=True, block_m=16) for name, case in SHARED.items()}
 
 
 def arrange(values: np.ndarray, strides: str) -> np.ndarray:
@@ -288,8 +288,8 @@ def attention(case: Case, dtype: str, seed: int = 0):
     cfg = attention_config(
         arch=device_arch(),
         waves=case.waves,
-        shared=case.shared,
-        depth=case.depth,
+        split_kv=case.split_kv,
+        num_stages=case.num_stages,
         block_m=case.block_m,
         block_n=case.block_n or {"float32": {64: 32, 128: 32, 256: 16}}.get(dtype, {64: 64, 128: 64, 256: 32})[width],
         head_dim=width,
@@ -562,7 +562,7 @@ def rows_in_pages(cache, table, stop, rows) -> np.ndarray:
 @pytest.mark.parametrize("dims", [(96, 64), (64, 96)])
 def test_a_source_whose_rows_every_thread_looks_up_lies_beside_one_of_another_kind(dims):
     cfg = _configs.attention("sm_90", 4, 64, 64, 2, False, paged=True)
-    cfg = replace(cfg, head_dim=dims[0], value_dim=dims[1], block_n=64, depth=2)
+    cfg = replace(cfg, head_dim=dims[0], value_dim=dims[1], block_n=64, num_stages=2)
     assert "cp.async" in compile_kernel(flash_attention, cfg, ATTENTION_DTYPES).ptx
 
 
@@ -610,7 +610,7 @@ def test_windows_in_pages_beside_each_other_equal_numpy(dtype, waves, rows_x, ro
 
 def ring(**settings) -> matmul.Config:
     """A configuration of products whose windows the copy engine brings in."""
-    return matmul.Config(arch="sm_90", waves=8, block_m=128, block_n=128, block_k=64, depth=2, **settings)
+    return matmul.Config(arch="sm_90", waves=8, block_m=128, block_n=128, block_k=64, num_stages=2, **settings)
 
 
 @needs_device
@@ -645,7 +645,7 @@ def test_a_ring_of_windows_takes_tensor_maps_and_its_products_are_only_started()
     ]
     assert all(f".param .align 64 .b8 {each.symbol}[128]" in kernel.ptx for each in kernel.maps)
     assert "wgmma.wait_group.sync.aligned 1;" in kernel.ptx
-    assert kernel.local_bytes >= 4 * 2 * (128 * 64 * 2)
+    assert kernel.shared_bytes >= 4 * 2 * (128 * 64 * 2)
 
 
 # --------------------------------------------------------------------------------- mistakes, found without any device
@@ -657,13 +657,13 @@ def test_a_ring_of_windows_takes_tensor_maps_and_its_products_are_only_started()
 )
 def test_several_windows_on_their_way_are_refused_where_there_is_no_ring(changes, dtype):
     cfg = replace(ring(), **changes)
-    with pytest.raises(TileError, match="stage: depth=2 is for tensors of 16 bits as they are given"):
+    with pytest.raises(TileError, match="stage: num_stages=2 is for tensors of 16 bits as they are given"):
         compile_kernel(matmul.matmul, cfg, (dtype,) * 4)
 
 
-def test_windows_beyond_local_memory_are_refused():
+def test_windows_beyond_shared_memory_are_refused():
     cfg = attention_config(arch="sm_86", waves=4, block_m=64, block_n=64, head_dim=256, value_dim=256)
-    with pytest.raises(TileError, match=r"take \d+ bytes of local memory .* sm_86 has 101376"):
+    with pytest.raises(TileError, match=r"take \d+ bytes of shared memory .* sm_86 has 101376"):
         compile_kernel(flash_attention, cfg, ATTENTION_DTYPES)
 
 
@@ -703,7 +703,7 @@ def test_stages_of_device_functions_are_refused():
 def test_compiles_for_an_architecture_without_a_device():
     kernel = compile_kernel(copy, Shape(arch="sm_80", waves=2), ("float16", "bfloat16"))
     assert ".target sm_80" in kernel.ptx
-    assert (kernel.threads, kernel.local_bytes, kernel.words) == (64, 0, 12)
+    assert (kernel.threads, kernel.shared_bytes, kernel.words) == (64, 0, 12)
 
 
 def test_every_asynchronous_copy_belongs_to_a_group_that_can_be_waited_for():
@@ -732,7 +732,7 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
         blocks[..., place : place + 2] = halves[..., None].view(np.uint8)
     expected = kind.decode(blocks).reshape(19, 4096).astype(DTYPES[dtype])
     sizes = _configs.one_row(device_arch(), 1, 19, 4096)
-    cfg = _configs.quantised_row(device_arch(), sizes, 4096, name, alignment, dtype)
+    cfg = _configs.quantized_row(device_arch(), sizes, 4096, name, alignment, dtype)
     # The last step is a part of one; rows of both lengths start at multiples of 16 bytes.
     for columns in (2048 if name == "q6_k" else 3072 + 512, 4096):
         w = np.ascontiguousarray(blocks.reshape(19, -1)[:, : columns // kind.elements * kind.nbytes])
@@ -760,8 +760,8 @@ def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
         blocks[..., place : place + 2] = np.float16(rng.uniform(0.5, 1, blocks.shape[:2]))[..., None].view(np.uint8)
     weights = kind.decode(blocks).reshape(16, 4096).astype(np.float64)
     sizes = _configs.one_row(device_arch(), 1, 16, 4096)
-    cfg = _configs.quantised_row(device_arch(), sizes, 4096, name, 16, "bfloat16")
-    assert cfg.shared
+    cfg = _configs.quantized_row(device_arch(), sizes, 4096, name, 16, "bfloat16")
+    assert cfg.split_kv
 
     def product(x):
         out, no_bias = np.full((1, 1, 1, 16), np.nan, dtype), np.zeros((0, 0), dtype)
@@ -827,15 +827,15 @@ def test_a_product_of_one_row_may_start_early():
     assert ["griddepcontrol.wait" in kernel.ptx for kernel in kernels] == [True, False, False]
 
 
-def test_rows_of_aligned_weights_go_through_local_memory():
+def test_rows_of_aligned_weights_go_through_shared_memory():
     sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ("float16", "uint8", "float16", "float16")
     kernels = [
         compile_kernel(
-            row_product.row_product, _configs.quantised_row("sm_90", sizes, 4096, "q4_0", n, "float16"), dtypes
+            row_product.row_product, _configs.quantized_row("sm_90", sizes, 4096, "q4_0", n, "float16"), dtypes
         )
         for n in (1, 16)
     ]
-    assert [kernel.local_bytes > 0 for kernel in kernels] == [False, True]
+    assert [kernel.shared_bytes > 0 for kernel in kernels] == [False, True]
     assert ["cp.async.cg" in kernel.ptx for kernel in kernels] == [False, True]
 
 

@@ -297,7 +297,7 @@ def test_attention_needs_no_scratch(arch, dtype, width):
     kernel = compile_kernel(flash_attention, cfg, attention_dtypes(dtype))
     resources = kernel.resources()
     assert [resources[x] for x in ("scratch_bytes", "vgpr_spills", "sgpr_spills", "flat")] == [0, 0, 0, 0]
-    assert resources["local_bytes"] == kernel.local_bytes <= 54 * 1024
+    assert resources["shared_bytes"] == kernel.shared_bytes <= 54 * 1024
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
@@ -328,7 +328,7 @@ def test_weights_are_a_tile_wherever_one_is_wanted():
     assert compile_kernel(weights_and_others, cfg, ("float32", "float32")).resources()["scratch_bytes"] == 0
 
 
-def test_windows_beyond_local_memory_are_refused():
+def test_windows_beyond_shared_memory_are_refused():
     cfg = attention_config(arch="gfx1100", waves=4, block_m=64, block_n=128, head_dim=256, value_dim=256)
     with pytest.raises(TileError, match=r"(takes?|take) \d+ bytes.*gfx1100 has 65536"):
         compile_kernel(flash_attention, cfg, attention_dtypes("float16"))

@@ -14,7 +14,7 @@ from rocmkern.matrix import MatrixError, expand, loads
 from rocmkern.matrix.bounds import judge_bounds
 from rocmkern.matrix.regression import compare_runs
 from rocmkern.matrix.report import page, summarise, text
-from rocmkern.matrix.results import Device, Environment, Run, labels_of, read, result_of, write
+from rocmkern.matrix.results import Environment, MeasuredDevice, Run, labels_of, read, result_of, write
 
 TABLE = """\
 version: 1
@@ -60,7 +60,10 @@ def sound(document):
     results = [result_of(case, target, "passed", "", facts) for case in cases[:2] for target in ("cpu", "hip")]
     results += [result_of(case, "cpu", "passed", "", {"speed": SPEED}) for case in cases[2:]]
     results += [result_of(cases[2], "hip", "failed", "check speed", {}), result_of(cases[3], "hip", "skipped", "none")]
-    devices = {"cpu": Device("cpu-avx2", "A processor"), "hip": Device("gfx1100", "A card", emulated=True)}
+    devices = {
+        "cpu": MeasuredDevice("cpu-avx2", "A processor"),
+        "hip": MeasuredDevice("gfx1100", "A card", emulated=True),
+    }
     place = Environment("a machine", "2026-01-01T00:00:00+00:00", "Linux x86_64", "3.12", {"numpy": "2"}, devices)
     return Run(place, results, labels_of(cases))
 

@@ -11,10 +11,10 @@ import pytest
 from rocmkern import cli
 from rocmkern.matrix import MatrixError
 from rocmkern.matrix.regression import EXACT_SAMPLES, SIGNIFICANCE, compare_runs, rank_test
-from rocmkern.matrix.results import Device, Environment, Result, Run, read, write
+from rocmkern.matrix.results import Environment, MeasuredDevice, Result, Run, read, write
 from rocmkern.runtime.errors import ArgumentError
 
-CPU = Device("cpu-avx2", "A processor, 2 cores")
+CPU = MeasuredDevice("cpu-avx2", "A processor, 2 cores")
 OTHER = replace(CPU, name="Another processor, 8 cores")
 
 

@@ -18,8 +18,8 @@ from rocmkern.matrix import MatrixError, expand, loads
 from rocmkern.matrix.report import page, summarise, text
 from rocmkern.matrix.report.summary import roof_share, si
 from rocmkern.matrix.results import (
-    Device,
     Environment,
+    MeasuredDevice,
     Run,
     device_of,
     environment_of,
@@ -40,9 +40,9 @@ groups:
       - {shape: {batch: 1, heads: 2, seq_q: 4, head_dim: 80}, features: {causal: true}, dtypes: [f32, bf16]}
       - {category: benchmark, axes: {seq_q: [512, 1024]}, shape: {batch: 1, heads: 2, head_dim: 64}, peers: [torch]}
 """
-CPU = Device("cpu-avx2", "A processor, 2 cores")
-CARD = Device("gfx1100", "AMD Radeon RX 7900 XT")
-H200 = Device("sm_90", "NVIDIA H200")
+CPU = MeasuredDevice("cpu-avx2", "A processor, 2 cores")
+CARD = MeasuredDevice("gfx1100", "AMD Radeon RX 7900 XT")
+H200 = MeasuredDevice("sm_90", "NVIDIA H200")
 EMULATED = replace(CARD, name="an emulator", emulated=True)
 
 

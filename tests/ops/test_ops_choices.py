@@ -98,8 +98,8 @@ def choices(card: Card) -> Iterator[str]:
             found = ranges(ROWS, lambda n, c=columns, i=itemsize: _configs.few_rows_product(arch, n, c, i))
             yield f"few rows {itemsize} bytes, {columns} columns: {found}"
         yield f"gated {itemsize} bytes: {ranges(ROWS, lambda n, i=itemsize: _configs.gated_product(arch, n, i))}"
-        quantised = ranges(ROWS, lambda n, i=itemsize: _configs.quantised_product(arch, n, i, "q4_0"))
-        yield f"quantised {itemsize} bytes: {quantised}"
+        quantized = ranges(ROWS, lambda n, i=itemsize: _configs.quantized_product(arch, n, i, "q4_0"))
+        yield f"quantized {itemsize} bytes: {quantized}"
     sizes = _configs.one_row(arch, 1, 4096, 4096)
     yield f"one row: {sizes is not None}, {_configs.one_row(arch, 2, 4096, 4096) is not None}, longest: " + ranges(
         (1, 2, 511, 512, 513, 1 << 20), lambda n: _configs.one_row(arch, 1, 8, 8 * n) is not None
@@ -111,9 +111,9 @@ def choices(card: Card) -> Iterator[str]:
             for dtype, alignment in (("float16", 16), ("bfloat16", 2), ("float32", 16)):
                 found = ranges(
                     (512, 1024, 4096, 8192, 14336),
-                    lambda n, f=name, a=alignment, d=dtype: _configs.quantised_row(arch, sizes, n, f, a, d),
+                    lambda n, f=name, a=alignment, d=dtype: _configs.quantized_row(arch, sizes, n, f, a, d),
                 )
-                yield f"quantised row {name} {dtype} alignment {alignment}: {found}"
+                yield f"quantized row {name} {dtype} alignment {alignment}: {found}"
     for heads in (1, 8, 32):
         found = ranges((16, 17, 32, 33, 64, 65, 128), lambda n, h=heads: _configs.rotation(arch, h, n, False))
         yield f"rotation of {heads} heads: {found}"

@@ -132,7 +132,7 @@ def test_a_table_that_is_too_short_is_refused(normal):
         rocmkern.paged_attention(normal(2, 2, 8), keys, values, table[:, :2], lens)
 
 
-def test_scales_belong_to_quantised_caches(normal):
+def test_scales_belong_to_quantized_caches(normal):
     keys, values, table, lens = pages([5], 4, 1, 8)
     with pytest.raises(ArgumentError, match="None where the caches are float32") as error:
         rocmkern.paged_attention(normal(1, 2, 8), keys, values, table, lens, key_scale=np.ones(1, np.float32))

@@ -1,4 +1,4 @@
-"""Operations on quantised blocks: shapes, layouts, outputs, round trips, and what they refuse."""
+"""Operations on quantized blocks: shapes, layouts, outputs, round trips, and what they refuse."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_products_with_windows_ahead_and_grouped_blocks(monkeypatch, depth, grou
         ordinary = _configs.product
 
         def product(*arguments):
-            return replace(ordinary(*arguments), depth=depth, group=group)
+            return replace(ordinary(*arguments), num_stages=depth, group=group)
 
         monkeypatch.setattr(_configs, "product", product)
         a, b = drawn(70, 50), drawn(50, 45)

@@ -1,4 +1,4 @@
-"""The reference of the quantised formats against code that is not ours: `gguf` for ggml, `ml_dtypes` for MX blocks."""
+"""The reference of the quantized formats against code that is not ours: `gguf` for ggml, `ml_dtypes` for MX blocks."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HIP = dataclasses.replace(
 CUDA = dataclasses.replace(
     CPU, target="cuda", arch="sm_90", machine=(), code=b".version 8.0\n.entry square()\n" * 50,
     launch={
-        "name": "square", "words": 18, "threads": 256, "local_bytes": 65536, "overlaps": True,
+        "name": "square", "words": 18, "threads": 256, "shared_bytes": 65536, "overlaps": True,
         "maps": [{"symbol": "map_0_4_64_float16", "at": 0, "ndim": 4, "rows": 64, "dtype": "float16"}],
     },
 )  # fmt: skip
@@ -139,7 +139,7 @@ def changed_field(rng: random.Random, launch: dict) -> dict:
     wrong = {
         "title": [1, "", None, "a\n", "x" * 9000], "name": [1, "", [], "\0"], "symbol": [1, "", b"x".hex, None],
         "words": [-1, "10", 1.0, True, 2**40], "threads": [0, -1, 4096, 64.0, None, True],
-        "local_bytes": [-1, 2**30, "0", 0.5], "overlaps": [0, 1, "true", None],
+        "shared_bytes": [-1, 2**30, "0", 0.5], "overlaps": [0, 1, "true", None],
         "maps": [{}, "maps", [1], [{}], [{"symbol": "x"}]],
     }  # fmt: skip
     kind = rng.randrange(3)

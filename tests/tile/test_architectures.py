@@ -22,7 +22,7 @@ CARDS = [
 def test_everything_that_is_asked_of_an_architecture_is_there(name):
     hardware = architecture(name)
     assert ATOMS[hardware.matrix or "fma"].wave == hardware.wave == (64 if name.startswith("gfx9") else 32)
-    assert UNITS[name].lds == hardware.local_bytes
+    assert UNITS[name].lds == hardware.shared_bytes
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled_as(f"{name}:xnack-") == name

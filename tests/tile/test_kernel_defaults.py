@@ -19,7 +19,7 @@ USUAL = {
     ("layer_norm", "with_bias"),
     ("rms_norm", "with_offset"),
 }
-QUANTISED = {"dequantize", "dequantize_rms_norm"}
+QUANTIZED = {"dequantize", "dequantize_rms_norm"}
 
 
 def configs():
@@ -43,15 +43,15 @@ def test_the_defaults_of_a_kernel_are_its_plain_variant(name, config):
             # Extents are powers of two; 0 is "not so".
             assert value >= 0 and value & (value - 1) == 0, field.name
         elif field.name == "format":
-            assert value == ("q4_0" if name in QUANTISED else "")
+            assert value == ("q4_0" if name in QUANTIZED else "")
         else:
             assert value in ("python", combine_splits.Config()), field.name
 
 
 def test_of_all_kernels_one_lane_of_one_wave_is_the_default():
     plain = T.Config()
-    assert (plain.arch, plain.waves, plain.line, plain.depth, plain.resident) == ("python", 1, 0, 1, 0)
-    assert not plain.shared and not plain.overlaps and (plain.line_columns, plain.wave_rows) == (8, 16)
+    assert (plain.arch, plain.waves, plain.threads_per_row, plain.num_stages, plain.resident) == ("python", 1, 0, 1, 0)
+    assert not plain.split_kv and not plain.overlaps and (plain.vector_width, plain.wave_rows) == (8, 16)
 
 
 @pytest.mark.parametrize("columns", [32, 64, 128, 256])

@@ -1,4 +1,4 @@
-"""Windows in local memory of AMD GPUs: which banks lanes meet that access them in the same cycle."""
+"""Windows in shared memory of AMD GPUs: which banks lanes meet that access them in the same cycle."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What the readers of quantised blocks know of offsets before a kernel runs."""
+"""What the readers of quantized blocks know of offsets before a kernel runs."""
 
 from __future__ import annotations
 

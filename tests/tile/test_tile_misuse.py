@@ -161,8 +161,8 @@ def stage_of_a_vector(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
-def stage_larger_than_local_memory(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """stage: a stage [1024, 512] of float32 takes 2097152 bytes; .* has 1048576 bytes of local memory; use"""
+def stage_larger_than_shared_memory(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """stage: a stage [1024, 512] of float32 takes 2097152 bytes; .* has 1048576 bytes of shared memory; use"""
     T.stage(cfg, x, 1024, 512)
 
 
@@ -225,7 +225,7 @@ def release_of_nothing(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
-def stages_larger_than_local_memory_together(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+def stages_larger_than_shared_memory_together(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """stage: with a stage [512, 300] of float32 the kernel's stages take 1228800 bytes; .* has 1048576 bytes"""
     a = T.fetch(T.stage(cfg, x, 512, 300), 0)
     b = T.fetch(T.stage(cfg, x, 512, 300), 0)
@@ -240,7 +240,7 @@ def shape_known_at_run_time_only(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 @T.kernel
 def configuration_without_the_attribute(cfg, x: T.Tensor[2], i: T.Tensor[2]):
-    """cfg has no attribute 'block'; it has: arch, waves, line, line_columns, .*, resident, depth, overlaps, m"""
+    """cfg has no attribute 'block'; it has: arch, waves, threads_per_row, vector_width, .*, num_stages, overlaps, m"""
     T.rowmax(T.zeros(cfg, cfg.block, 8))
 
 
@@ -546,7 +546,7 @@ PROTOCOL = [
 ]  # fmt: skip
 #: What types say and plain Python does not know.
 TYPED = [
-    stages_larger_than_local_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
+    stages_larger_than_shared_memory_together, shape_known_at_run_time_only, configuration_without_the_attribute,
     operators_that_tiles_lack, keyword_arguments, float_index, tile_in_place_of_a_tensor, count_known_at_run_time_only,
     part_known_at_run_time_only, counter_at_a_float, arrivals_that_are_no_number, *ON_MACHINES,
 ]  # fmt: skip
@@ -654,7 +654,7 @@ def test_an_element_type_that_no_tensor_has(launch, arch):
 
 
 def test_more_windows_on_their_way_than_the_depth_are_refused():
-    st = T.stage(T.Config(depth=2), np.zeros((8, 8), np.float32), 8, 8)
+    st = T.stage(T.Config(num_stages=2), np.zeros((8, 8), np.float32), 8, 8)
     st = T.fetch(T.fetch(st, 0), 8)
     with pytest.raises(TileError, match="fetch: 2 windows are already on their way; acquire the first of them"):
         T.fetch(st, 16)

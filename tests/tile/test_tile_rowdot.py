@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from rowdot_kernels import Config, no_vector, products, rowdots, too_many, unaligned
-from test_tile_quantised import blocks_of
+from test_tile_quantized import blocks_of
 
 from rocmkern.runtime.errors import TileError
 
@@ -31,7 +31,7 @@ def test_each_row_of_the_tile_stands_for_as_many_of_the_source(launch, arch, m, 
 
 @pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp6_e2m3"])
 @pytest.mark.parametrize("share", [1, 4])
-def test_a_quantised_source_is_decoded(launch, arch, m, name, share):
+def test_a_quantized_source_is_decoded(launch, arch, m, name, share):
     blocks, numbers = blocks_of(name, rows=m - 1)
     x, _ = arrays(m, numbers.shape[1], m // share)
     out = np.full(m - 1, np.nan, np.float32)
@@ -50,7 +50,7 @@ def test_rows_are_multiplied_with_a_vector(launch, arch, m, k):
 
 
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k"])
-def test_quantised_rows_are_multiplied_with_a_vector(launch, arch, m, name):
+def test_quantized_rows_are_multiplied_with_a_vector(launch, arch, m, name):
     blocks, numbers = blocks_of(name, rows=m - 1)
     x, _ = arrays(m, numbers.shape[1], 2)
     out = np.full(m - 1, np.nan, np.float32)
@@ -63,7 +63,7 @@ def test_rows_may_lie_along_all_waves(launch, arch, m):
     """Then the block holds a row at a time, and any number of rows will do."""
     x, source = arrays(4, 150, 3)
     out = np.full(3, np.nan, np.float32)
-    launch(products, Config(arch=arch, m=3, waves=2, line=2), (1, 1, 1), x, source, out)
+    launch(products, Config(arch=arch, m=3, waves=2, threads_per_row=2), (1, 1, 1), x, source, out)
     exact = source.astype(np.float64) @ x[1]
     np.testing.assert_allclose(out, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
 

@@ -99,7 +99,7 @@ def test_a_product_of_a_transposed_left_side_in_any_order_of_blocks(launch, arch
 @pytest.mark.parametrize("depth", [2, 3])
 def test_windows_are_acquired_in_the_order_in_which_they_were_fetched(launch, depth):
     a, b, _ = sources(40, 70)
-    cfg = matmul.Config(depth=depth)
+    cfg = matmul.Config(num_stages=depth)
     np.testing.assert_allclose(multiply(launch, cfg, a, b.T), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_windows_are_acquired_in_the_order_in_which_they_were_fetched(launch, de
 @pytest.mark.parametrize("splits", [1, 2, 3, 5])
 def test_parts_of_the_depth_add_up_to_the_product_however_far_one_looks_ahead(launch, splits, transposed, depth):
     a, b, _ = sources(40, 150)
-    cfg = matmul.Config(depth=depth, transposed=transposed)
+    cfg = matmul.Config(num_stages=depth, transposed=transposed)
     assert 5 * cfg.block_k < 150, "parts of more than one step"
     np.testing.assert_allclose(multiply(launch, cfg, a, b.T, splits), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
 
@@ -120,7 +120,7 @@ def test_two_products_of_one_left_side_in_any_order_of_blocks(launch, rows, dept
     """Whole blocks and a rest, along both axes."""
     a, gate, _ = sources(rows, 50)
     up = gate[::-1].copy()
-    cfg = gated_mlp.Config(depth=depth, group=group)
+    cfg = gated_mlp.Config(num_stages=depth, group=group)
     none, out = np.zeros((0, 0), np.float32), np.full((1, 1, rows, rows), 99, np.float32)
     blocks = -(-rows // cfg.block_m) * -(-rows // cfg.block_n)
     arguments = a[None, None], gate, up, none, none, out, activations.RELU
@@ -131,5 +131,7 @@ def test_two_products_of_one_left_side_in_any_order_of_blocks(launch, rows, dept
 
 def test_a_target_that_takes_one_window_at_a_time_says_so(launch):
     host_cpu = host_architecture()
-    with pytest.raises(TileError, match=f"stage: depth=2; on {host_cpu} one window may be on its way, depth=1"):
-        multiply(launch, matmul.Config(arch=host_cpu, depth=2), *sources(16, 16)[:2])
+    with pytest.raises(
+        TileError, match=f"stage: num_stages=2; on {host_cpu} one window may be on its way, num_stages=1"
+    ):
+        multiply(launch, matmul.Config(arch=host_cpu, num_stages=2), *sources(16, 16)[:2])

@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows with the hashes of their code")
     parser.add_argument(
-        "--lds", type=Path, metavar="FILE", help="check bank conflicts of local memory too, for `rocmkern isa`; slower"
+        "--lds", type=Path, metavar="FILE", help="check bank conflicts of shared memory too, for `rocmkern isa`; slower"
     )
     arguments = parser.parse_args()
     ids = sample(arguments.rows)
@@ -66,7 +66,7 @@ def main() -> int:
     if arguments.lds:
         code = merged_lds(log)
         arguments.lds.write_text(json.dumps({"lds_check": 1, "code": code}, indent=1) + "\n")
-        print(f"conflicts of local memory in {len(code)} code objects: {arguments.lds}")
+        print(f"conflicts of shared memory in {len(code)} code objects: {arguments.lds}")
     for problem in problems:
         print(f"FAILS: {problem}")
     if any(failed):
@@ -154,7 +154,7 @@ def code_objects(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def merged_lds(log: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the check of local memory has counted in all processes: by the hash of the code, by instruction."""
+    """What the check of shared memory has counted in all processes: by the hash of the code, by instruction."""
     merged: dict[str, Any] = {}
     for code, found in (item for entry in log if "lds" in entry for item in entry["lds"].items()):
         known = merged.setdefault(code, {**found, "matrix": 0, "instructions": {}})

@@ -1,4 +1,4 @@
-"""Faults of quantised formats: blocks that are decoded in a wrong way."""
+"""Faults of quantized formats: blocks that are decoded in a wrong way."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ FAULTS = (
     Fault("pages_last_key", "the last key of a sequence is not read", PAGED, replace={"paged": _last_key_left}),
     Fault(
         "key_scale_left_out",
-        "quantised keys are not scaled",
+        "quantized keys are not scaled",
         PAGED,
         edits=(Edit("flash_attention", "scale = scale * key_scale[kv_head]", "scale = scale * 1.0"),),
     ),

@@ -1,4 +1,4 @@
-"""Quantised formats: `dequantize`, `quantize`, `quantized_linear`, `dequantize_rms_norm`."""
+"""Quantized formats: `dequantize`, `quantize`, `quantized_linear`, `dequantize_rms_norm`."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocmkern.matrix.report.coverage import Coverage, coverage_of
-from rocmkern.matrix.results import Device, Result, Run
+from rocmkern.matrix.results import MeasuredDevice, Result, Run
 from rocmkern.targets import GPU_TARGETS
 
 DTYPES = ("f32", "f16", "bf16")
 #: For results of a target that their file says nothing about.
-UNKNOWN = Device("", "a device that the file does not name")
+UNKNOWN = MeasuredDevice("", "a device that the file does not name")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Operations on quantised blocks in the compute dtype."""
+"""Operations on quantized blocks in the compute dtype."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ rows       ``[m-tile][row, row + 8]`` per lane
 operand    16-bit: the A fragments of mma.sync, 4 registers of two elements for each m-tile and 16 columns (an
            accumulator rounded in place is one). float32: stored as a tile
 stage      source tensor and the shared-memory addresses of two windows, one in use, one being filled by cp.async;
-           with ``cfg.depth`` > 1 a ring of windows that the copy engine fills, see `rings`; with ``cfg.shared``
-           ``cfg.depth + 1`` windows, of which each warp fills and reads the part with its own keys
+           with ``cfg.num_stages`` > 1 a ring of windows that the copy engine fills, see `rings`; with ``cfg.split_kv``
+           ``cfg.num_stages + 1`` windows, of which each warp fills and reads the part with its own keys
 =========  =======================================================================================================
 
 Every value is an array of scalars in SSA form, which ends in registers. Products of float16 and bfloat16 use mma.sync

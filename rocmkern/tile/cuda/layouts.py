@@ -16,10 +16,10 @@ from numba.cuda.extending import register_model
 
 from rocmkern.tile.cuda.backend import NUMBA, TILE
 from rocmkern.tile.cuda.emit import LANES, lane_index, over_lanes, over_warps_by_lane, pack, thread, unpack
-from rocmkern.tile.cuda.quantised import NumberReader, raw_words
+from rocmkern.tile.cuda.quantized import NumberReader, raw_words
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.tensors import F32, I1, I32, I64, const, register_tensor_model
-from rocmkern.tile.types import DTYPES, line_columns, line_lanes
+from rocmkern.tile.types import DTYPES, threads_per_row, vector_width
 
 
 def _check_layout(ty: Any) -> None:
@@ -31,7 +31,7 @@ def _check_layout(ty: Any) -> None:
         Lines.check(ty)
         return
     elif isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
-        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=0")
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with threads_per_row=0")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         step = 16 * warps_of_rows(ty)
         if ty.m % step:
@@ -61,12 +61,12 @@ def checked(rule: Callable) -> Callable:
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return line_lanes(ty.hw) > 0
+    return threads_per_row(ty.hw) > 0
 
 
 def is_shared(ty: Any) -> bool:
     """Whether every warp has all rows, and keys of its own."""
-    return ty.hw[2] == "shared"
+    return ty.hw[2] == "split_kv"
 
 
 def warps_of_rows(ty: Any) -> int:
@@ -148,7 +148,7 @@ for _type in (PartialRows, BlockSums, BaseRows):
 
 
 class StoredOperand(TILE.Operand):
-    """[m, k] left operand of a product with a stage of ``dtype``, kept in local memory: registers hold its address.
+    """[m, k] left operand of a product with a stage of ``dtype``, kept in shared memory: registers hold its address.
 
     Each lane reads back only what it wrote itself: 16 bytes for each fragment, those of a warp side by side.
     """
@@ -159,7 +159,7 @@ class StoredOperand(TILE.Operand):
 
     @property
     def nbytes(self) -> int:
-        """Local memory that it takes."""
+        """Shared memory that it takes."""
         return self.m * self.k * DTYPES[self.dtype] * self.hw[1] // warps_of_rows(self)
 
     @property
@@ -177,7 +177,7 @@ class _StoredOperandModel(models.PrimitiveModel):
 PAGED_MEMBERS = ("table", "entries", "entry_stride", "page_rows", "page_stride", "pages")
 #: Columns that a warp copies together in `matvec` of packed numbers, best first.
 MATVEC_CHUNKS = (512, 256, 1024)
-#: A loaded operand of more 32-bit registers than this goes to local memory.
+#: A loaded operand of more 32-bit registers than this goes to shared memory.
 OPERAND_REGISTERS = 32
 
 
@@ -188,7 +188,7 @@ def rule_of_softmax_step(rule: Callable) -> Callable:
     def typed(*args: Any) -> Any:
         p, m, sums, acc = rule(*args)
         if is_line(p):
-            raise TypingError("softmax_step: a kernel with products needs a configuration with line=0")
+            raise TypingError("softmax_step: a kernel with products needs a configuration with threads_per_row=0")
         return types.Tuple((p, BaseRows(m.m, m.hw), PartialRows(sums.m, sums.hw), acc))
 
     return typed
@@ -203,7 +203,7 @@ def rule_of_scores(rule: Callable) -> Callable:
         if not isinstance(ty, TILE.Tile) or not is_shared(ty):
             return ty
         if ty.n % (16 * ty.hw[1]) or any(isinstance(x, TILE.Operand) and not is_packed(x) for x in args):
-            raise TypingError(f"{ty.hw[0]} with shared=True: 16 keys a wave, of 2 bytes each; got {ty}")
+            raise TypingError(f"{ty.hw[0]} with split_kv=True: 16 keys a wave, of 2 bytes each; got {ty}")
         return TILE.Tile(ty.m, ty.n // ty.hw[1], ty.hw)
 
     return typed
@@ -253,7 +253,9 @@ def rule_of_store_tile(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(x: Any, index: Any, col0: Any, tile: Any, valid: Any) -> Any:
         if isinstance(tile, TILE.Tile) and is_shared(tile) and not isinstance(tile, JoinedTile):
-            raise TypingError(f"{tile.hw[0]} with shared=True: store_tile is for what softmax_end returns; got {tile}")
+            raise TypingError(
+                f"{tile.hw[0]} with split_kv=True: store_tile is for what softmax_end returns; got {tile}"
+            )
         return rule(x, index, col0, tile, valid)
 
     return typed
@@ -293,7 +295,7 @@ def rule_of_matvec(rule: Callable) -> Callable:
         if not packed or vector.dtype not in ("float16", "bfloat16"):
             formats = ", ".join(NumberReader.FORMATS)
             raise TypingError(
-                f"matvec: with shared=True float16, bfloat16 and {formats}, aligned to 8 bytes; got {x} and {vector}"
+                f"matvec: with split_kv=True float16, bfloat16 and {formats}, aligned to 8 bytes; got {x} and {vector}"
             )
         own, rest = divmod(n.literal_value, ty.hw[1])
         if rest or not chunk_columns(x.format, own):
@@ -337,13 +339,13 @@ def rule_of_load_operand(rule: Callable) -> Callable:
 class OwnStage(TILE.Stage):
     """[n, k] windows of which each warp copies the rows that are its own keys, and reads no others.
 
-    So warps do not wait for each other. ``depth`` windows are on their way.
+    So warps do not wait for each other. ``num_stages`` windows are on their way.
     """
 
-    def __init__(self, st: Any, depth: int):
+    def __init__(self, st: Any, num_stages: int):
         super().__init__(st.n, st.k, st.dtype, st.hw, st.source, st.paged, st.format)
-        self.depth = depth
-        self.name = f"cuda.OwnStage({self.name},{depth})"
+        self.num_stages = num_stages
+        self.name = f"cuda.OwnStage({self.name},{num_stages})"
 
     @property
     def of_warp(self) -> Any:
@@ -389,8 +391,8 @@ class StageModel(models.StructModel):
     A paged one also has the table, its entries and stride, and rows, stride and number of the pages; the rows that the
     table lists, at most ``rows``; the divisor that gives their pages, and its reciprocal ``(2 ** 32 - 1) // divisor``;
     and what this lane found in the table for the window whose first row for it is ``next_key``, which is the one that
-    is fetched next in a loop. An `OwnStage` has ``depth + 1`` windows from ``memory`` on, and ``filled`` is the one
-    that is fetched next.
+    is fetched next in a loop. An `OwnStage` has ``num_stages + 1`` windows from ``memory`` on, and ``filled`` is the
+    one that is fetched next.
     """
 
     WIDE = ("source", "rows", "columns", "row_stride", "column_stride", "row0", "col0")
@@ -404,7 +406,7 @@ class StageModel(models.StructModel):
             members += [(name, types.int32) for name in looked_up_members(ty)]
         if isinstance(ty, OwnStage):
             members += [("filled", types.int32), ("memory", types.int32)]
-        # The bytes of this thread's part of the next window of a quantised source, on their way.
+        # The bytes of this thread's part of the next window of a quantized source, on their way.
         members += [(name, types.int32) for name in raw_words(ty)]
         super().__init__(manager, ty, members)
 
@@ -416,7 +418,7 @@ register_tensor_model(NUMBA, TILE)
 def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
     """First tile row of this thread's warp; of this thread where rows lie along lanes."""
     if is_line(ty):
-        return b.udiv(thread(b), const(I32, line_lanes(ty.hw)))
+        return b.udiv(thread(b), const(I32, threads_per_row(ty.hw)))
     return const(I32, 0) if is_shared(ty) else b.mul(warp_index(b), const(I32, ty.m // ty.hw[1]))
 
 
@@ -456,7 +458,7 @@ def row_of_lane(b: ir.IRBuilder) -> ir.Value:
 def column_of_lane(b: ir.IRBuilder, ty: Any = None) -> ir.Value:
     """First of this lane's columns: of its two in every 8, unless the rows of ``ty`` lie along lanes."""
     if ty is not None and is_line(ty):
-        return b.mul(b.and_(thread(b), const(I32, line_lanes(ty.hw) - 1)), const(I32, Lines.wide(ty)))
+        return b.mul(b.and_(thread(b), const(I32, threads_per_row(ty.hw) - 1)), const(I32, Lines.wide(ty)))
     return b.shl(b.and_(lane_index(b), const(I32, 3)), const(I32, 1))
 
 
@@ -476,7 +478,7 @@ class Lines:
     """The layout of rows along lanes: each row belongs to a *team* of ``line`` consecutive lanes of the block.
 
     With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has c columns from ``c * l``
-    on of every ``c * line``, c being ``line_columns``: 8 are one 16-byte piece of a half type, two of float32.
+    on of every ``c * line``, c being ``vector_width``: 8 are one 16-byte piece of a half type, two of float32.
 
     =====  ============================================================
     tile   ``[row of the team][c * line columns][c]`` float32 per lane
@@ -487,31 +489,31 @@ class Lines:
     @staticmethod
     def wide(ty: Any) -> int:
         """Columns side by side in a lane."""
-        return line_columns(ty.hw)
+        return vector_width(ty.hw)
 
     @staticmethod
     def teams(ty: Any) -> int:
         """Teams of a block."""
-        return LANES * ty.hw[1] // line_lanes(ty.hw)
+        return LANES * ty.hw[1] // threads_per_row(ty.hw)
 
     @classmethod
     def width(cls, ty: Any) -> int:
         """Columns of a row that its lanes hold side by side."""
-        return cls.wide(ty) * line_lanes(ty.hw)
+        return cls.wide(ty) * threads_per_row(ty.hw)
 
     @classmethod
     def check(cls, ty: Any) -> None:
         """Refuse what does not fit."""
-        lanes, threads = line_lanes(ty.hw), LANES * ty.hw[1]
+        lanes, threads = threads_per_row(ty.hw), LANES * ty.hw[1]
         if lanes & (lanes - 1) or threads % lanes or LANES < lanes < threads:
-            what = f"line={lanes} is no power of two that divides {LANES}, nor a block's {threads}"
+            what = f"threads_per_row={lanes} is no power of two that divides {LANES}, nor a block's {threads}"
             raise TypingError(f"{ty.hw[0]}: {what}")
         if cls.wide(ty) % 4:
-            raise TypingError(f"{ty.hw[0]}: line_columns={cls.wide(ty)} is no multiple of 4")
+            raise TypingError(f"{ty.hw[0]}: vector_width={cls.wide(ty)} is no multiple of 4")
         if ty.m % cls.teams(ty) or getattr(ty, "n", 0) % cls.width(ty):
             raise TypingError(
-                f"{ty.hw[0]} with line={lanes} and {ty.hw[1]} waves: rows in multiples of {cls.teams(ty)}, columns in "
-                f"multiples of {cls.width(ty)}; got {ty}"
+                f"{ty.hw[0]} with threads_per_row={lanes} and {ty.hw[1]} waves: rows in multiples of {cls.teams(ty)}, "
+                f"columns in multiples of {cls.width(ty)}; got {ty}"
             )
 
     @classmethod
@@ -550,10 +552,10 @@ class Lines:
 def complete_rows(b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
     """The values of rows; partial ones are added up."""
     values = unpack(b, value)
-    if isinstance(ty, BlockSums) or (isinstance(ty, PartialRows) and line_lanes(ty.hw) > LANES):
+    if isinstance(ty, BlockSums) or (isinstance(ty, PartialRows) and threads_per_row(ty.hw) > LANES):
         values = over_warps_by_lane(b, values, ty.hw[1])
     if isinstance(ty, PartialRows):
-        return [over_lanes(b, x, b.fadd, line_lanes(ty.hw) or 4) for x in values]
+        return [over_lanes(b, x, b.fadd, threads_per_row(ty.hw) or 4) for x in values]
     return values[: slots_of(ty)]
 
 

@@ -1,7 +1,7 @@
-"""Rows of quantised blocks times a vector, by mma.sync.
+"""Rows of quantized blocks times a vector, by mma.sync.
 
-Every warp has all rows and a part of the columns, which it brings to local memory chunk by chunk and takes `GROUP` at a
-time, 8 blocks of 32. Lane l is number t = l % 4 of the four that share rows l / 4 and l / 4 + 8 of every 16:
+Every warp has all rows and a part of the columns, which it brings to shared memory chunk by chunk and takes `GROUP` at
+a time, 8 blocks of 32. Lane l is number t = l % 4 of the four that share rows l / 4 and l / 4 + 8 of every 16:
 
 =======  ===========================================================================================================
 left     the numbers of a block as they are packed, without scale: elements 4t .. 4t + 3 and 16 + 4t .. 16 + 4t + 3
@@ -39,8 +39,8 @@ from rocmkern.tile.cuda.emit import (
 from rocmkern.tile.cuda.layouts import chunk_columns, is_shared, m_tiles, row_of_lane, warp_index
 from rocmkern.tile.cuda.matrix import mma
 from rocmkern.tile.cuda.memory import float32_to_pairs, load_bits, load_piece
-from rocmkern.tile.cuda.packed_rows import Chunk, bring, local_bytes
-from rocmkern.tile.cuda.quantised import NumberReader, ScaleReader
+from rocmkern.tile.cuda.packed_rows import Chunk, bring, shared_bytes
+from rocmkern.tile.cuda.quantized import NumberReader, ScaleReader
 from rocmkern.tile.cuda.shared import SharedLowering
 from rocmkern.tile.cuda.windows import read_shared, wait_for_own_fetches
 from rocmkern.tile.formats import FORMATS, Run
@@ -67,8 +67,8 @@ class MatvecLowering(SharedLowering):
         own = n_ty.literal_value // ty.hw[1]
         chunk = Chunk(x_ty.format, chunk_columns(x_ty.format, own), ty.m, x_ty.alignment)
         count = own // chunk.columns
-        room = local_bytes(chunk, count)
-        memory = self.local_memory(context, b, "matvec", ty, ty.hw[1] * room)
+        room = shared_bytes(chunk, count)
+        memory = self.shared_memory(context, b, "matvec", ty, ty.hw[1] * room)
         rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
         warp, quarter = warp_index(b), b.and_(lane_index(b), const(I32, LANES_OF_ROW - 1))
         first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(b.mul(warp, const(I32, own)), I64))
@@ -250,7 +250,7 @@ class Product:
 
 
 def local_words(b: ir.IRBuilder, base: ir.Value, start: int) -> Callable[[ir.Value, int, int], list[ir.Value]]:
-    """`LaneReader`'s words of a block that begins at a constant place behind an address in local memory.
+    """`LaneReader`'s words of a block that begins at a constant place behind an address in shared memory.
 
     Single bytes may lie anywhere; for more of them the address is a multiple of 4.
     """

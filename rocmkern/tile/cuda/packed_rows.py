@@ -1,8 +1,8 @@
-"""Packed bytes of rows, which each warp brings to local memory for itself.
+"""Packed bytes of rows, which each warp brings to shared memory for itself.
 
 Blocks of 17 or 18 bytes are no whole number of words: read by lanes from global memory, a row is asked for in many
 small pieces that touch the same cache lines again and again, and every word that is on its way takes a register.
-Copies of 16 or 8 bytes do not, and local memory is fast for any stride.
+Copies of 16 or 8 bytes do not, and shared memory is fast for any stride.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Chunk:
 
     @property
     def piece(self) -> int:
-        """Bytes of a copy, of which addresses in global and in local memory are multiples."""
+        """Bytes of a copy, of which addresses in global and in shared memory are multiples."""
         return LARGE if self.alignment % LARGE == 0 and self.row_bytes % LARGE == 0 else SMALL
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row in local memory: an odd number of pieces; 8 rows of large ones lie in other banks."""
+        """Bytes from row to row in shared memory: an odd number of pieces; 8 rows of large ones lie in other banks."""
         return self.piece * (self.row_bytes // self.piece | 1)
 
     @property
     def nbytes(self) -> int:
-        """Local memory that it takes, with room for a word that is read and not needed behind the last row."""
+        """Shared memory that it takes, with room for a word that is read and not needed behind the last row."""
         return self.rows * self.pitch + LARGE
 
 
@@ -62,11 +62,11 @@ def bring(
     column: ir.Value,
     extent: ir.Value,
 ) -> list[ir.Value]:
-    """Start copies of ``count`` chunks side by side, a group of copies for each; where in local memory they begin.
+    """Start copies of ``count`` chunks side by side, a group of copies for each; where in shared memory they begin.
 
     ``rows`` are the addresses of this lane's rows: l / 4 of lane l, and every eighth row behind it. The first chunk
     begins at ``column``, a whole number of blocks, of ``extent`` columns (i64). What does not exist becomes zeros.
-    ``memory`` has room for `local_bytes`.
+    ``memory`` has room for `shared_bytes`.
     """
     kind, size, lane = FORMATS[chunk.format], chunk.row_bytes, lane_index(b)
     start = b.mul(b.udiv(column, const(I64, kind.elements)), const(I64, kind.nbytes))
@@ -93,8 +93,8 @@ def bring(
     return chunks
 
 
-def local_bytes(chunk: Chunk, count: int) -> int:
-    """Local memory that `bring` takes: the addresses of the rows, and then the chunks."""
+def shared_bytes(chunk: Chunk, count: int) -> int:
+    """Shared memory that `bring` takes: the addresses of the rows, and then the chunks."""
     return 8 * chunk.rows + count * chunk.nbytes
 
 

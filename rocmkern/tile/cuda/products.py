@@ -165,7 +165,7 @@ class CudaLowering(MatvecLowering):
 
     @staticmethod
     def stored_fragment(b: ir.IRBuilder, ty: Any, address: ir.Value, i: int, k: int) -> list[ir.Value]:
-        """`left` of an operand in local memory."""
+        """`left` of an operand in shared memory."""
         return load_shared(b, address, (i * (ty.k // 16) + k) * ty.fragment_bytes, 4, I32)
 
     def registers(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
@@ -209,7 +209,7 @@ class CudaLowering(MatvecLowering):
         b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
     ) -> list[ir.Value]:
         """`product` by wgmma: four warps multiply their 64 rows together, and read the window themselves."""
-        # An operand in local memory is read in parts, so that it does not need registers all at once.
+        # An operand in shared memory is read in parts, so that it does not need registers all at once.
         steps, per_row = a_ty.k // 16, len(acc) // m_tiles(ty)
         at_once = 4 if isinstance(a_ty, StoredOperand) else steps
         fresh = all(isinstance(x, ir.Constant) for x in acc)

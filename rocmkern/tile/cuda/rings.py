@@ -1,6 +1,7 @@
 """Rings of windows that Hopper's copy engine fills, and the products that read them while the block goes on.
 
-With ``cfg.depth`` > 1 a stage of a 16-bit tensor is a ring of ``depth + 2`` windows in shared memory: those on their
+With ``cfg.num_stages`` > 1 a stage of a 16-bit tensor is a ring of ``num_stages + 2`` windows in shared memory: those
+on their
 way, the one in use, and the one before it, which a product may still read. One thread starts the copy of a window, by a
 tensor map: what the launcher says of a tensor (address, extents, strides), as a kernel parameter. The copy engine
 writes the window as wgmma reads it, fills what lies past the end with zeros, and tells an mbarrier when the bytes are
@@ -61,12 +62,17 @@ class _MappedTensorModel(models.StructModel):
 
 
 class RingStage(TILE.Stage):
-    """[n, k] windows in local memory, ``depth`` of them on their way; ``swapped``: they lie there as [k, n]."""
+    """[n, k] windows in shared memory, ``num_stages`` of them on their way; ``swapped``: they lie there as [k, n]."""
 
-    def __init__(self, st: Any, source: MappedTensor, depth: int):
+    def __init__(self, st: Any, source: MappedTensor, num_stages: int):
         super().__init__(st.n, st.k, st.dtype, st.hw, st.source, False)
-        self.number, self.indexed, self.swapped, self.depth = source.number, source.indexed, source.swapped, depth
-        self.name = f"cuda.RingStage({st.n},{st.k},{st.dtype},{st.hw},{source.name},{depth})"
+        self.number, self.indexed, self.swapped, self.num_stages = (
+            source.number,
+            source.indexed,
+            source.swapped,
+            num_stages,
+        )
+        self.name = f"cuda.RingStage({st.n},{st.k},{st.dtype},{st.hw},{source.name},{num_stages})"
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -76,11 +82,11 @@ class RingStage(TILE.Stage):
     @property
     def windows(self) -> int:
         """Windows of the ring."""
-        return self.depth + 2
+        return self.num_stages + 2
 
     @property
     def nbytes(self) -> int:
-        """Local memory: the windows, then an mbarrier for each."""
+        """Shared memory: the windows, then an mbarrier for each."""
         return self.windows * (window_bytes(self) + 8)
 
     @property
@@ -186,19 +192,19 @@ def rule_of_stage(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def typed(cfg: Any, source: Any, *args: Any) -> Any:
         st = rule(cfg, source, *args)
-        depth = cfg.cfg.depth
+        num_stages = cfg.cfg.num_stages
         if is_shared(st) and not st.format:
-            return OwnStage(st, depth)
-        if depth == 1:
+            return OwnStage(st, num_stages)
+        if num_stages == 1:
             return st
         if isinstance(source, MappedTensor) and st.dtype == source.dtype and is_for_groups(st):
-            ring = RingStage(st, source, depth)
+            ring = RingStage(st, source, num_stages)
             rows, columns = ring.stored
             if rows % ring.box_rows == 0 and columns * DTYPES[ring.dtype] % SLAB_ROW == 0:
                 return ring
         raise TypingError(
-            f"stage: depth={depth} is for tensors of 16 bits as they are given, in windows of whole 128-byte rows, on "
-            f"architectures with wgmma and in blocks of whole groups of four waves; got {st} of {source}"
+            f"stage: num_stages={num_stages} is for tensors of 16 bits as they are given, in windows of whole 128-byte "
+            f"rows, on architectures with wgmma and in blocks of whole groups of four waves; got {st} of {source}"
         )
 
     return typed
@@ -377,7 +383,7 @@ def finish_ring(b: ir.IRBuilder, ty: RingStage, st: Any) -> None:
     """
     asm(b, "wgmma.wait_group.sync.aligned 0;", VOID, "~{memory}", [], effect=True)
     barrier(b)
-    for i in range(ty.depth):
+    for i in range(ty.num_stages):
         number = b.add(st.acquired, const(I32, i))
         _wait(b, ty, st, number, b.icmp_signed("<", number, st.fetched))
 

@@ -43,7 +43,7 @@ from rocmkern.tile.cuda.layouts import (
 from rocmkern.tile.cuda.memory import bits_to_float32, load_bits, store_bits, store_float32
 from rocmkern.tile.cuda.windows import load_shared
 from rocmkern.tile.tensors import F32, F64, I32, I64, TensorLowering, as_int32, call, const
-from rocmkern.tile.types import line_lanes
+from rocmkern.tile.types import threads_per_row
 
 
 class RowLowering(TensorLowering):
@@ -168,7 +168,7 @@ class RowLowering(TensorLowering):
     def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, combine: Callable) -> ir.Value:
         """Combine float32 rows over the block; a float64."""
         value = functools.reduce(combine, complete_rows(b, ty, x))
-        alike = line_lanes(ty.hw) or 4  # lanes side by side that have the same rows
+        alike = threads_per_row(ty.hw) or 4  # lanes side by side that have the same rows
         value = over_lanes(b, value, combine, LANES, alike)
         return b.fpext(self.over_warps(b, value, combine, ty.hw[1], max(1, alike // LANES)), F64)
 

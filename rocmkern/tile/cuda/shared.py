@@ -38,7 +38,7 @@ class SharedLowering(StageLowering):
         factor = self.scalar(context, b, sig.args[0], scale, "f32")
         values, warps, warp = unpack(b, acc), ty.hw[1], warp_index(b)
 
-        # All stages are done with: what they had of local memory is used again.
+        # All stages are done with: what they had of shared memory is used again.
         per_warp, statistics = 4 * LANES * storage(ty).count, 8 * ty.m * warps
         memory = self.used_again(b, statistics + warps * per_warp)
         row = b.shl(row_of_lane(b), const(I32, 3))
@@ -94,7 +94,7 @@ class SharedLowering(StageLowering):
 
     @staticmethod
     def used_again(b: ir.IRBuilder, nbytes: int) -> ir.Value:
-        """Address of local memory from its beginning on, after all copies to it and all reads of it."""
+        """Address of shared memory from its beginning on, after all copies to it and all reads of it."""
         asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
         barrier(b)
         state = states.setdefault(b.function, FunctionState())

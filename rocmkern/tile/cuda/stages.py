@@ -46,7 +46,7 @@ from rocmkern.tile.cuda.memory import (
     load_piece,
     pairs_to_float32,
 )
-from rocmkern.tile.cuda.quantised import (
+from rocmkern.tile.cuda.quantized import (
     decode_unit,
     ends_within_word,
     load_from,
@@ -92,7 +92,7 @@ class StageLowering(SoftmaxLowering):
             values = pairs_to_float32(b, values, ty.dtype)
         if not isinstance(ty, StoredOperand):
             return pack(b, values)
-        memory = self.local_memory(context, b, "load_operand", ty, ty.nbytes)
+        memory = self.shared_memory(context, b, "load_operand", ty, ty.nbytes)
         address = b.add(memory, b.shl(thread(b), const(I32, 4)))
         for i in range(0, len(values), 4):
             code = f"st.shared.v4.b32 [$0+{i // 4 * ty.fragment_bytes}], {{$1, $2, $3, $4}};"
@@ -100,28 +100,28 @@ class StageLowering(SoftmaxLowering):
         return address
 
     @staticmethod
-    def local_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
-        """Address of local memory that no other value of the kernel has (i32)."""
+    def shared_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
+        """Address of shared memory that no other value of the kernel has (i32)."""
         name = context.fndesc.modname, context.fndesc.qualname
         if name in [(fn.__module__, fn.__qualname__) for fn in api.DEVICE_FUNCTIONS]:
-            # It is compiled on its own, and would give out the same local memory as its caller.
+            # It is compiled on its own, and would give out the same shared memory as its caller.
             raise TypingError(
                 f"{operation}: {name[1]} is a device function; make the {operation} in the kernel and pass it"
             )
         state = states.setdefault(b.function, FunctionState())
         first = -(-state.bytes // LOCAL_ALIGNMENT) * LOCAL_ALIGNMENT
         state.bytes = first + nbytes
-        limit = architecture(ty.hw[0]).local_bytes
+        limit = architecture(ty.hw[0]).shared_bytes
         if state.bytes > limit:
             raise TypingError(
-                f"{operation}: the stages of this kernel take {state.bytes} bytes of local memory (two windows each, "
+                f"{operation}: the stages of this kernel take {state.bytes} bytes of shared memory (two windows each, "
                 f"and large operands); {ty.hw[0]} has {limit}: use smaller blocks"
             )
         return b.add(StageLowering.local_symbol(b, state.bytes), const(I32, first))
 
     @staticmethod
     def local_symbol(b: ir.IRBuilder, end: int) -> ir.Value:
-        """Where the local memory of a block begins (i32), for use up to byte ``end``."""
+        """Where the shared memory of a block begins (i32), for use up to byte ``end``."""
         symbol = f"{LOCAL_MEMORY_SYMBOL}{end}"
         memory = b.module.globals.get(symbol)
         if memory is None:
@@ -134,11 +134,11 @@ class StageLowering(SoftmaxLowering):
     ) -> ir.Value:
         ty = sig.return_type
         if isinstance(ty, RingStage):
-            memory = self.local_memory(context, b, "stage", ty, ty.nbytes)
+            memory = self.shared_memory(context, b, "stage", ty, ty.nbytes)
             return new_ring(context, b, ty, sig.args[1], source, memory)
         own = isinstance(ty, OwnStage)
-        windows = ty.depth + 1 if own else 2
-        memory = self.local_memory(context, b, "stage", ty, windows * window_bytes(ty))
+        windows = ty.num_stages + 1 if own else 2
+        memory = self.shared_memory(context, b, "stage", ty, windows * window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         st.source = b.ptrtoint(data, I64)
@@ -149,9 +149,9 @@ class StageLowering(SoftmaxLowering):
         st.window = b.add(memory, const(I32, window_bytes(ty)))
         st.both, st.row0, st.col0 = b.add(memory, st.window), const(I64, 0), const(I64, 0)
         if own:
-            states[b.function].own_ahead += ty.depth - 1
+            states[b.function].own_ahead += ty.num_stages - 1
             # The first acquire moves on from the last window to the first one.
-            st.window = b.add(memory, const(I32, ty.depth * window_bytes(ty)))
+            st.window = b.add(memory, const(I32, ty.num_stages * window_bytes(ty)))
             st.filled = st.memory = memory
         if not ty.paged:
             st.irregular = self.irregularity(b, ty, st)
@@ -217,7 +217,7 @@ class StageLowering(SoftmaxLowering):
             self.fetch_own(b, ty, st)
             return st._getvalue()
         if ty.format:
-            self.fetch_quantised(b, ty, st)
+            self.fetch_quantized(b, ty, st)
             return st._getvalue()
         if rows_per_pass(ty) and ty.source == ty.dtype:
             self.fetch_regular(b, ty, st, b.sub(st.both, st.window), ty.n)
@@ -243,13 +243,13 @@ class StageLowering(SoftmaxLowering):
     @staticmethod
     def next_own(b: ir.IRBuilder, ty: OwnStage, st: Any, window: ir.Value) -> ir.Value:
         """The window after ``window``."""
-        last = b.add(st.memory, const(I32, ty.depth * window_bytes(ty)))
+        last = b.add(st.memory, const(I32, ty.num_stages * window_bytes(ty)))
         after = b.add(window, const(I32, window_bytes(ty)))
         return b.select(b.icmp_signed("==", window, last), st.memory, after)
 
     @staticmethod
     def units(b: ir.IRBuilder, ty: Any, st: Any) -> Iterator[tuple]:
-        """This thread's parts of the window of a quantised source that is being fetched.
+        """This thread's parts of the window of a quantized source that is being fetched.
 
         Yields the address of the row, the first column, whether that exists, the row and the chunk of 16 bytes in the
         window, and whether the window has such a part.
@@ -268,7 +268,7 @@ class StageLowering(SoftmaxLowering):
             exists = b.and_(b.icmp_signed("<", row, st.rows), b.icmp_signed("<", column, st.columns))
             yield b.add(st.source, b.mul(row, st.row_stride)), column, b.and_(exists, inside), place, inside
 
-    def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+    def fetch_quantized(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Load the bytes of this thread's part of a window into registers; they are decoded when they have arrived."""
 
         def loaded(cautious: bool) -> list[ir.Value]:
@@ -285,7 +285,7 @@ class StageLowering(SoftmaxLowering):
         for name, word in zip(raw_words(ty), raw, strict=True):
             setattr(st, name, word)
 
-    def acquire_quantised(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
+    def acquire_quantized(self, b: ir.IRBuilder, ty: Any, st: Any) -> None:
         """Decode what was loaded and write it to the window; what does not exist was read as zeros."""
         raw, into = iter([getattr(st, name) for name in raw_words(ty)]), b.sub(st.both, st.window)
         for row, column, _, place, inside in self.units(b, ty, st):
@@ -598,7 +598,7 @@ class StageLowering(SoftmaxLowering):
             st.window = self.next_own(b, ty, st, st.window)
             return st._getvalue()
         if ty.format:
-            self.acquire_quantised(b, ty, st)
+            self.acquire_quantized(b, ty, st)
             wait_for_fetches(b, ty)
             if state is not None:
                 state.settled = state.met = b.block

@@ -57,7 +57,7 @@ from rocmkern.tile.cuda.memory import (
     store_bits,
     store_piece,
 )
-from rocmkern.tile.cuda.quantised import (
+from rocmkern.tile.cuda.quantized import (
     Load,
     decode_unit,
     ends_within_word,
@@ -70,7 +70,7 @@ from rocmkern.tile.cuda.rows import RowLowering
 from rocmkern.tile.folds import FoldLowering
 from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.tensors import F32, I1, I32, I64, call, const, if_else
-from rocmkern.tile.types import DTYPES, line_lanes
+from rocmkern.tile.types import DTYPES, threads_per_row
 
 
 class TileLowering(FoldLowering, RowLowering):
@@ -205,7 +205,7 @@ class TileLowering(FoldLowering, RowLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any
     ) -> ir.Value:
         if isinstance(sig.args[1], TILE.Quantized):
-            return self.load_quantised(context, b, sig, x, index, col0, valid)
+            return self.load_quantized(context, b, sig, x, index, col0, valid)
         words = self.gather(context, b, sig, x, index, col0, valid)
         return pack(b, pairs_to_float32(b, words, sig.args[1].dtype))
 
@@ -277,10 +277,10 @@ class TileLowering(FoldLowering, RowLowering):
         place.by_turns = functools.reduce(b.and_, agree)
         return place
 
-    def load_quantised(
+    def load_quantized(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any
     ) -> ir.Value:
-        """A tile of a quantised source, element by element."""
+        """A tile of a quantized source, element by element."""
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
         rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
         first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b, ty), I64))
@@ -360,7 +360,7 @@ class TileLowering(FoldLowering, RowLowering):
 
     def over_row(self, b: ir.IRBuilder, ty: Any, value: ir.Value, combine: Callable) -> ir.Value:
         """Combine what the lanes of a row have."""
-        lanes = line_lanes(ty.hw) or 4
+        lanes = threads_per_row(ty.hw) or 4
         return self.over_warps(b, over_lanes(b, value, combine, lanes), combine, max(1, lanes // LANES))
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -379,18 +379,18 @@ class TileLowering(FoldLowering, RowLowering):
         rows = rows * (whole.m // ty.m)
         inner = SimpleNamespace(args=(None, x_ty, index_ty, col0_ty), return_type=whole)
         if isinstance(x_ty, TILE.Quantized) and is_line(ty):
-            return pack(b, self.quantised_rowdots(context, b, inner, x, index, col0, rows, valid))
+            return pack(b, self.quantized_rowdots(context, b, inner, x, index, col0, rows, valid))
         if isinstance(x_ty, TILE.Quantized):
-            values = unpack(b, self.load_quantised(context, b, inner, x, index, col0, valid))
+            values = unpack(b, self.load_quantized(context, b, inner, x, index, col0, valid))
         else:
             values = pairs_to_float32(b, self.gather(context, b, inner, x, index, col0, valid), x_ty.dtype)
         sums = [dot(b, *pair) for pair in zip(self.by_slot(whole, values), rows, strict=True)]
         return pack(b, sums if is_line(ty) else [over_lanes(b, x, b.fadd) for x in sums])
 
-    def quantised_rowdots(
+    def quantized_rowdots(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, rows: list, valid: Any
     ) -> list[ir.Value]:
-        """This lane's part of `load_rowdot` of a quantised source, for rows along lanes.
+        """This lane's part of `load_rowdot` of a quantized source, for rows along lanes.
 
         The bytes of all rows are on their way before the first one is looked at. What does not exist is read as zeros,
         which all formats decode to finite numbers; the tile is zero there.

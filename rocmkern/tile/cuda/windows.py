@@ -15,15 +15,15 @@ from rocmkern.tile.types import DTYPES
 
 #: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
 LOCAL_MEMORY_SYMBOL = "rocmkern_local_"
-#: What is given out of local memory starts at a multiple of this: the pattern of the swizzle.
+#: What is given out of shared memory starts at a multiple of this: the pattern of the swizzle.
 LOCAL_ALIGNMENT = 1024
 
 
 def wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:
-    """Until the copies of all threads have arrived in local memory, where the products with a stage can read them."""
+    """Until the copies of all threads have arrived in shared memory, where the products with a stage can read them."""
     asm(b, "cp.async.wait_group 0;", VOID, "~{memory}", [], effect=True)
     if is_for_groups(ty):
-        # wgmma reads local memory past the order that ordinary accesses have among themselves.
+        # wgmma reads shared memory past the order that ordinary accesses have among themselves.
         asm(b, "fence.proxy.async.shared::cta;", VOID, "~{memory}", [], effect=True)
     barrier(b)
 
@@ -41,7 +41,7 @@ SLAB_ROW = 128
 def is_swizzled(ty: Any) -> bool:
     """Whether the chunks of a window are permuted among rows of 128 bytes, see `pitch`.
 
-    So a whole line of the source goes to a whole line of local memory, which its copy is quickest for: an H200 read
+    So a whole line of the source goes to a whole line of shared memory, which its copy is quickest for: an H200 read
     2 GB in 472 us into such windows, and in 494 us where each row began 16 bytes further into a line.
     """
     return is_packed(ty) and ty.k * DTYPES[ty.dtype] % SLAB_ROW == 0
@@ -137,7 +137,7 @@ class FunctionState:
     Attributes
     ----------
     bytes : int
-        Local memory that has been given out.
+        Shared memory that has been given out.
     settled : Block or None
         Block in which the last thing that happened to stages is an acquire.
     met : Block or None

@@ -10,15 +10,15 @@ gfx11, none elsewhere).
 Rows       one value per row block; lane groups hold copies
 Tile       float32, a vector of ``atom.registers`` for every (row block, 16 columns)
 Operand    for matrix instructions a run of ``atom.run`` elements for every (row block, 16 elements of the reduced
-           axis), in local memory where they would take too many registers (see `Parked`); where there are none for
+           axis), in shared memory where they would take too many registers (see `Parked`); where there are none for
            the dtype it is stored as a Tile
-Stage      a window in local memory, and the next window in registers on its way there
+Stage      a window in shared memory, and the next window in registers on its way there
 =========  ==========================================================================================================
 
 The configuration of a kernel without products may ask for rows along lanes instead: see `LineLayout`.
 
 float32 products are float32 FMAs: those of CDNA's matrix instructions, elsewhere of the vector unit. For the latter,
-local memory holds the 16 columns of a tile permuted so that a lane group's columns are consecutive (on gfx11).
+shared memory holds the 16 columns of a tile permuted so that a lane group's columns are consecutive (on gfx11).
 
 A matrix instruction wants the reduced axis contiguous, so `dot_nt` reads a stage row by row, and `dot_nn` and `dot_tn`
 read it column by column. A stage for matrix instructions therefore has two copies, and LLVM deletes the one that no

@@ -15,7 +15,7 @@ from rocmkern.tile.tensors import F16, F32, I1, I8, I32, I64, call, const, joine
 
 LOG2_E = 1.4426950408889634
 NEG_INF = float("-inf")
-#: Registers of one group of loads from local memory in a product; two groups are alive at a time.
+#: Registers of one group of loads from shared memory in a product; two groups are alive at a time.
 LOAD_AHEAD = 16
 GLOBAL, LOCAL = 1, 3  # LLVM address spaces
 #: Control word of a DPP instruction that takes a value from another lane of 16: by exclusive or with its low bits.
@@ -254,14 +254,14 @@ def any_lane(b: ir.IRBuilder, atom: Atom, condition: ir.Value) -> ir.Value:
 
 
 class _LocalFence(ir.instructions.Fence):
-    """A workgroup fence; metadata restricts it to local memory, so that global loads stay in flight."""
+    """A workgroup fence; metadata restricts it to shared memory, so that global loads stay in flight."""
 
     def descr(self, buf: list) -> None:
         buf.append(f'fence syncscope("workgroup") {self.ordering}{self._stringify_metadata(leading_comma=True)}\n')
 
 
 def local_barrier(b: ir.IRBuilder) -> list[ir.Instruction]:
-    """All waves of the block meet here, and see what each of them has written to local memory; its instructions."""
+    """All waves of the block meet here, and see what each of them has written to shared memory; its instructions."""
 
     def fence(ordering: str) -> ir.Instruction:
         instruction = _LocalFence(b.block, ordering)

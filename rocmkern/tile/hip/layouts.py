@@ -1,4 +1,4 @@
-"""How values lie in the lanes of a block and in local memory: layouts, windows, copies, data models."""
+"""How values lie in the lanes of a block and in shared memory: layouts, windows, copies, data models."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rocmkern.tile.hip.emit import (
 )
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
 from rocmkern.tile.tensors import F16, F32, I1, I8, I16, I32, I64, call, const, if_else, register_tensor_model
-from rocmkern.tile.types import DTYPES, line_columns, line_lanes
+from rocmkern.tile.types import DTYPES, threads_per_row, vector_width
 
 #: Lanes of a wave of 64 that write 16 bytes each in the same cycle.
 WRITTEN_TOGETHER = 8
-#: Operands this long wait in local memory; in a block of one wave, those of more registers than the second number.
+#: Operands this long wait in shared memory; in a block of one wave, those of more registers than the second number.
 PARKED_LENGTH, PARKED_REGISTERS = 256, 32
 #: The value of a stage: its first member that belongs to a copy, and what the members of a copy are.
 COPY_MEMBERS = 5
@@ -44,7 +44,7 @@ ELEMENTS, CHUNKS_OF_ROWS, WHOLE_ROWS, WHOLE_ROWS_OF_PAGES = 0, 1, 2, 3
 
 def is_line(ty: Any) -> bool:
     """Whether rows lie along lanes."""
-    return line_lanes(ty.hw) > 0
+    return threads_per_row(ty.hw) > 0
 
 
 class Layout:
@@ -107,29 +107,29 @@ class LineLayout(Layout):
     """Rows along lanes, for kernels without products: each row belongs to a *team* of ``line`` lanes side by side.
 
     With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has c columns from ``c * l``
-    on of every ``c * line``, c being ``line_columns`` of the configuration: 8 are 16 bytes of a half type.
+    on of every ``c * line``, c being ``vector_width`` of the configuration: 8 are 16 bytes of a half type.
     """
 
     def __init__(self, ty: Any):
         self.arch, self.waves, _ = ty.hw
         self.atom = atom_of(self.arch)
         self.m = ty.m
-        self.lanes = line_lanes(ty.hw)
+        self.lanes = threads_per_row(ty.hw)
         self.teams = self.atom.wave * self.waves // self.lanes
         self.row_blocks = ty.m // max(1, self.teams)
-        self.registers = line_columns(ty.hw)
+        self.registers = vector_width(ty.hw)
         self.width = self.registers * self.lanes
 
     def check(self, ty: Any) -> None:
         """Raise where a type cannot be laid out."""
         threads = self.atom.wave * self.waves
         if self.lanes & (self.lanes - 1) or threads % self.lanes or self.atom.wave < self.lanes < threads:
-            what = f"line={self.lanes} is no power of two that divides {self.atom.wave}, nor a block's {threads}"
-            raise TypingError(f"{self.arch}: {what}")
+            what = f"is no power of two that divides {self.atom.wave}, nor a block's {threads}"
+            raise TypingError(f"{self.arch}: threads_per_row={self.lanes} {what}")
         if ty.m % self.teams or getattr(ty, "n", 0) % self.width:
             raise TypingError(
-                f"{self.arch} with line={self.lanes} and {self.waves} waves: rows in multiples of {self.teams}, "
-                f"columns in multiples of {self.width}; got {ty}"
+                f"{self.arch} with threads_per_row={self.lanes} and {self.waves} waves: rows in multiples of "
+                f"{self.teams}, columns in multiples of {self.width}; got {ty}"
             )
 
     def vectors(self, columns: int) -> int:
@@ -159,17 +159,17 @@ class LineLayout(Layout):
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy of a stage's window in local memory, and how the lanes of the block bring it there.
+    """One copy of a stage's window in shared memory, and how the lanes of the block bring it there.
 
     A lane moves blocks of ``block_rows`` x ``block_columns`` elements.
 
     Attributes
     ----------
     transposed : bool
-        Whether local memory holds the window column by column.
+        Whether shared memory holds the window column by column.
     places : Places
         Where the bytes of its lines lie: rows, or columns if transposed.
-    local_bytes : int
+    shared_bytes : int
         Bytes of an element there: 4 if it holds float32, whatever the dtype of the source.
     per_lane : int
         Blocks of a lane; the last ones may not exist.
@@ -179,7 +179,7 @@ class Copy:
 
     transposed: bool
     places: Places
-    local_bytes: int
+    shared_bytes: int
     block_rows: int
     block_columns: int
     blocks: int
@@ -199,7 +199,7 @@ class Window:
     Attributes
     ----------
     matrix : bool
-        Whether products with this stage use a matrix instruction; then local memory holds the elements as they are.
+        Whether products with this stage use a matrix instruction; then shared memory holds the elements as they are.
         Otherwise it holds float32.
     read_bytes : int
         Bytes of an access to an operand of a matrix instruction there; 0 without one.
@@ -231,15 +231,15 @@ class Window:
             self.copies.append(self.copy(rows, max(widths, default=2)))
 
     def copy(self, rows: int, columns: int) -> Copy:
-        transposed, local_bytes = rows > 1, self.item_bytes if self.matrix else 4
+        transposed, shared_bytes = rows > 1, self.item_bytes if self.matrix else 4
         lines, length = (self.k, self.n) if transposed else (self.n, self.k)
         blocks, across = self.n * self.k // (rows * columns), self.k // columns
         apart = self.threads // across * rows
         regular = self.threads % across == 0 == blocks % self.threads and apart & (apart - 1) == 0
         return Copy(
             transposed=transposed,
-            places=places(self.arch, lines, length * local_bytes, self.read_bytes),
-            local_bytes=local_bytes,
+            places=places(self.arch, lines, length * shared_bytes, self.read_bytes),
+            shared_bytes=shared_bytes,
             block_rows=rows,
             block_columns=columns,
             blocks=blocks,
@@ -343,7 +343,7 @@ class Pages:
 
 
 class Parked:
-    """Geometry of an operand that waits in local memory, because a lane cannot hold it besides the tiles around it.
+    """Geometry of an operand that waits in shared memory, because a lane cannot hold it besides the tiles around it.
 
     Every lane reads what it wrote itself, or what a lane with the same row wrote that holds the same: no barrier is
     needed.
@@ -391,7 +391,7 @@ def _check(ty: Any) -> None:
         LineLayout(ty).check(ty)
         return
     if isinstance(ty, TILE.Operand | TILE.Stage) and is_line(ty):
-        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with line=0")
+        raise TypingError(f"{ty.hw[0]}: a kernel with products needs a configuration with threads_per_row=0")
     if isinstance(ty, TILE.Rows | TILE.Tile | TILE.Operand):
         arch, waves, wave_rows = ty.hw
         atom_of(arch, wave_rows)

@@ -1,4 +1,4 @@
-"""Rows of quantised blocks times a vector, for rows along lanes.
+"""Rows of quantized blocks times a vector, for rows along lanes.
 
 A lane has a part of each of its wave's rows, whole blocks or 32 elements of one. Numbers become float16, two in a
 word, without their scale; fused multiply-adds take a half of a word, and float32 or a half of the vector's, and add
@@ -20,7 +20,7 @@ from rocmkern.tile.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaq
 from rocmkern.tile.hip.emit import math as intrinsic
 from rocmkern.tile.hip.layouts import Layout, LineLayout
 from rocmkern.tile.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
-from rocmkern.tile.hip.quantised import Reader, block_of, in_order, words_of
+from rocmkern.tile.hip.quantized import Reader, block_of, in_order, words_of
 from rocmkern.tile.hip.stages import StageLowering
 from rocmkern.tile.lanes import FoldingBuilder, PairReader
 from rocmkern.tile.tensors import F32, I1, I8, I32, I64, const, if_else

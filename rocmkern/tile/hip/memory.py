@@ -1,4 +1,4 @@
-"""Global and local memory: addresses, loads and stores, conversion of elements."""
+"""Global and shared memory: addresses, loads and stores, conversion of elements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_space(b: ir.IRBuilder, pointer: ir.Value, space: int) -> ir.Value:
 
 
 def local_room(b: ir.IRBuilder, name: str, size: int) -> ir.Value:
-    """Pointer to bytes of local memory: one variable for each call, which is made where an operation is expanded."""
+    """Pointer to bytes of shared memory: one variable for each call, which is made where an operation is expanded."""
     room = ir.GlobalVariable(b.module, ir.ArrayType(I8, size), b.module.get_unique_name(name), LOCAL)
     room.linkage, room.align = "internal", CHUNK_BYTES
     room.initializer = ir.Constant(room.value_type, ir.Undefined)

@@ -181,7 +181,7 @@ class HipLowering(MatvecLowering):
     def multiply_parked(
         self, b: ir.IRBuilder, window: Window, ty: Any, left: ir.Value, fragment: Callable, sums: list
     ) -> list:
-        """`multiply` with a left operand in local memory: each of its fragments is read once."""
+        """`multiply` with a left operand in shared memory: each of its fragments is read once."""
         parked, out = Parked(ty), [list(block) for block in sums]
         ours: dict[int, ir.Value] = {}
 
@@ -236,7 +236,7 @@ class HipLowering(MatvecLowering):
 
     @staticmethod
     def position(b: ir.IRBuilder, window: Window, group: ir.Value) -> ir.Value:
-        """Byte offset, in a tile's 16 columns in local memory, of the columns of a group."""
+        """Byte offset, in a tile's 16 columns in shared memory, of the columns of a group."""
         return b.mul(group, const(I32, window.atom.registers * 4))
 
     def fma_nt(self, b: ir.IRBuilder, window: Window, left: list, local: ir.Value, sums: list) -> list:
@@ -324,8 +324,8 @@ class HipLowering(MatvecLowering):
     def any_special(b: ir.IRBuilder, window: Window, local: ir.Value) -> ir.Value:
         """Whether the window holds a NaN or an infinity: each wave looks at all of the copy that dot_nn reads."""
         copy, wave, lane = window.copies[-1], window.atom.wave, Lane(b, window.atom)
-        item = ir.IntType(8 * copy.local_bytes)
-        vector = ir.VectorType(item, CHUNK_BYTES // copy.local_bytes)
+        item = ir.IntType(8 * copy.shared_bytes)
+        vector = ir.VectorType(item, CHUNK_BYTES // copy.shared_bytes)
         lines = copy.places.lines
         per_line = window.n * window.k // lines // vector.count
         chunks = lines * per_line

@@ -86,7 +86,7 @@ class SoftmaxLowering(TileLowering):
     ) -> ir.Value:
         s_ty, acc_ty = sig.args[0], sig.args[4]
         if is_line(s_ty):
-            raise TypingError("softmax_step: a kernel with products needs a configuration with line=0")
+            raise TypingError("softmax_step: a kernel with products needs a configuration with threads_per_row=0")
         scale = self.scalar(context, b, sig.args[1], scale, "f32")
         parts = [items_of(b, x) for x in (m, l, acc)]
         rows, tiles = len(parts[0]), len(parts[2])

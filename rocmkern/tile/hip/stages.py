@@ -66,7 +66,7 @@ from rocmkern.tile.hip.memory import (
     store_to,
     widen,
 )
-from rocmkern.tile.hip.quantised import decode_as
+from rocmkern.tile.hip.quantized import decode_as
 from rocmkern.tile.hip.softmax import SoftmaxLowering
 from rocmkern.tile.hip.spots import Spot
 from rocmkern.tile.tensors import F16, I8, I32, I64, call, const, if_else
@@ -133,8 +133,8 @@ class StageLowering(SoftmaxLowering):
         row = b.mul(b.udiv(number, across), const(I32, copy.block_rows))
         return row, b.mul(b.urem(number, across), const(I32, copy.block_columns)), exists
 
-    def fetch_quantised(self, b: ir.IRBuilder, ty: Any, st: ir.Value, row0: ir.Value, col0: ir.Value) -> ir.Value:
-        """Load and decode this lane's part of a window of a quantised source."""
+    def fetch_quantized(self, b: ir.IRBuilder, ty: Any, st: ir.Value, row0: ir.Value, col0: ir.Value) -> ir.Value:
+        """Load and decode this lane's part of a window of a quantized source."""
         window, kind = Window(ty), FORMATS[ty.format]
         source, rows, columns, row_stride, _ = items_of(b, st)[:5]
         base, thread = in_space(b, source, GLOBAL), opaque(b, thread_index(b), "v")
@@ -164,7 +164,7 @@ class StageLowering(SoftmaxLowering):
         window, source = Window(sig.args[0]), items_of(b, st)[:5]
         row0, *col0 = (self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:], start, strict=True))
         if sig.args[0].format:
-            return self.fetch_quantised(b, sig.args[0], st, row0, (*col0, const(I64, 0))[0])
+            return self.fetch_quantized(b, sig.args[0], st, row0, (*col0, const(I64, 0))[0])
         if col0:
             # The source from that column on: a narrower one, which may have to be read in another way.
             source[0] = b.gep(source[0], [b.mul(col0[0], source[4])], source_etype=I8)
@@ -378,7 +378,7 @@ class StageLowering(SoftmaxLowering):
                     spot = self.spot(b, window, copy, row, column)
                 else:
                     spot = Spot(b, copy.places, b.extract_value(st, self.member(number, LANE_LOCAL)))
-                    below = i * copy.rows_apart * (copy.local_bytes if copy.transposed else copy.pitch)
+                    below = i * copy.rows_apart * (copy.shared_bytes if copy.transposed else copy.pitch)
                 some = chunks[i * copy.block_rows : (i + 1) * copy.block_rows]
                 with contextlib.nullcontext() if exists is None else b.if_then(exists):
                     commit(b, window, copy, local, spot, below, some)
@@ -387,18 +387,18 @@ class StageLowering(SoftmaxLowering):
 
     @staticmethod
     def spot(b: ir.IRBuilder, window: Window, copy: Copy, row: ir.Value, column: ir.Value) -> Spot:
-        """Where a block lies in local memory."""
+        """Where a block lies in shared memory."""
         if not window.matrix and window.atom.register_step == 2:
             # Even columns of a tile first, then odd ones: see `position`.
             column = b.or_(b.and_(column, const(I32, ~15)), b.lshr(b.and_(column, const(I32, 15)), const(I32, 1)))
         line, place = (column, row) if copy.transposed else (row, column)
-        return Spot.of(b, copy.places, line, b.mul(place, const(I32, copy.local_bytes)))
+        return Spot.of(b, copy.places, line, b.mul(place, const(I32, copy.shared_bytes)))
 
     @staticmethod
     def commit(
         b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, spot: Spot, below: int, chunks: list
     ) -> None:
-        """Write one block, which is one chunk of a row, to local memory, ``below`` bytes on from a spot."""
+        """Write one block, which is one chunk of a row, to shared memory, ``below`` bytes on from a spot."""
         if window.matrix:
             store_to(b, chunks[0], local, spot.at(0, below), CHUNK_BYTES)
             return
@@ -418,7 +418,7 @@ class StageLowering(SoftmaxLowering):
         b: ir.IRBuilder, window: Window, copy: Copy, local: ir.Value, spot: Spot, below: int, chunks: list
     ) -> None:
         """Write one block, each column in one piece of 16 bytes."""
-        lines, size = [elements_of(b, chunk) for chunk in chunks], copy.local_bytes
+        lines, size = [elements_of(b, chunk) for chunk in chunks], copy.shared_bytes
         for c in range(copy.block_columns):
             offset = spot.at(c, below)
             if size == 4:

@@ -51,7 +51,7 @@ from rocmkern.tile.hip.memory import (
     store_to,
     widen,
 )
-from rocmkern.tile.hip.quantised import decode, runs_of
+from rocmkern.tile.hip.quantized import decode, runs_of
 from rocmkern.tile.hip.rows import RowLowering
 from rocmkern.tile.tensors import F32, I1, I8, I16, I32, I64, const, if_else
 from rocmkern.tile.types import DTYPES
@@ -341,17 +341,17 @@ class TileLowering(FoldLowering, RowLowering):
         rows = self.tile_blocks(b, ty, tile) * (whole.m // ty.m)
         inner = SimpleNamespace(args=(None, x_ty, index_ty, col0_ty), return_type=whole)
         if isinstance(x_ty, TILE.Quantized) and isinstance(layout, LineLayout):
-            sums = self.quantised_rowdots(context, b, inner, x, index, col0, rows, valid)
+            sums = self.quantized_rowdots(context, b, inner, x, index, col0, rows, valid)
         else:
             blocks = self.gather(context, b, inner, x, index, col0, valid, ty.n)
             products = [[b.fmul(*pair) for pair in zip(*both, strict=True)] for both in zip(blocks, rows, strict=True)]
             sums = [tree(b, b.fadd, block) for block in products]
         return array_of(b, [layout.over_lanes(b, b.fadd, x) for x in sums])
 
-    def quantised_rowdots(
+    def quantized_rowdots(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, rows: list, valid: Any
     ) -> list:
-        """This lane's part of `load_rowdot` of a quantised source, for rows along lanes.
+        """This lane's part of `load_rowdot` of a quantized source, for rows along lanes.
 
         Scales are applied to the sums of the elements that share them. What does not exist is zero in the tile.
         """

@@ -1,4 +1,4 @@
-"""Faults of what the lowering for AMD GPUs has for itself: local memory, exchanges between lanes and waves, votes."""
+"""Faults of what the lowering for AMD GPUs has for itself: shared memory, exchanges between lanes and waves, votes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _unmoved(right: Callable[..., Any]) -> Callable[..., Any]:
 FAULTS = (
     LoweringFault(
         "hip_barrier_lost",
-        "waves do not wait for each other before they read local memory",
+        "waves do not wait for each other before they read shared memory",
         (*PRODUCTS, *ROWS_ALONG_LANES),
         {"local_barrier": _no_instructions},
         ("hip",),

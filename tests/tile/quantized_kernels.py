@@ -1,4 +1,4 @@
-"""Kernels that read quantised sources: a tile, and a stage as the right side of a product."""
+"""Kernels that read quantized sources: a tile, and a stage as the right side of a product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised blocks in global memory: words of a block, runs of elements, elements."""
+"""Quantized blocks in global memory: words of a block, runs of elements, elements."""
 
 from __future__ import annotations
 

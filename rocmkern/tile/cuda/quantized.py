@@ -18,7 +18,7 @@ from rocmkern.tile.tensors import F32, I1, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:
-    """Consecutive elements of a stage of a quantised source that one thread decodes at a time."""
+    """Consecutive elements of a stage of a quantized source that one thread decodes at a time."""
     return 2 * RUN if ty.k % (2 * RUN) == 0 else RUN
 
 

@@ -1,10 +1,10 @@
-"""Quantised sources as tiles and as stages, on every architecture that this host can run."""
+"""Quantized sources as tiles and as stages, on every architecture that this host can run."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from quantised_kernels import Config, decode, multiply
+from quantized_kernels import Config, decode, multiply
 
 from rocmkern import tile as T
 from rocmkern.runtime.errors import TileError
