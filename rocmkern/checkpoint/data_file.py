@@ -63,7 +63,7 @@ class DataFile:
         self.path = str(path)
         try:
             # A FIFO would otherwise wait here for somebody who writes.
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be opened: {_kind_of(path) or error.strerror}") from error
         weakref.finalize(self, os.close, fd).atexit = False

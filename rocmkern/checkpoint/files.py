@@ -103,6 +103,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint("gguf", {tensor.name: tensor for tensor in tensors}, metadata)
     if suffix == ".safetensors":
         return _safetensors([path], path.parent / _CONFIG)
+    if path.name.endswith(".index.json"):
+        got = f"{str(path)!r}, which is an index of other files"
+        raise ArgumentError("path", got, f"the directory that it is in, if it is called {_INDEX}")
     kind = file.other_kind() or f"unknown, and starts with {file.head()[:4]!r}"
     if suffix == ".gguf":
         raise CheckpointError(f"{path} is not a GGUF file: it is {kind}")

@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import struct
 
+import pytest
+
+import rocmkern
+from rocmkern.runtime.errors import CheckpointError
+
 
 def safetensors(header, data=b"", length=None):
     """Bytes of a safetensors file; the header as an object or as its text."""
@@ -36,3 +41,13 @@ def gguf(pairs=(), tensors=(), data=b"", version=3, counts=None, alignment=32):
     count, keys = counts or (len(tensors), len(pairs))
     head = b"GGUF" + struct.pack("<IQQ", version, count, keys) + b"".join([*pairs, *tensors])
     return head + b"\0" * (-len(head) % alignment) + data
+
+
+def refusal(path, data):
+    """The message of opening a file of some bytes: it names the file, here without its directory, and is short."""
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError) as caught:
+        rocmkern.open_checkpoint(path)
+    message = str(caught.value)
+    assert path.name in message and len(message) < 700
+    return message.replace(f"{path.parent}/", "")
