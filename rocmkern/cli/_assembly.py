@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rocmkern.architectures import ComputeUnit, architecture
+from rocmkern.runtime.errors import TargetError
+
 _CONTROL = "wait|nop|barrier|delay|sleep|branch|cbranch|endpgm|clause|code_end|set_inst|sethalt|setprio|inst_pref"
 #: First match counts; an instruction of no class moves no data and computes nothing (waits, barriers, branches).
 CLASSES = {
@@ -33,46 +36,12 @@ _RESOURCES = {
 }
 
 
-@dataclass(frozen=True)
-class Unit:
-    """What the waves of a compute unit share (AMD's instruction set documents; LLVM's AMDGPU usage guide).
-
-    Attributes
-    ----------
-    vgprs : int
-        Vector registers of a SIMD, per lane.
-    granule : int
-        A wave gets a multiple of so many.
-    waves : int
-        Waves that a SIMD holds at most.
-    simds : int
-        SIMDs that share the shared memory.
-    lds : int
-        Shared memory, in bytes.
-    """
-
-    vgprs: int
-    granule: int
-    waves: int
-    simds: int
-    lds: int
-
-
-_KIB = 1024
-_MI100 = Unit(256, 4, 10, 4, 64 * _KIB)  # accumulators are a file of their own, of the same size
-_CDNA = Unit(512, 8, 8, 4, 64 * _KIB)
-# On RDNA a block runs in compute unit mode, which its code is compiled for: two SIMDs share 64 KiB.
-_SMALL, _LARGE = Unit(1024, 16, 16, 2, 64 * _KIB), Unit(1536, 24, 16, 2, 64 * _KIB)
-UNITS = {
-    "gfx908": _MI100,
-    "gfx90a": _CDNA,
-    "gfx942": _CDNA,
-    "gfx950": Unit(512, 8, 8, 4, 160 * _KIB),
-    "gfx9-4-generic": _CDNA,
-    **dict.fromkeys((*(f"gfx103{i}" for i in range(7)), "gfx10-3-generic"), _SMALL),
-    **dict.fromkeys(("gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1153", "gfx11-generic"), _SMALL),
-    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201", "gfx12-generic"), _LARGE),
-}
+def compute_unit(arch: str) -> ComputeUnit:
+    """The compute unit of an AMD architecture."""
+    found = architecture(arch).compute_unit
+    if found is None:
+        raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
+    return found
 
 
 def resources(assembly: str) -> dict[str, int]:
@@ -94,9 +63,9 @@ def resources(assembly: str) -> dict[str, int]:
 
 def occupancy(arch: str, waves: int, vgpr: int, lds: int) -> tuple[int, float]:
     """Waves that a SIMD may hold as registers allow, and on average as shared memory allows, if a block has so many."""
-    unit = UNITS[arch]
-    by_registers = unit.vgprs // (-(-max(vgpr, 1) // unit.granule) * unit.granule)
-    by_lds = unit.lds // lds * waves / unit.simds if lds else unit.waves
+    unit = compute_unit(arch)
+    by_registers = unit.registers // (-(-max(vgpr, 1) // unit.granule) * unit.granule)
+    by_lds = architecture(arch).shared_bytes // lds * waves / unit.simds if lds else unit.waves
     return min(unit.waves, by_registers), min(unit.waves, by_lds)
 
 

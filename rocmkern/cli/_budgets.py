@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rocmkern.architectures import architecture
 from rocmkern.matrix import Document, MatrixError
 from rocmkern.matrix.schema import KernelBudget
-from rocmkern.tile.architectures import shared_memory_bytes
 
 _SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -56,8 +56,9 @@ def exceeded(
         found.append(f"{resources['vgpr_spills']} vector and {resources['sgpr_spills']} scalar registers spilled")
     if resources["flat"]:
         found.append(f"{resources['flat']} flat instructions")
-    if resources["lds"] > shared_memory_bytes(arch):
-        found.append(f"{resources['lds']} bytes of shared memory of {shared_memory_bytes(arch)}")
+    most = architecture(arch).shared_bytes
+    if resources["lds"] > most:
+        found.append(f"{resources['lds']} bytes of shared memory of {most}")
     for name, budget in budgets.items():
         found += [f"{words} (budget {name})" for words in _over(budget, resources, occupancy, loop)]
     return tuple(found)

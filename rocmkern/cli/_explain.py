@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from rocmkern.architectures import architecture
 from rocmkern.cli import _assembly
+from rocmkern.cli._assembly import compute_unit
 from rocmkern.cli._lds_check import LdsCheck
-from rocmkern.cli._rates import Step, memory_rate, rates, step_of, units, vector_clocks
-from rocmkern.tile.architectures import architecture
+from rocmkern.cli._rates import Step, memory_rate, step_of, units, vector_clocks
 
 
 def explain(
@@ -120,7 +121,7 @@ def _bound(arch: str, waves: int, step: Step, lds: float) -> list[str]:
     text = (
         f"bound: {limit}, {clocks:.0f} clocks a step for a block of {waves} wave{'s' * (waves > 1)} on a compute unit"
     )
-    if architecture(arch).wave == 32 and step.clocks["matrix"]:
+    if not compute_unit(arch).matrix_unit and step.clocks["matrix"]:
         share = step.clocks["matrix"] / sum(step.clocks[name] for name in ("matrix", "vector", "transcendental"))
         text += f" (matrix instructions {share:.0%} of the vector unit)"
     moved = (step.loaded + step.stored) * waves / clocks
@@ -129,5 +130,5 @@ def _bound(arch: str, waves: int, step: Step, lds: float) -> list[str]:
         f"meanwhile: {others}",
         f"global memory: {_memory(arch, moved)}",
         f"rates: a vector instruction {vector_clocks(arch)}, a transcendental one {4 * vector_clocks(arch)} clocks of "
-        f"a SIMD; shared memory {rates(arch).read_bytes} bytes a clock",
+        f"a SIMD; shared memory {compute_unit(arch).read_bytes} bytes a clock",
     ]

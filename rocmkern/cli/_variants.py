@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.architectures import architecture, known
 from rocmkern.matrix import Document, Draw, expand
 from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.targets import launching_on, source
 from rocmkern.tile import api
-from rocmkern.tile.architectures import architecture, known
 
 #: Compute units of a large card: decoding splits its keys over so many blocks.
 _PARALLELISM = 96
@@ -75,9 +75,9 @@ class ShapeDraw(Draw):
         return np.zeros(shape, dtype)
 
 
-def check_archs(archs: Iterable[str], prefix: str) -> None:
-    """Raise `ArgumentError` for ``--arch`` where one is not known, or of another target than those of the prefix."""
-    allowed = known(prefix)
+def check_archs(archs: Iterable[str], target: str) -> None:
+    """Raise `ArgumentError` for ``--arch`` where one is not known, or another target compiles for it."""
+    allowed = known(target)
     for arch in archs:
         if arch.split(":")[0] not in allowed:
             raise ArgumentError("--arch", arch, ", ".join(allowed))
@@ -106,8 +106,7 @@ def variants(
     """
     recorders = []
     for arch in archs:
-        architecture(arch)
-        if not arch.startswith("gfx"):
+        if architecture(arch).target != "hip":
             raise TargetError(f"{arch!r} is not an AMD architecture; allowed: such as 'gfx1100'")
         recorders.append(VariantRecorder(arch))
     record(recorders, matrix)

@@ -96,7 +96,7 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
     from rocmkern.runtime.errors import ArgumentError
     from rocmkern.targets import launching_on
 
-    check_archs(archs, {"cpu": "cpu-", "hip": "gfx", "cuda": "sm_"}[name])
+    check_archs(archs, name)
     operations, dtypes = _words(arguments.ops), _words(arguments.dtypes)
     if not set(dtypes) <= set(_common_calls.DTYPES):
         raise ArgumentError("--dtypes", arguments.dtypes, ", ".join(_common_calls.DTYPES))

@@ -108,19 +108,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, print, save, check."""
+    from rocmkern.architectures import known
     from rocmkern.cli import _budgets
     from rocmkern.cli._lds_check import LdsCheck
     from rocmkern.cli._variants import check_archs, variants
     from rocmkern.matrix import load
     from rocmkern.runtime.errors import ArgumentError
-    from rocmkern.tile.architectures import AMD
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
     if archs == ["all"]:
-        archs = list(AMD)
+        archs = known("hip")
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
-    check_archs(archs, "gfx")
+    check_archs(archs, "hip")
     kernels += [word for text in arguments.explain for word in _words(text)]
     settings = _settings(arguments.config)
     lds = arguments.lds or (Path(DEFAULT_LDS) if Path(DEFAULT_LDS).exists() else None)
@@ -211,7 +211,7 @@ def row_of(variant: Any, assembly: str) -> Row:
 
 def products(variant: Any) -> tuple[int, int]:
     """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave; 0 where this is not known."""
-    from rocmkern.tile.architectures import architecture
+    from rocmkern.architectures import architecture
 
     cfg, hardware = variant.cfg, architecture(variant.cfg.arch)
     columns = getattr(cfg, "head_dim", 0) + getattr(cfg, "value_dim", 0)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rocmkern.architectures import architecture, tuned
 from rocmkern.kernels import (
     combine_splits,
     flash_attention,
@@ -23,7 +24,6 @@ from rocmkern.kernels import (
     weighted_values,
 )
 from rocmkern.tile.api import VECTOR_WIDTH, rows_at_once
-from rocmkern.tile.architectures import architecture
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED
 
@@ -235,19 +235,18 @@ _TABLE = {
         sampling=(8, 16, 1),
         stepping_norms=2,
     ),
-    "cpu-": _CPU,
-    "gfx9": _CDNA,
-    "gfx": _RDNA,
-    "gfx103": _NO_MATRIX,
-    "gfx10-3": _NO_MATRIX,  # the generic target
-    "sm_": _NVIDIA,
-    "sm_90": _HOPPER,
+    "cpu": _CPU,
+    "cdna": _CDNA,
+    "rdna": _RDNA,
+    "rdna2": _NO_MATRIX,
+    "nvidia": _NVIDIA,
+    "hopper": _HOPPER,
 }
 
 
 def blocks(arch: str) -> Blocks:
-    """The block sizes of an architecture: the entry with the longest prefix of its name."""
-    return _TABLE[max((prefix for prefix in _TABLE if arch.startswith(prefix)), key=len)]
+    """The block sizes of an architecture."""
+    return tuned(_TABLE, arch)
 
 
 def attention(
@@ -391,18 +390,18 @@ _HALF, _GATED_HALF = {16: (32, 128, 1), 64: (64, 32, 4)}, {16: (16, 128, 1), 64:
 _SINGLE, _GATED_SINGLE = {16: (32, 32, 1), 64: (32, 32, 4)}, {16: (16, 32, 1), 64: (16, 32, 4)}
 _PRODUCT_TABLE = {
     "python": ProductBlocks(_INTERPRETER, _INTERPRETER, _INTERPRETER, _INTERPRETER),
-    "cpu-": ProductBlocks(_CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT),
+    "cpu": ProductBlocks(_CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT, _CPU_PRODUCT),
     # Longer steps of float32 would take more scalar registers than there are.
-    "gfx9": ProductBlocks(_HALF, {16: (32, 32, 1), 64: (32, 16, 4)}, _GATED_HALF, {16: (16, 32, 1), 64: (16, 16, 4)}),
-    "gfx": ProductBlocks(_HALF, _SINGLE, _GATED_HALF, _GATED_SINGLE),
-    "sm_": ProductBlocks(
+    "cdna": ProductBlocks(_HALF, {16: (32, 32, 1), 64: (32, 16, 4)}, _GATED_HALF, {16: (16, 32, 1), 64: (16, 16, 4)}),
+    "rdna": ProductBlocks(_HALF, _SINGLE, _GATED_HALF, _GATED_SINGLE),
+    "nvidia": ProductBlocks(
         half={16: (32, 128, 1), 64: (64, 64, 4), 128: (128, 64, 4)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
         gated_half={16: (16, 128, 1), 64: (32, 64, 4), 128: (64, 64, 4)},
         gated_single={16: (16, 32, 1), 64: (32, 32, 4)},
     ),
     # 16 rows a warp and two groups of four warps: both sides of a product stay in shared memory for wgmma.
-    "sm_90": ProductBlocks(
+    "hopper": ProductBlocks(
         half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 64, 8, 2, 16)},
         single={16: (32, 32, 1), 64: (64, 32, 4)},
         gated_half={16: (16, 128, 1), 64: (64, 128, 4), 128: (128, 64, 8, 2, 16)},
@@ -412,13 +411,13 @@ _PRODUCT_TABLE = {
 
 
 def _product_blocks(arch: str, table: dict[str, ProductBlocks] = _PRODUCT_TABLE) -> ProductBlocks:
-    return table[max((prefix for prefix in table if arch.startswith(prefix)), key=len)]
+    return tuned(table, arch)
 
 
 #: Rows, columns, step, waves, steps ahead and group of blocks of 2-byte elements, one narrower than the other, for
 #: products of which the ordinary ones would keep few multiprocessors busy. An H200, float16, beside the ordinary ones:
 #: 512 x 4096 by 4096 x 4096 in 33 us instead of 44, 128 x 4096 by 4096 x 14336 in 45 instead of 56.
-_NARROW = {"sm_90": ((128, 128, 64, 8, 4, 16), (128, 64, 128, 8, 2, 16))}
+_NARROW = {"hopper": ((128, 128, 64, 8, 4, 16), (128, 64, 128, 8, 2, 16))}
 #: Share of the multiprocessors that should have a block.
 _BUSY = 0.75
 
@@ -434,7 +433,7 @@ def product(
     arch, (products, rows, columns) = target.arch, shape
     sizes = _product_blocks(arch)
     block = _choose(sizes.half if itemsize == 2 else sizes.single, rows)
-    for narrow in _NARROW.get(arch, ()) if itemsize == 2 else ():
+    for narrow in tuned(_NARROW, arch, ()) if itemsize == 2 else ():
         count = products * -(-rows // block["block_m"]) * -(-columns // block["block_n"])
         if block["block_m"] != narrow[0] or count >= _BUSY * (target.parallelism // 2):
             break
@@ -447,14 +446,15 @@ def product(
 #: Rows of weights, rows of a, step and waves of a block where weights of 2 bytes are the left side because a has few
 #: rows, and the rows of weights from which that pays. An H200, 16 rows by 28672 x 8192 weights: 3.8 TB/s, the other way
 #: round 2.7.
-_FEW_ROWS = {"sm_90": (64, 16, 256, 4, 1024)}
+_FEW_ROWS = {"hopper": (64, 16, 256, 4, 1024)}
 
 
 def few_rows_product(arch: str, rows: int, columns: int, itemsize: int) -> matmul.Config | None:
     """Variant of ``matmul`` for the transposed problem, where it is the better one."""
-    if arch not in _FEW_ROWS or itemsize != 2:
+    sizes = tuned(_FEW_ROWS, arch, None)
+    if sizes is None or itemsize != 2:
         return None
-    block_m, block_n, block_k, waves, fewest = _FEW_ROWS[arch]
+    block_m, block_n, block_k, waves, fewest = sizes
     if rows > block_n or columns < fewest:
         return None
     return matmul.Config(arch=arch, waves=waves, block_m=block_m, block_n=block_n, block_k=block_k, transposed=True)
@@ -464,8 +464,8 @@ def few_rows_product(arch: str, rows: int, columns: int, itemsize: int) -> matmu
 _QUANTIZED_CPU = {1: (32, 256, 1), 4: (32, 256, 1), 16: (64, 256, 1), 64: (64, 256, 1)}
 _QUANTIZED_TABLE = {
     **_PRODUCT_TABLE,
-    "sm_90": replace(_PRODUCT_TABLE["sm_90"], half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)}),
-    "cpu-": ProductBlocks(_QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU),
+    "hopper": replace(_PRODUCT_TABLE["hopper"], half={16: (32, 128, 1), 64: (64, 128, 4), 128: (256, 128, 8)}),
+    "cpu": ProductBlocks(_QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU, _QUANTIZED_CPU),
 }
 
 
@@ -517,8 +517,8 @@ class RowBlocks:
 
 _ROW_TABLE = {
     "python": RowBlocks(waves=4, pieces=16, quantized_columns=128),
-    "gfx": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
-    "sm_": RowBlocks(
+    "amd": RowBlocks(waves=4, pieces=2, pairs={"float16": (2, 2), "bfloat16": (2, 1), "float32": (2, 1)}),
+    "nvidia": RowBlocks(
         # Small blocks, for an even end: of 1024 blocks with 4 rows each an H200 took 924 at once, then the rest. A row
         # by float16 weights [N, K] with those, and with two waves to a row: [4096, 14336] 37 us and 31, [8192, 28672]
         # 118 and 108, [1024, 4096] 7.7 and 6.9, [128256, 4096] 240 and 233; by two weights [14336, 4096] 67 and 61.
@@ -540,7 +540,7 @@ _ROW_TABLE = {
 
 def one_row(arch: str, rows: int, columns: int, depth: int) -> RowBlocks | None:
     """Block sizes where weights [columns, depth] are best streamed past a single row."""
-    sizes = _ROW_TABLE.get(max((prefix for prefix in _ROW_TABLE if arch.startswith(prefix)), key=len, default=""))
+    sizes = tuned(_ROW_TABLE, arch, None)
     return sizes if sizes and rows == 1 and depth <= sizes.longest * columns else None
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import amd_llvm, linkers, msgpack
 
@@ -58,7 +59,7 @@ def build(bitcode: bytes, arch: str) -> bytes:
 
 def container_version(arch: str) -> int:
     """The code object version for an architecture: the oldest that has it."""
-    return GENERIC_VERSION if arch.split(":")[0].endswith("-generic") else CONCRETE_VERSION
+    return GENERIC_VERSION if architecture(arch).runs_on else CONCRETE_VERSION
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.versions import installed_version
 from rocmkern.targets import entries, source
@@ -23,7 +24,6 @@ from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture
 from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
@@ -177,10 +177,10 @@ def _argument_expressions(kernel: Callable, cfg: api.Config, dtypes: Sequence[st
 
 
 def compute_capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
-    """``sm_80`` as (8, 0), ``sm_90`` as (9, 0, "a"): wgmma is in code for this one architecture only."""
-    number = int(arch.removeprefix("sm_"))
-    capability = number // 10, number % 10
-    return (*capability, "a") if architecture(arch).matrix == "wgmma" else capability
+    """``sm_80`` as (8, 0), ``sm_90``, which is compiled for ``sm_90a``, as (9, 0, "a")."""
+    major, minor, only = re.fullmatch(r"sm_(\d+)(\d)(a?)", architecture(arch).processor).groups()  # type: ignore[union-attr]
+    capability = int(major), int(minor)
+    return (*capability, only) if only else capability
 
 
 class LoadedKernel(LoadedVariant):

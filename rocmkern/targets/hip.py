@@ -18,6 +18,7 @@ from typing import Any
 from rocm.bindings import hip
 from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
+from rocmkern.architectures import architecture, compiled_as
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import code_object, entries, source
 from rocmkern.targets.entries import Entry, EntryError
@@ -27,7 +28,6 @@ from rocmkern.targets.numba_hip import numba_hip
 from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture, compiled_as
 from rocmkern.tile.check import check_consumed
 
 TEMPLATE = """\
@@ -246,8 +246,9 @@ def _compiling_for(arch: str) -> Iterator[None]:
     from numba.hip.util import comgrutils
 
     device, attributes = dispatcher.get_current_device, comgrutils.get_target_specific_attributes
-    features = f"+wavefrontsize{architecture(arch).wave}" + ("" if arch.startswith("gfx9") else ",+cumode")
-    ours = [f'"target-cpu"="{arch.split(":")[0]}"', f'"target-features"="{features}"']
+    hardware = architecture(arch)
+    features = f"+wavefrontsize{hardware.wave}" + (",+cumode" if hardware.compute_unit_mode else "")
+    ours = [f'"target-cpu"="{hardware.processor}"', f'"target-features"="{features}"']
     dispatcher.get_current_device = lambda: SimpleNamespace(amdgpu_arch=arch)
     comgrutils.get_target_specific_attributes = lambda _: ours
     try:
@@ -284,7 +285,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     from rocmkern.tile import hip as lowering
 
     hardware = architecture(cfg.arch)
-    if not cfg.arch.startswith("gfx"):
+    if hardware.target != "hip":
         raise TargetError(f"{cfg.arch!r} cannot be compiled by the HIP target; allowed: AMD's, such as 'gfx1100'")
     check_consumed(kernel, cfg)
     lowering.install()

@@ -1,9 +1,4 @@
-"""Which processor this is, and what is compiled for it.
-
-An architecture of the cpu target is a fixed set of instructions, not "what this machine has", so that machine code is
-the same on every machine of that architecture and can be carried there. On x86-64 they are the levels of its ABI
-(x86-64 psABI, table 3.1), which LLVM knows by name. Elsewhere there is one architecture, and it is the host.
-"""
+"""Which processor this is, and what is compiled for it (see `rocmkern.architectures.host`)."""
 
 from __future__ import annotations
 
@@ -13,17 +8,13 @@ import platform
 import sys
 from dataclasses import dataclass
 
+from rocmkern.architectures import architecture, known
 from rocmkern.runtime.errors import TargetError
 
-#: Widest first.
-ARCHITECTURES = ("cpu-avx512", "cpu-avx2", "cpu-portable")
-
-#: What a processor of each level has beyond the level before, as Linux calls it.
-_V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"])
-_V3 = _V2 | frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
-_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
-_LEVELS = {"cpu-avx512": ("x86-64-v4", _V4), "cpu-avx2": ("x86-64-v3", _V3), "cpu-portable": ("x86-64-v2", _V2)}
-#: The same as LLVM calls it, where it has another name.
+#: Widest first; the last one is what a processor must have.
+ARCHITECTURES = tuple(sorted(known("cpu"), key=lambda arch: -len(architecture(arch).features)))
+WIDEST, NARROWEST = ARCHITECTURES[0], ARCHITECTURES[-1]
+#: What LLVM calls features that Linux has another name for.
 _LLVM_NAMES = {
     "lahf_lm": "sahf", "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi", "abm": "lzcnt",
 }  # fmt: skip
@@ -72,15 +63,15 @@ def host_features() -> frozenset[str]:
     import llvmlite.binding as llvm
 
     found = llvm.get_host_cpu_features()
-    return frozenset(name for name in _V4 if found.get(_LLVM_NAMES.get(name, name)))
+    return frozenset(name for name in architecture(WIDEST).features if found.get(_LLVM_NAMES.get(name, name)))
 
 
 def host_architecture() -> str:
     """The widest of `ARCHITECTURES` that this host has; ``ROCMKERN_CPU_ARCH`` overrides it."""
     if is_x86_64():
-        has = {arch: _LEVELS[arch][1] <= host_features() for arch in ARCHITECTURES}
+        has = {arch: host_features().issuperset(architecture(arch).features) for arch in ARCHITECTURES}
     else:
-        has = {arch: arch == "cpu-portable" for arch in ARCHITECTURES}
+        has = {arch: arch == NARROWEST for arch in ARCHITECTURES}
     wanted = os.environ.get("ROCMKERN_CPU_ARCH")
     if wanted:
         if not has.get(wanted):
@@ -91,7 +82,7 @@ def host_architecture() -> str:
     for arch in ARCHITECTURES:
         if has[arch]:
             return arch
-    missing = ", ".join(sorted(_V2 - host_features()))
+    missing = ", ".join(sorted(set(architecture(NARROWEST).features) - host_features()))
     raise TargetError(f"this processor lacks {missing}, which all machine code of the cpu target needs: use('python')")
 
 
@@ -108,7 +99,7 @@ def machine(arch: str) -> Machine:
 
         features = llvm.get_host_cpu_features().flatten()
         return Machine(f"{platform.machine()}-{sys.platform}", llvm.get_host_cpu_name(), features, ())
-    if arch not in _LEVELS:
+    if arch not in ARCHITECTURES:
         raise TargetError(f"{arch!r} cannot be compiled by the cpu target; allowed: {', '.join(ARCHITECTURES)}")
-    cpu, needs = _LEVELS[arch]
-    return Machine(f"x86_64-{sys.platform}", cpu, "", tuple(sorted(needs)))
+    level = architecture(arch)
+    return Machine(f"x86_64-{sys.platform}", level.processor, "", tuple(sorted(level.features)))

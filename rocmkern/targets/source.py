@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.architectures import architecture
 from rocmkern.targets.entries import Entry
 from rocmkern.tile import api, entry
 
@@ -97,7 +98,8 @@ def variant_key(
     """
     name, config = f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg)
     kept = all(map(_has_all_in_files, _reached(kernel)))
-    parts = [target, cfg.arch, name, config, repr(dtypes), *machine, library_fingerprint(target)]
+    hardware = repr(architecture(cfg.arch))
+    parts = [target, cfg.arch, hardware, name, config, repr(dtypes), *machine, library_fingerprint(target)]
     if kept:
         parts += [kernel_fingerprint(kernel), *map(_class_fingerprint, sorted(_classes(cfg), key=repr))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -42,9 +42,9 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TileError
 from rocmkern.runtime.mutex import Mutex
-from rocmkern.tile.architectures import architecture, shared_memory_bytes
 from rocmkern.tile.codes import OF_8_BITS, small_float
 from rocmkern.tile.formats import RUN, format_named
 
@@ -1045,7 +1045,7 @@ def stage(
     dtype = source.dtype if like is None else like.dtype
     if source.dtype.itemsize > 1 and dtype != source.dtype:
         raise TileError(f"stage: {_show(source)} of {source.dtype.name} cannot be held as {dtype.name}")
-    st, limit = Stage(source, n, k, paged, cfg.num_stages), shared_memory_bytes(cfg.arch)
+    st, limit = Stage(source, n, k, paged, cfg.num_stages), architecture(cfg.arch).shared_bytes
     need = n * k * dtype.itemsize
     if need > limit:
         raise TileError(

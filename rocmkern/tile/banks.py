@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rocmkern.tile.architectures import architecture
+from rocmkern.architectures import architecture
 
 #: Bytes of a unit: the widest access.
 UNIT = 16
@@ -95,4 +95,4 @@ def places(arch: str, lines: int, line: int, read: int) -> Places:
     units = hardware.banks * BANK_BYTES // UNIT
     if not read or line & (line - 1):
         return Places(lines, UNIT * (line // UNIT | 1), units, 0, False)
-    return Places(lines, line, units, max(line, units * UNIT), hardware.wave == 64 and read == UNIT)
+    return Places(lines, line, units, max(line, units * UNIT), hardware.wide_reads_pair and read == UNIT)

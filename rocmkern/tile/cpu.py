@@ -28,10 +28,10 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import Registry as TypingRegistry
 
+from rocmkern.architectures import architecture
 from rocmkern.tile import api, codes, entry, squares
 from rocmkern.tile.activations import Activations
 from rocmkern.tile.angles import cos_sin, rotated
-from rocmkern.tile.architectures import shared_memory_bytes
 from rocmkern.tile.binding import bind, bind_device_functions
 from rocmkern.tile.formats import FORMATS, RUN, Format
 from rocmkern.tile.numba_core import numba_core
@@ -393,7 +393,7 @@ class _Block:
 
     def lookup(self, numbers: tuple, lanes: list[ir.Value]) -> list[ir.Value] | None:
         floats = _vec(F32, 16)
-        if self.arch != "cpu-avx512":
+        if not architecture(self.arch).permutes:
             return None
         # vpermps takes the low four bits of each index.
         table = ir.Constant(floats, list(numbers))
@@ -1215,7 +1215,7 @@ class CpuLowering(TensorLowering):
     @staticmethod
     def count_shared_memory(b: ir.IRBuilder, ty: Any) -> None:
         """Refuse a stage that does not fit beside the kernel's earlier ones."""
-        limit = shared_memory_bytes(ty.hw[0])
+        limit = architecture(ty.hw[0]).shared_bytes
         total = getattr(b.function, "shared_bytes", 0) + ty.n * ty.k * DTYPES[ty.dtype]
         if total > limit:
             raise TypingError(

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from rocmkern.architectures import architecture
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import shared_memory_bytes
 from rocmkern.tile.formats import FORMATS, RUN
 
 #: Element types of tensors in memory, and their size in bytes.
@@ -601,7 +601,7 @@ def make_types(types: Any, error: type[Exception], prefix: str) -> SimpleNamespa
         whole_runs("stage", source, literal(k, "stage: k"))
         kind = source.format if quantized else ""
         st = Stage(literal(n, "stage: n"), literal(k, "stage: k"), dtype, cfg.hw, source.dtype, through, kind)
-        limit, need = shared_memory_bytes(cfg.cfg.arch), st.n * st.k * DTYPES[st.dtype]
+        limit, need = architecture(cfg.cfg.arch).shared_bytes, st.n * st.k * DTYPES[st.dtype]
         if need > limit:
             room = f"{cfg.cfg.arch} has {limit} bytes of shared memory"
             fail(f"stage: {show(st)} takes {need} bytes; {room}; use smaller blocks")

@@ -12,12 +12,12 @@ import pytest
 
 from rocmkern import reference
 from rocmkern import tile as T
+from rocmkern.architectures import architecture
 from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softmax
 from rocmkern.ops import _configs
 from rocmkern.ops.rope_scaling import frequencies
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.api import VECTOR_WIDTH, set_block
-from rocmkern.tile.architectures import architecture
 
 sys.path.append(str(Path(__file__).parents[1] / "tile"))
 import fold_kernels

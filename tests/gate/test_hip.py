@@ -11,6 +11,7 @@ import streaming
 import rocmkern
 from rocmkern import targets
 from rocmkern import tile as T
+from rocmkern.architectures import architecture
 from rocmkern.cli._assembly import main_loop, mix
 from rocmkern.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.kernels.flash_attention import flash_attention
@@ -20,7 +21,6 @@ from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
 from rocmkern.tile import entry
-from rocmkern.tile.architectures import architecture
 
 try:
     from numba import hip

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rocmkern.tile.architectures import architecture
+from rocmkern.architectures import architecture
 from rocmkern.tile.atoms import ATOMS
 from rocmkern.tile.banks import UNIT, places
 

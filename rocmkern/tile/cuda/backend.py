@@ -19,8 +19,8 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, mak
 from numba.cuda.typing.templates import Registry as TypingRegistry
 from numba.cuda.typing.typeof import typeof_impl
 
+from rocmkern.architectures import architecture
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture
 from rocmkern.tile.types import make_types
 
 #: Compute capability that is being compiled for, as numba-cuda takes it.
@@ -73,12 +73,12 @@ TILE = make_types(types, TypingError, "cuda")
 
 def has_matrix_instructions(arch: str) -> bool:
     """Whether an architecture has the matrix instructions of this lowering."""
-    return architecture(arch).matrix in ("mma.sync", "wgmma")
+    return architecture(arch).target == "cuda"
 
 
 def can_overlap(cfg: api.Config) -> bool:
     """Whether the blocks of a launch are brought in while the launch before it still runs."""
-    return cfg.overlaps and int(cfg.arch.removeprefix("sm_")) >= 90
+    return cfg.overlaps and architecture(cfg.arch).overlaps
 
 
 def bound_config(cfg: api.Config) -> entry.BoundConfig:

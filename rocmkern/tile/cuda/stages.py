@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.cuda import cgutils
 from numba.cuda.core.errors import TypingError
 
+from rocmkern.architectures import architecture
 from rocmkern.tile import api
-from rocmkern.tile.architectures import architecture
 from rocmkern.tile.cuda.emit import (
     LANES,
     PTX_TYPE,

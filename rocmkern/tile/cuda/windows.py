@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile.architectures import architecture
+from rocmkern.architectures import architecture
 from rocmkern.tile.cuda.emit import VOID, asm, asm_many, barrier, meet_in_warp
 from rocmkern.tile.cuda.layouts import OwnStage, is_packed, is_shared, keys_of_warp, warp_index
 from rocmkern.tile.tensors import F32, I8, I16, I32, const

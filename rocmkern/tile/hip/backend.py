@@ -7,8 +7,8 @@ from numba.core.errors import TypingError
 from numba.hip.typing_lowering.models import register_model
 from numba.hip.typing_lowering.registries import impl_registry, typing_registry
 
+from rocmkern.architectures import architecture
 from rocmkern.tile import api, entry
-from rocmkern.tile.architectures import architecture
 from rocmkern.tile.atoms import ATOMS, Atom
 from rocmkern.tile.numba_core import numba_core
 from rocmkern.tile.types import make_types
