@@ -13,18 +13,18 @@ __version__ = "0.1.0"
 
 _HOME = {
     "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),
-    "rocmkern.ops.activations": ("geglu", "swiglu"),
-    "rocmkern.ops.attention": ("decode_attention", "flash_attention", "merge_attention"),
-    "rocmkern.ops.gather": ("embedding", "transpose"),
-    "rocmkern.ops.linear": ("linear", "matmul"),
-    "rocmkern.ops.mlp": ("mlp",),
-    "rocmkern.ops.norm": ("add_residual", "layer_norm", "rms_norm"),
-    "rocmkern.ops.paged": ("paged_attention",),
-    "rocmkern.ops.rope_scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),
-    "rocmkern.ops.rotary": ("rope", "rope_append_kv"),
-    "rocmkern.ops.quantized": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
-    "rocmkern.ops.sampling": ("sample",),
-    "rocmkern.ops.steps": (
+    "rocmkern.ops.activations.api": ("geglu", "swiglu"),
+    "rocmkern.ops.attention.api": ("decode_attention", "flash_attention", "merge_attention"),
+    "rocmkern.ops.rows.api": ("embedding", "transpose"),
+    "rocmkern.ops.linear.api": ("linear", "matmul"),
+    "rocmkern.ops.mlp.api": ("mlp",),
+    "rocmkern.ops.norm.api": ("add_residual", "layer_norm", "rms_norm"),
+    "rocmkern.ops.paged.api": ("paged_attention",),
+    "rocmkern.ops.rotary.scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),
+    "rocmkern.ops.rotary.api": ("rope", "rope_append_kv"),
+    "rocmkern.ops.quantized.api": ("dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"),
+    "rocmkern.ops.sampling.api": ("sample",),
+    "rocmkern.ops.steps.api": (
         "apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values",
     ),
     "rocmkern.runtime.errors": (

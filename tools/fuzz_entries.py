@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import rocmkern
-from rocmkern.kernels.scale import Config, scale
+from rocmkern.ops.steps.kernels.scale import Config, scale
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import cache, current_target, entries
 from rocmkern.targets.entries import Entry
@@ -210,7 +210,7 @@ def _launch(target: Any, x: np.ndarray) -> tuple[int, np.ndarray]:
             out = np.full_like(x, np.nan)
             target.launch(scale, cfg, grid, [x, out, FACTOR])
             return len(compilations), out
-        from rocmkern.ops._device_view import device_view
+        from rocmkern.calls.view import device_view
         from rocmkern.runtime import default_manager
 
         manager = default_manager(target.device)

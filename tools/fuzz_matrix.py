@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Judge the files; the exit status is 1 where one is not as it should be."""
     from damage import damaged_files
 
-    import rocmkern.matrix.operations  # noqa: F401  the children share it
+    import rocmkern.ops.catalog  # noqa: F401  the children share it
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--files", type=int, default=5000, help="how many (default: %(default)s)")

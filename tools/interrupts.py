@@ -238,7 +238,7 @@ def place_of(trace: TracebackType | None) -> str | None:
 
 def forget_kernels(target: Any) -> None:
     """Let the next call load its kernel, and make its plan, as the first one does."""
-    from rocmkern.ops import _plan
+    from rocmkern.calls import plan as _plan
 
     target._variants.clear()
     for plans in _plan._all_plans:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rocmkern.checkpoint import FileTensor
 from rocmkern.decoder.config import DecoderConfig
-from rocmkern.ops.rope_scaling import accept_scaling, attention_factor, frequencies
+from rocmkern.ops.rotary.scaling import accept_scaling, attention_factor, frequencies
 from rocmkern.runtime.errors import CheckpointError
 from rocmkern.runtime.tensor import DeviceTensor
 

@@ -20,7 +20,7 @@ import numpy as np
 from rocmkern.checkpoint import Checkpoint, FileTensor
 from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.frequencies import FREQ_FACTORS, TENSOR, read_factors
-from rocmkern.ops.quantized import FORMATS
+from rocmkern.ops.quantized.api import FORMATS
 from rocmkern.runtime.errors import CheckpointError
 from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.tile.formats import format_named

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocmkern.ops.places import kernel_module
+
 if TYPE_CHECKING:
     from rocmkern.matrix.inputs import Draw
 
@@ -309,7 +311,7 @@ class Edit:
     def place(self) -> tuple[str, str]:
         """Module and name of the kernel."""
         module, _, name = self.kernel.rpartition(":")
-        return module or f"rocmkern.kernels.{name}", name
+        return module or kernel_module(name), name
 
 
 @dataclass(frozen=True)

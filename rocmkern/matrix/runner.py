@@ -178,7 +178,7 @@ def on_target(target: str, poison: bool) -> Iterator[Launched]:
     each launch.
     """
     import rocmkern
-    from rocmkern.ops import _arrays
+    from rocmkern.calls import arrays as _arrays
     from rocmkern.runtime.manager import default_manager
     from rocmkern.runtime.settings import MemorySettings
     from rocmkern.targets import current_target

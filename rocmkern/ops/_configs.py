@@ -11,18 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocmkern.architectures import architecture, tuned
-from rocmkern.kernels import (
-    combine_splits,
-    flash_attention,
-    gated_mlp,
-    gated_row,
-    matmul,
-    qk_scores,
-    rope,
-    row_product,
-    sample,
-    weighted_values,
-)
+from rocmkern.ops.attention.kernels import combine_splits, flash_attention
+from rocmkern.ops.linear.kernels import matmul, row_product
+from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
+from rocmkern.ops.rotary.kernels import rope
+from rocmkern.ops.sampling.kernels import sample
+from rocmkern.ops.steps.kernels import qk_scores, weighted_values
 from rocmkern.tile.api import VECTOR_WIDTH, rows_at_once
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED

@@ -8,18 +8,17 @@ kernels.
 
 from __future__ import annotations
 
-from rocmkern.reference import baseline, roundings
-from rocmkern.reference.activations import geglu, swiglu
-from rocmkern.reference.attention import decode_attention, flash_attention, merge_attention
-from rocmkern.reference.decoder import decoder_logits
-from rocmkern.reference.gather import embedding, transpose
-from rocmkern.reference.linear import linear, matmul, mlp
-from rocmkern.reference.norm import add_residual, layer_norm, rms_norm
-from rocmkern.reference.paging import paged_attention
-from rocmkern.reference.quantized import dequantize, dequantize_rms_norm, quantize, quantized_linear
-from rocmkern.reference.rotary import rope, rope_append_kv
-from rocmkern.reference.sampling import sample
-from rocmkern.reference.steps import (
+from rocmkern.decoder.reference import decoder_logits
+from rocmkern.ops.activations.reference import geglu, swiglu
+from rocmkern.ops.attention.reference import decode_attention, flash_attention, merge_attention
+from rocmkern.ops.linear.reference import linear, matmul, mlp
+from rocmkern.ops.norm.reference import add_residual, layer_norm, rms_norm
+from rocmkern.ops.paged.reference import paged_attention
+from rocmkern.ops.quantized.reference import dequantize, dequantize_rms_norm, quantize, quantized_linear
+from rocmkern.ops.rotary.reference import rope, rope_append_kv
+from rocmkern.ops.rows.reference import embedding, transpose
+from rocmkern.ops.sampling.reference import sample
+from rocmkern.ops.steps.reference import (
     apply_mask,
     causal_mask,
     qk_scores,
@@ -28,6 +27,7 @@ from rocmkern.reference.steps import (
     softmax,
     weighted_values,
 )
+from rocmkern.reference import baseline, roundings
 
 __all__ = [
     "add_residual",

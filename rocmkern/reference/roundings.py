@@ -27,17 +27,17 @@ import math
 
 import numpy as np
 
-from rocmkern.reference import attention as _attention
-from rocmkern.reference import decoder as _decoder
+from rocmkern.decoder import reference as _decoder
+from rocmkern.ops.activations.reference import _halves
+from rocmkern.ops.activations.reference import geglu as _geglu
+from rocmkern.ops.activations.reference import swiglu as _swiglu
+from rocmkern.ops.attention import reference as _attention
+from rocmkern.ops.norm import reference as _norm
+from rocmkern.ops.paged.reference import paged_attention as _paged_attention
+from rocmkern.ops.quantized.reference import BLOCKS
+from rocmkern.ops.quantized.reference import dequantize as _dequantize
+from rocmkern.ops.steps import reference as _steps
 from rocmkern.reference import linear as _linear
-from rocmkern.reference import norm as _norm
-from rocmkern.reference import steps as _steps
-from rocmkern.reference.activations import _halves
-from rocmkern.reference.activations import geglu as _geglu
-from rocmkern.reference.activations import swiglu as _swiglu
-from rocmkern.reference.paging import paged_attention as _paged_attention
-from rocmkern.reference.quantized import BLOCKS
-from rocmkern.reference.quantized import dequantize as _dequantize
 
 #: Unit roundoff of float32, and of the dtypes that a kernel may keep numbers in between two products.
 UNIT = 2.0**-24

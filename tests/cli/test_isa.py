@@ -4,18 +4,17 @@ import functools
 import importlib
 import json
 import lzma
-import pkgutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rocmkern import kernels
 from rocmkern.cli import _assembly, _budgets, isa, main
 from rocmkern.cli._variants import ShapeDraw, Variant, variants
-from rocmkern.kernels import qk_scores
 from rocmkern.matrix import expand, load, loads
 from rocmkern.matrix.schema import KernelBudget
+from rocmkern.ops.places import kernel_modules
+from rocmkern.ops.steps.kernels import qk_scores
 from rocmkern.runtime.errors import TargetError
 
 
@@ -292,7 +291,7 @@ def test_a_budget_for_no_kernel_is_an_error_with_its_place():
 
 SMALL = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   some:
     why: a test
@@ -327,7 +326,7 @@ def test_kernels_and_types_can_be_chosen():
 
 def test_the_rows_of_the_matrix_reach_every_kernel():
     """A kernel that no row launches would never be compiled."""
-    modules = [importlib.import_module(f"{kernels.__name__}.{m.name}") for m in pkgutil.iter_modules(kernels.__path__)]
+    modules = [importlib.import_module(name) for name in kernel_modules()]
     written = {fn.__name__ for m in modules for fn in vars(m).values() if hasattr(fn, "parameters")}
     assert len(written) > 15 and written <= {v.name for v in committed()[1] if v.cfg.arch == "gfx1100"}
 

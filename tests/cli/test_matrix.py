@@ -11,7 +11,7 @@ from rocmkern.matrix import Edit, Fault
 
 TABLE = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   halves:
     why: a half is exact

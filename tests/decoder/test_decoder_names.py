@@ -15,8 +15,8 @@ pytest.importorskip("safetensors")
 from small_checkpoints import CONFIG, HUGGING_FACE, hugging_face_weights, permuted, save_gguf, save_hugging_face
 
 import rocmkern
-from rocmkern import reference
 from rocmkern.decoder import DecoderConfig, QuantizedWeight, load_weights, weight_parts
+from rocmkern.ops.rotary import reference as rotary_reference
 from rocmkern.runtime.errors import CheckpointError
 
 
@@ -262,7 +262,7 @@ def test_the_frequency_factors_of_a_file_are_read(tmp_path, dtype, place):
 def test_a_scaling_by_hand_must_be_that_of_the_file(tmp_path):
     scaling = {**LLAMA3, "original_max_position_embeddings": 300}
     radians = 500.0 ** (-np.arange(4) / 4)
-    factors = radians / reference.rotary.frequencies(8, 500.0, scaling)[0]
+    factors = radians / rotary_reference.frequencies(8, 500.0, scaling)[0]
     assert factors[0] == 1 and 1 < factors[2] < 8 == factors[3]
     checkpoint, config = with_factors(tmp_path, factors.astype(np.float32))
     with checkpoint:

@@ -23,7 +23,7 @@ def test_the_api_in_one_screen_runs(readme, tmp_path):
 
 def test_the_row_makes_the_number_of_tests_that_is_claimed(readme):
     text = _blocks(readme, "yaml")[0]
-    cases = expand(loads(f"version: 1\nregistry: rocmkern.matrix.operations\ndefaults: {{category: quick}}\n{text}"))
+    cases = expand(loads(f"version: 1\nregistry: rocmkern.ops.catalog\ndefaults: {{category: quick}}\n{text}"))
     assert f"are {len(cases)} tests on each target" in " ".join(readme.split())
 
 

@@ -13,9 +13,13 @@ import pytest
 from rocmkern import reference
 from rocmkern import tile as T
 from rocmkern.architectures import architecture
-from rocmkern.kernels import embedding, gated, layer_norm, rms_norm, rope, softmax
 from rocmkern.ops import _configs
-from rocmkern.ops.rope_scaling import frequencies
+from rocmkern.ops.activations.kernels import gated
+from rocmkern.ops.norm.kernels import layer_norm, rms_norm
+from rocmkern.ops.rotary.kernels import rope
+from rocmkern.ops.rotary.scaling import frequencies
+from rocmkern.ops.rows.kernels import embedding
+from rocmkern.ops.steps.kernels import softmax
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.api import VECTOR_WIDTH, set_block
 

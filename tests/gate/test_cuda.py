@@ -10,11 +10,12 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
-from rocmkern.kernels import activations, matmul, row_product
-from rocmkern.kernels.flash_attention import Config as AttentionConfig
-from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
-from rocmkern.reference import attention as reference
+from rocmkern.ops.activations.kernels import activations
+from rocmkern.ops.attention import reference
+from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
+from rocmkern.ops.attention.kernels.flash_attention import flash_attention
+from rocmkern.ops.linear.kernels import matmul, row_product
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source

@@ -13,10 +13,10 @@ from rocmkern import targets
 from rocmkern import tile as T
 from rocmkern.architectures import architecture
 from rocmkern.cli._assembly import main_loop, mix
-from rocmkern.kernels.flash_attention import Config as AttentionConfig
-from rocmkern.kernels.flash_attention import flash_attention
 from rocmkern.ops import _configs
-from rocmkern.reference import attention as reference
+from rocmkern.ops.attention import reference
+from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
+from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source

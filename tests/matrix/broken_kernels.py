@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rocmkern import tile as T
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import launch as _launch
+from rocmkern.calls.arrays import accept, accept_out
 from rocmkern.matrix import Call, Dim, Operation, Registry
-from rocmkern.ops import _arrays, _launch
-from rocmkern.ops._arrays import accept, accept_out
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rocmkern.matrix.results import Environment, Run, labels_of, result_of, writ
 
 TABLE = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 operations:
   softmax: {tolerance: {c: 8.0, u: 8.0, dtypes: [f32], reason: another order}}
 groups:

@@ -184,7 +184,7 @@ def test_the_peak_is_of_steps_that_are_really_done():
 
 ROW = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   a: {why: a benchmark, operation: scale, rows: [{shape: {size: [4]}, warm: true, category: CATEGORY}]}
 """

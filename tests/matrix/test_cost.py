@@ -79,9 +79,7 @@ def test_nothing_is_drawn_and_the_models_are_checked_once(monkeypatch):
 
 def test_a_file_is_read_once_for_as_long_as_it_does_not_change(tmp_path):
     path = tmp_path / "matrix.yaml"
-    text = (
-        "version: 1\nregistry: rocmkern.matrix.operations\ngroups:\n  a:\n    why: of one row\n    operation: scale\n"
-    )
+    text = "version: 1\nregistry: rocmkern.ops.catalog\ngroups:\n  a:\n    why: of one row\n    operation: scale\n"
     path.write_text(text + "    rows: [{shape: {size: [3]}}]\n")
     document, cases = load_cases(path)
     assert load_cases(path)[1] is cases and load_cases(str(path))[0] is document

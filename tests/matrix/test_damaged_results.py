@@ -18,7 +18,7 @@ from rocmkern.matrix.results import Environment, MeasuredDevice, Run, labels_of,
 
 TABLE = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 defaults: {tolerance: {c: 3.0, reason: a wider bound}}
 groups:
   plain:

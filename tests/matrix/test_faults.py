@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from rocmkern import tile
-from rocmkern.kernels import flash_attention
 from rocmkern.matrix import load_cases, run_case
-from rocmkern.matrix.faults import FAULTS, Edit, Fault, FaultError, caught_by, inject, runtime
+from rocmkern.matrix.faults import Edit, Fault, FaultError, caught_by, inject, runtime
+from rocmkern.ops.attention.kernels import flash_attention
+from rocmkern.ops.catalog import FAULTS, OPERATIONS
 from rocmkern.runtime.pool import Pool
 from rocmkern.tile import api
 
@@ -53,8 +54,6 @@ def test_a_fault_that_does_not_fit_the_kernel_any_more_is_an_error():
 
 
 def test_faults_say_what_they_are():
-    from rocmkern.matrix.operations import OPERATIONS
-
     assert len(FAULTS) >= 10
     for fault in FAULTS.values():
         assert fault.description and set(fault.operations) <= set(OPERATIONS.names)

@@ -10,7 +10,7 @@ pytest.importorskip("hypothesis")
 
 from rocmkern.matrix import load
 from rocmkern.matrix.fuzz import fuzz
-from rocmkern.matrix.operations import OPERATIONS
+from rocmkern.ops.catalog import OPERATIONS
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
 DRAWN = [operation.name for operation in OPERATIONS if operation.domain is not None]

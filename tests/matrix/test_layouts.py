@@ -17,7 +17,7 @@ from rocmkern.matrix.expand import array_shapes
 from rocmkern.matrix.inputs import duplicate, make_call, owner, place, poisoned
 from rocmkern.matrix.layouts import each_layout, layouts_of, repeats
 from rocmkern.matrix.schema import MemoryVariant
-from rocmkern.reference.quantized import BLOCKS, dequantize
+from rocmkern.ops.quantized.reference import BLOCKS, dequantize
 from rocmkern.runtime.manager import default_manager
 
 FILE = Path(__file__).parents[2] / "matrix.yaml"
@@ -26,7 +26,7 @@ VALUES = np.arange(24, dtype=np.float32).reshape(SHAPE)
 
 ROWS = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   rows: {{why: every layout, operation: {operation}, memory: each, rows: [{{shape: {shape}}}]}}
 """

@@ -12,8 +12,9 @@ import pytest
 from rocmkern import reference
 from rocmkern.matrix import MatrixError, expand, load_cases, loads, make_call
 from rocmkern.matrix.inputs import check_sizes
-from rocmkern.matrix.operations import OPERATIONS, quantized
-from rocmkern.reference.quantized import BLOCKS
+from rocmkern.ops.catalog import OPERATIONS
+from rocmkern.ops.quantized import cases as quantized
+from rocmkern.ops.quantized.reference import BLOCKS
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
 
@@ -125,7 +126,7 @@ def test_appended_numbers_lie_on_codes_and_in_the_middle_of_two(rows):
 
 LARGE = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   a: {why: as large as a file may ask for, operation: causal_mask, rows: [{shape: {seq_q: 1048576, seq_k: COLUMNS}}]}
 """

@@ -31,7 +31,7 @@ from rocmkern.matrix.results import (
 
 TABLE = """\
 version: 1
-registry: rocmkern.matrix.operations
+registry: rocmkern.ops.catalog
 groups:
   plain:
     why: an attention

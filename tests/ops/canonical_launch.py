@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rocmkern import reference
-from rocmkern.ops._checks import UNLIMITED
+from rocmkern.calls.checks import UNLIMITED
 
 
 def launch_attention(

@@ -11,7 +11,10 @@ import pytest
 from stand_in_gpu import FakeDevice, StandInTarget
 
 from rocmkern import targets
-from rocmkern.ops import _arrays, _launch, _plan
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import launch as _launch
+from rocmkern.calls import plan as _plan
+from rocmkern.ops import places
 from rocmkern.runtime.manager import ResourceManager
 from rocmkern.runtime.settings import MemorySettings
 
@@ -22,8 +25,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def launch(request, monkeypatch):
     """Launches go to the reference, then to the kernels as plain Python."""
     if request.param == "reference":
-        for family in ("attention", "steps", "norm", "activations", "gather", "linear", "rotary", "quantized"):
-            monkeypatch.setitem(sys.modules, f"rocmkern.ops._launch_{family}", canonical_launch)
+        for name in places.modules("launch"):
+            monkeypatch.setitem(sys.modules, name, canonical_launch)
         yield
     else:
         with targets.using("python"):

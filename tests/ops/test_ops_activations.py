@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.ops.activations import geglu, swiglu
+from rocmkern.ops.activations.api import geglu, swiglu
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("launch")

@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rocmkern.ops import _arrays, _checks
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import checks as _checks
 
 
 def test_numpy_views_share_memory():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.ops.attention import decode_attention, flash_attention, merge_attention
+from rocmkern.ops.attention.api import decode_attention, flash_attention, merge_attention
 
 pytestmark = pytest.mark.usefixtures("launch")
 
@@ -235,7 +235,7 @@ def test_calls_with_out_allocate_no_result(normal, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("allocated")
 
-    monkeypatch.setattr("rocmkern.ops._arrays.allocate", refuse)
+    monkeypatch.setattr("rocmkern.calls.arrays.allocate", refuse)
     flash_attention(q, q, q, out=out)
     flash_attention(q, q, q, out=(out, lse), return_lse=True)
     merge_attention(q, lse, q, lse, out=(out, np.empty_like(lse)))

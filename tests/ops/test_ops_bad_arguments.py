@@ -7,10 +7,10 @@ import types
 import numpy as np
 import pytest
 
-from rocmkern.ops import steps
-from rocmkern.ops.attention import decode_attention, flash_attention, merge_attention
-from rocmkern.ops.linear import linear, matmul
-from rocmkern.ops.mlp import mlp
+from rocmkern.ops.attention.api import decode_attention, flash_attention, merge_attention
+from rocmkern.ops.linear.api import linear, matmul
+from rocmkern.ops.mlp.api import mlp
+from rocmkern.ops.steps import api as steps
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, DeviceUnavailableError, TargetError
 
@@ -43,8 +43,8 @@ def no_effect(monkeypatch):
         }
     )
     for family in ("attention", "steps", "linear"):
-        monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops._launch_{family}", launches)
-    monkeypatch.setattr("rocmkern.ops._arrays.allocate", refuse)
+        monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops.{family}.launch", launches)
+    monkeypatch.setattr("rocmkern.calls.arrays.allocate", refuse)
 
 
 def filled(*shape, dtype=F32):

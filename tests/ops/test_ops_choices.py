@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rocmkern.kernels import add_residual, causal_mask, copy_rows, layer_norm, rms_norm, rope_append_kv, softmax
 from rocmkern.ops import _configs
+from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
+from rocmkern.ops.rotary.kernels import rope_append_kv
+from rocmkern.ops.rows.kernels import copy_rows
+from rocmkern.ops.steps.kernels import causal_mask, softmax
 
 RECORDED = Path(__file__).parent / "recorded" / "choices.txt"
 

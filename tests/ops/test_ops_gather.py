@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rocmkern.ops.gather import embedding, transpose
+from rocmkern.ops.rows.api import embedding, transpose
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("launch")

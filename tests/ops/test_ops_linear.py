@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from rocmkern import reference, targets
-from rocmkern.kernels.matmul import matmul
-from rocmkern.ops import linear, mlp, quantized
-from rocmkern.ops._launch_linear import launch_matmul
+from rocmkern.ops.linear import api as linear
+from rocmkern.ops.linear.kernels.matmul import matmul
+from rocmkern.ops.linear.launch import launch_matmul
+from rocmkern.ops.mlp import api as mlp
+from rocmkern.ops.quantized import api as quantized
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 ACTIVATIONS = [None, "silu", "gelu", "gelu_tanh", "relu"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.ops import norm
+from rocmkern.ops.norm import api as norm
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("launch")

@@ -10,8 +10,8 @@ import pytest
 from rocmkern import targets
 from rocmkern.matrix import load_cases, make_call
 from rocmkern.matrix.inputs import output_dtype
-from rocmkern.matrix.operations import OPERATIONS
 from rocmkern.matrix.registry import resolve
+from rocmkern.ops.catalog import OPERATIONS
 from rocmkern.runtime.errors import ArgumentError
 
 ELEMENT = 8

@@ -8,6 +8,7 @@ import pytest
 
 import rocmkern
 from rocmkern import reference
+from rocmkern.ops.paged import reference as paged_reference
 from rocmkern.runtime.errors import ArgumentError
 
 
@@ -33,7 +34,7 @@ def pages(lens, block_size, heads, dim, dtype=np.float32, seed=0):
 def test_one_sequence_equals_dense_decoding(target, normal):
     keys, values, table, lens = pages([37], 8, 2, 16)
     q = normal(1, 6, 16)
-    k, v = (reference.paging.gather(x, table[0], 37).swapaxes(0, 1)[None] for x in (keys, values))
+    k, v = (paged_reference.gather(x, table[0], 37).swapaxes(0, 1)[None] for x in (keys, values))
     out, lse = rocmkern.paged_attention(q, keys, values, table, lens, return_lse=True)
     dense, dense_lse = rocmkern.decode_attention(q[:, :, None], k, v, return_lse=True)
     np.testing.assert_allclose(out, dense[:, :, 0], rtol=1e-5, atol=1e-6)

@@ -15,11 +15,12 @@ import pytest
 
 import rocmkern
 from rocmkern import reference
+from rocmkern.calls import launch as _launch
+from rocmkern.calls import plan as _plan
+from rocmkern.calls.arrays import FLOATS
 from rocmkern.matrix import load_cases, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import resolve
-from rocmkern.ops import _launch, _plan
-from rocmkern.ops._arrays import FLOATS
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, IndexOutOfRangeError, TargetError
 from rocmkern.runtime.manager import ResourceManager, default_manager
 from rocmkern.runtime.settings import MemorySettings
@@ -501,7 +502,7 @@ def test_threads_share_plans(device, gpu, manager):
 def test_an_operation_within_a_recorded_one_is_recorded_with_it(manager, planned):
     @_plan.planned
     def twice(x, out):
-        from rocmkern.ops import _arrays
+        from rocmkern.calls import arrays as _arrays
 
         operand = _arrays.accept("x", x)
         inner = _launch.temporary(operand.shape, operand.dtype, operand.array, None, None)

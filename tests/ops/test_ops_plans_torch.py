@@ -11,7 +11,7 @@ from stand_in_gpu import StandInVariant
 
 import rocmkern
 from rocmkern import reference
-from rocmkern.ops import _plan
+from rocmkern.calls import plan as _plan
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.runtime.manager import default_manager

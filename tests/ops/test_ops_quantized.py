@@ -8,8 +8,8 @@ import pytest
 
 import rocmkern
 from rocmkern import reference
-from rocmkern.ops.quantized import FORMATS
-from rocmkern.reference.quantized import BLOCKS
+from rocmkern.ops.quantized.api import FORMATS
+from rocmkern.ops.quantized.reference import BLOCKS
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

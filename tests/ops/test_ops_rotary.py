@@ -10,7 +10,8 @@ import pytest
 
 import rocmkern
 from rocmkern import reference
-from rocmkern.ops.rope_scaling import accept_scaling, attention_factor, frequencies
+from rocmkern.ops.rotary import reference as rotary_reference
+from rocmkern.ops.rotary.scaling import accept_scaling, attention_factor, frequencies
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
@@ -88,7 +89,7 @@ def test_scaling_as_a_dict_or_as_an_object_is_the_same():
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
 def test_frequencies_are_those_of_the_reference(scaling, base):
     turns = frequencies(128, base, accept_scaling(scaling))
-    radians, _ = reference.rotary.frequencies(128, base, scaling)
+    radians, _ = rotary_reference.frequencies(128, base, scaling)
     np.testing.assert_allclose(turns * (2 * np.pi / 2.0**64), radians, rtol=1e-15, atol=1e-18)
     assert turns.dtype == np.int64 and not turns.flags.writeable
 
@@ -148,7 +149,7 @@ def test_factors_divide_the_frequencies(normal, close, variant):
 
 def test_factors_of_llama3_are_its_scaling(normal, close):
     x, positions = normal(3, 2, 128), np.array([1, 9000, 131071])
-    plain, scaled = (reference.rotary.frequencies(128, 500000.0, kind)[0] for kind in (None, LLAMA3))
+    plain, scaled = (rotary_reference.frequencies(128, 500000.0, kind)[0] for kind in (None, LLAMA3))
     expected = rocmkern.rope(x, positions, base=500000.0, scaling=LLAMA3)
     close(rocmkern.rope(x, positions, base=500000.0, freq_factors=plain / scaled), expected.astype(np.float64))
 
@@ -310,7 +311,7 @@ def test_scales_are_for_caches_of_8_bits_and_both_are_alike(normal):
     ],
 )
 def test_the_two_ends_of_a_blend_are_in_order(kind, changes, words):
-    from rocmkern.ops.rope_scaling import Llama3Scaling, YarnScaling, accept_scaling
+    from rocmkern.ops.rotary.scaling import Llama3Scaling, YarnScaling, accept_scaling
 
     sound = {
         "llama3": Llama3Scaling(8.0, 3.99, 4.0, 8192),

@@ -9,8 +9,8 @@ import pytest
 
 import rocmkern
 from rocmkern import tile as T
-from rocmkern.kernels.sample import philox
-from rocmkern.reference import sampling as oracle
+from rocmkern.ops.sampling import reference as oracle
+from rocmkern.ops.sampling.kernels.sample import philox
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.targets import current_target, using
 

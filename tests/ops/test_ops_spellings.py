@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rocmkern
-from rocmkern.ops import _spellings
+from rocmkern.calls import spellings as _spellings
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 OPERATIONS = [

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import rocmkern
-from rocmkern.ops import _configs, _launch_attention
+from rocmkern.ops import _configs
+from rocmkern.ops.attention import launch as _launch_attention
 
 
 class Card(NamedTuple):

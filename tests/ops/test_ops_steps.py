@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.ops import steps
-from rocmkern.ops.attention import flash_attention
+from rocmkern.ops.attention.api import flash_attention
+from rocmkern.ops.steps import api as steps
 
 pytestmark = pytest.mark.usefixtures("launch")
 

@@ -9,8 +9,8 @@ import pytest
 
 import rocmkern
 from rocmkern import reference, targets
-from rocmkern.kernels import rope
 from rocmkern.ops import _configs
+from rocmkern.ops.rotary.kernels import rope
 
 
 @pytest.fixture(params=["python", "cpu"])

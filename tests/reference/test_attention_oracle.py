@@ -194,7 +194,7 @@ def test_long_problems_are_computed_in_blocks_of_rows(monkeypatch):
     q, k, v = normal(1, 1, 37, 8), normal(1, 1, 41, 8, seed=1), normal(1, 1, 41, 8, seed=2)
     options = dict(causal=True, bias=normal(37, 41, seed=3), return_lse=True)
     whole = reference.flash_attention(q, k, v, **options)
-    monkeypatch.setattr("rocmkern.reference.attention._BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr("rocmkern.ops.attention.reference._BLOCK_ELEMENTS", 100)
     parts = reference.flash_attention(q, k, v, **options)
     assert all(np.allclose(a, b, rtol=1e-13, atol=1e-13) for a, b in zip(whole, parts, strict=True))
 

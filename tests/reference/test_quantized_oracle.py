@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
-from rocmkern.reference.quantized import BLOCKS
+from rocmkern.ops.quantized.reference import BLOCKS
 
 GGML = {
     "mxfp4": (0, 1), "q4_0": (0, 2), "q4_1": (0, 4), "q5_0": (0, 2), "q5_1": (0, 4), "q8_0": (0, 2), "q4_k": (0, 4),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference
+from rocmkern.ops.rotary import reference as rotary_reference
 
 ROPE_LLAMA3 = {
     "rope_type": "llama3",
@@ -62,8 +63,8 @@ def test_linear_scaling_divides_positions_without_a_floor():
 
 
 def test_llama3_keeps_short_and_divides_long_waves():
-    plain, _ = reference.rotary.frequencies(128, 500000.0)
-    scaled, factor = reference.rotary.frequencies(128, 500000.0, ROPE_LLAMA3)
+    plain, _ = rotary_reference.frequencies(128, 500000.0)
+    scaled, factor = rotary_reference.frequencies(128, 500000.0, ROPE_LLAMA3)
     waves = 2 * np.pi / plain
     assert factor == 1.0
     np.testing.assert_array_equal(scaled[waves < 2048], plain[waves < 2048])
@@ -75,9 +76,9 @@ def test_llama3_keeps_short_and_divides_long_waves():
 
 def test_yarn_by_the_numbers_of_its_ramp():
     """dim 128, base 10000, trained on 4096: the ramp runs from dimension 20 to 46."""
-    plain, _ = reference.rotary.frequencies(128)
+    plain, _ = rotary_reference.frequencies(128)
     yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096}
-    scaled, factor = reference.rotary.frequencies(128, scaling=yarn)
+    scaled, factor = rotary_reference.frequencies(128, scaling=yarn)
     assert factor == pytest.approx(0.1 * np.log(16) + 1)
     np.testing.assert_allclose(scaled[:21], plain[:21], rtol=1e-15)
     np.testing.assert_allclose(scaled[46:], plain[46:] / 16, rtol=1e-15)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rocmkern.reference import sampling
+from rocmkern.ops.sampling import reference as sampling
 
 torch = pytest.importorskip("torch")
 LOGITS = np.random.default_rng(3).standard_normal((5, 40))

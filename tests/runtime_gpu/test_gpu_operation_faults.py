@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rocmkern
-from rocmkern.ops import _plan
+from rocmkern.calls import plan as _plan
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import target_of

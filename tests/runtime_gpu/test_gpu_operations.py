@@ -11,8 +11,10 @@ import pytest
 
 import rocmkern
 from rocmkern import reference, targets
-from rocmkern.ops import _arrays, _launch, _plan
-from rocmkern.ops._device_view import DeviceView, address, read, write
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import launch as _launch
+from rocmkern.calls import plan as _plan
+from rocmkern.calls.view import DeviceView, address, read, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.tensor import DeviceTensor

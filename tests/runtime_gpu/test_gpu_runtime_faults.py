@@ -15,7 +15,8 @@ def test_the_checks_hold_on_this_device(device):
 def test_a_fault_is_noticed_on_the_virtual_gpu(vgpu, fresh_process, fault):
     # Work runs when something waits for it, so that what did not wait comes too early.
     code = f"""
-        from rocmkern.matrix.faults import FAULTS, inject, runtime
+        from rocmkern.matrix.faults import inject, runtime
+        from rocmkern.ops.catalog import FAULTS
         from rocmkern.runtime.devices import open_device
         device = open_device("hip")
         import vgpu

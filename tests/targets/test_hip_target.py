@@ -12,7 +12,7 @@ import pytest
 import rocmkern
 from rocmkern import reference
 from rocmkern import tile as T
-from rocmkern.kernels.scale import Config, scale
+from rocmkern.ops.steps.kernels.scale import Config, scale
 from rocmkern.runtime.errors import RocmkernError, TargetError, TileError
 from rocmkern.targets import code_object, current_target
 
@@ -35,8 +35,8 @@ def fresh(target, tmp_path, monkeypatch):
 
 def launch_scale(target, x, factor):
     """Launch the scale kernel by itself on device memory, and bring its result back."""
+    from rocmkern.calls.view import device_view
     from rocmkern.ops import _configs
-    from rocmkern.ops._device_view import device_view
     from rocmkern.runtime import default_manager
 
     manager = default_manager(target.device)
@@ -172,8 +172,8 @@ def test_a_row_says_which_code_ran_and_it_is_what_was_loaded_and_what_isa_reads(
 
 COMPILE = """
 import sys
-from rocmkern.kernels.scale import Config, scale
-from rocmkern.kernels.softmax import Config as SoftmaxConfig, softmax
+from rocmkern.ops.steps.kernels.scale import Config, scale
+from rocmkern.ops.steps.kernels.softmax import Config as SoftmaxConfig, softmax
 from rocmkern.ops import _configs
 from rocmkern.targets.hip import compile_kernel
 two = [(softmax, _configs.line(SoftmaxConfig, "gfx1100")), (scale, _configs.line(Config, "gfx1100"))]

@@ -244,7 +244,7 @@ def test_rounds_of_the_worker_are_replayed_as_they_were(monkeypatch):
 def test_a_case_that_went_from_the_file_is_named_and_a_changed_file_is_read_again(tmp_path):
     path = tmp_path / "matrix.yaml"
     text = (
-        "version: 1\nregistry: rocmkern.matrix.operations\ngroups:\n  a:\n    why: an example of this test\n"
+        "version: 1\nregistry: rocmkern.ops.catalog\ngroups:\n  a:\n    why: an example of this test\n"
         "    operation: scale\n    rows:\n      - {shape: {size: [4]}}\n"
     )
     path.write_text(text)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import pkgutil
 
 import pytest
 
-import rocmkern.kernels
 from rocmkern import tile as T
-from rocmkern.kernels import combine_splits
+from rocmkern.ops.attention.kernels import combine_splits
+from rocmkern.ops.places import kernel_modules
 
 #: What a kernel does where nothing else is said. All other features are off.
 USUAL = {
@@ -24,11 +23,11 @@ QUANTIZED = {"dequantize", "dequantize_rms_norm"}
 
 def configs():
     """The configuration class of each kernel that has one of its own."""
-    for info in pkgutil.iter_modules(rocmkern.kernels.__path__):
-        module = importlib.import_module(f"rocmkern.kernels.{info.name}")
+    for path in kernel_modules():
+        module, short = importlib.import_module(path), path.rpartition(".")[2]
         found = getattr(module, "Config", None)
         if found is not None and found.__module__ == module.__name__:
-            yield pytest.param(info.name, found, id=info.name)
+            yield pytest.param(short, found, id=short)
 
 
 @pytest.mark.parametrize(("name", "config"), list(configs()))

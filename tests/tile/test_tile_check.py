@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 from dataclasses import dataclass
 
 import pytest
 import tile_kernels
 
-import rocmkern.kernels
 import rocmkern.tile.check
 from rocmkern import TileError
 from rocmkern import tile as T
+from rocmkern.ops.places import kernel_modules
 from rocmkern.tile import api
 from rocmkern.tile.check import check_consumed
 
@@ -382,9 +381,7 @@ def kernels_of(module):
     return [f for f in vars(module).values() if inspect.isfunction(f) and hasattr(f, "parameters")]
 
 
-MODULES = [
-    importlib.import_module(f"rocmkern.kernels.{m.name}") for m in pkgutil.iter_modules(rocmkern.kernels.__path__)
-]
+MODULES = [importlib.import_module(name) for name in kernel_modules()]
 
 
 @pytest.mark.parametrize("module", [*MODULES, tile_kernels], ids=lambda m: m.__name__.rpartition(".")[2])

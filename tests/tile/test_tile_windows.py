@@ -9,7 +9,9 @@ from tile_kernels import Config, windows
 
 from rocmkern import TileError
 from rocmkern import tile as T
-from rocmkern.kernels import activations, gated_mlp, matmul
+from rocmkern.ops.activations.kernels import activations
+from rocmkern.ops.linear.kernels import matmul
+from rocmkern.ops.mlp.kernels import gated_mlp
 from rocmkern.targets.cpu import host_architecture
 
 N, K = 24, 16

@@ -44,7 +44,7 @@ def test_only_the_device_layer_may_allocate(name):
 
 @pytest.mark.parametrize("name", WHOLE_DEVICE)
 def test_nobody_waits_for_a_whole_device_or_resets_it(name):
-    for path in ("rocmkern/runtime/hip.py", "rocmkern/ops/norm.py", "tests/test_some.py"):
+    for path in ("rocmkern/runtime/hip.py", "rocmkern/ops/norm/api.py", "tests/test_some.py"):
         (message,) = found(f"if wait:\n    hip.{name}()", path)
         assert message.startswith(f"{name} concerns the whole device")
 

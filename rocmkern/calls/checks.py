@@ -1,0 +1,301 @@
+"""Checks that several operations share. Each returns the argument in the form that a launch wants, or raises."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls.arrays import Argument, describe
+from rocmkern.calls.streams import STREAM_HANDLES
+from rocmkern.calls.view import DeviceView
+from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+
+MAX_HEAD_DIM = 256
+UNLIMITED = 1 << 30  # no sequence is as long; sums of two still fit into 32 bits
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
+
+
+def layout(value: Any) -> str:
+    """``"bhsd"`` or ``"bshd"``."""
+    if not isinstance(value, str) or value not in ("bhsd", "bshd"):
+        raise ArgumentError("layout", repr(value), '"bhsd" or "bshd"')
+    return value
+
+
+def rank(x: Argument, axes: str) -> None:
+    """The number of axes, given by their names: ``"B Hq Sq D"``."""
+    if len(x.shape) != len(axes.split()):
+        wanted = f"[{', '.join(axes.split())}]"
+        raise ArgumentError(x.name, f"shape {x.shape}", f"{len(axes.split())} axes {wanted}")
+
+
+def some_axes(x: Argument) -> None:
+    """At least one axis."""
+    if not x.shape:
+        raise ArgumentError(x.name, "an array without axes", "at least one axis")
+
+
+def extent(x: Argument, axis: int, expected: int, meaning: str) -> None:
+    """The length of an axis, `meaning` saying where it comes from: ``"the head dimension of q"``."""
+    if x.shape[axis] != expected:
+        raise ArgumentError(x.name, f"{x.shape[axis]} in shape {x.shape}", f"{expected}, {meaning}")
+
+
+def head_dim(x: Argument) -> int:
+    """Length of the last axis, 1 to `MAX_HEAD_DIM`."""
+    size = x.shape[-1]
+    if not 1 <= size <= MAX_HEAD_DIM:
+        raise ArgumentError(x.name, f"head dimension {size}", f"a head dimension of 1 to {MAX_HEAD_DIM}")
+    return size
+
+
+def grouped_heads(x: Argument, num_kv_heads: int, num_heads: int) -> None:
+    """Query heads must be a multiple of key-value heads (no query heads at all are)."""
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ArgumentError(
+            x.name, f"{num_kv_heads} key-value heads", f"a number that divides the {num_heads} query heads"
+        )
+
+
+def number(name: str, value: Any, *, positive: bool = False) -> float:
+    """A real number as float32 holds it; ``positive`` asks for one that has a reciprocal there too.
+
+    One that float32 would round to 0 is refused: it would be dropped in silence.
+    """
+    allowed = "a finite positive number" if positive else "a finite number"
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(name, describe(value), allowed)
+    try:
+        result = float(value)
+    except OverflowError:  # an integer
+        result = math.inf
+    # Comparisons with NaN are false, so this refuses it too.
+    if not abs(result) <= _LARGEST_FLOAT32 or (positive and result < _SMALLEST_NORMAL_FLOAT32):
+        raise ArgumentError(name, _shown(value), f"{allowed} in the range of float32")
+    rounded = float(np.float32(result))
+    if value and not rounded:
+        raise ArgumentError(name, _shown(value), f"{allowed} in the range of float32, or 0")
+    return rounded
+
+
+def _shown(value: Any) -> str:
+    """A number for a message: not hundreds of digits."""
+    large = isinstance(value, int) and value.bit_length() > 128
+    return f"an integer of {value.bit_length()} bits" if large else repr(value)
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """A whole number of at least `minimum`."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        result = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(name, describe(value), f"an integer of at least {minimum}") from None
+    if result < minimum:
+        raise ArgumentError(name, _shown(result), f"an integer of at least {minimum}")
+    return result
+
+
+def softmax_scale(scale: Any, head_dim: int) -> float:
+    """The given factor, or ``1 / sqrt(head_dim)``."""
+    return 1.0 / math.sqrt(head_dim) if scale is None else number("scale", scale)
+
+
+def visibility(causal: Any, window: Any) -> tuple[int, int, bool]:
+    """The keys that a row sees: (left, right, bottom_right).
+
+    `left` and `right` are the keys on either side of the diagonal, `UNLIMITED` at most; `bottom_right` is False where
+    the diagonal starts in the top left corner. A causal mask is a window with nothing on its right.
+    """
+    named = isinstance(causal, str) and causal in ("bottom_right", "top_left")
+    if not named and not isinstance(causal, (bool, np.bool_)):
+        raise ArgumentError("causal", repr(causal), 'False, True, "bottom_right" or "top_left"')
+    left, right = _window(window)
+    bottom_right = not (named and causal == "top_left")
+    return left, (0 if causal else right), bottom_right
+
+
+def _window(window: Any) -> tuple[int, int]:
+    if window is None:
+        return UNLIMITED, UNLIMITED
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ArgumentError("window", repr(window), "None or a pair (left, right)")
+    for side in window:
+        if side is None:
+            continue
+        try:
+            integer("window", side, 0)
+        except ArgumentError:
+            allowed = (
+                "counts of keys of at least 0 (a model's sliding_window = W is left = W - 1), or None for no limit, "
+                "which is -1 elsewhere"
+            )
+            raise ArgumentError("window", repr(window), allowed) from None
+    left, right = (UNLIMITED if side is None else min(int(side), UNLIMITED) for side in window)
+    return left, right
+
+
+def float_dtype(dtype: Any) -> np.dtype:
+    """The dtype of a result, by NumPy's dtype of it or PyTorch's."""
+    try:
+        wanted = _arrays.TORCH_DTYPES.get(str(dtype)) or np.dtype(dtype)
+    except TypeError:
+        wanted = None
+    if wanted not in _arrays.FLOATS:
+        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in _arrays.FLOATS))
+    return wanted
+
+
+def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Argument:
+    """A mask: bool, or also of the dtypes of `numbers`. What others mean by other dtypes is said in the error."""
+    kind = _arrays.kind_of_elements(value)
+    remedy = None
+    if kind == "int":
+        remedy = _arrays.as_bool(name, value)
+    elif kind == "float" and not numbers:
+        remedy = "numbers that are added to the scores (0 and -inf) are bias="
+    if remedy is None:
+        return _arrays.accept(name, value, (*_arrays.BOOL, *numbers))
+    given = describe(value) if isinstance(value, np.ndarray) else f"dtype {value.dtype}"
+    raise ArgumentTypeError(name, given, f"dtype bool, True where a key is visible: {remedy}")
+
+
+def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> np.ndarray:
+    """View of x with `shape`, stride 0 where it repeats; `axes` names the axes for the error."""
+    try:
+        return np.broadcast_to(x.aligned(), shape, subok=True)
+    except ValueError:
+        allowed = f"a shape that broadcasts to {axes} = {shape}"
+        views = {
+            (shape[0], shape[-1]): ("[:, None, None, :]", "one row of keys a batch element"),
+            (shape[0], *shape[-2:]): ("[:, None]", "the same for all heads"),
+        }
+        if len(shape) == 4 and x.shape in views:
+            view, meaning = views[x.shape]
+            allowed += f": {x.name}{view} for {meaning}"
+        raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
+
+
+def cu_seqlens(x: Argument, total: int, of: str) -> np.ndarray:
+    """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
+
+    Numbers in device memory are not copied back to be checked.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same numbers, contiguous; a device array as it is.
+    """
+    if len(x.shape) != 1 or x.shape[0] == 0:
+        raise ArgumentError(x.name, f"shape {x.shape}", "one axis of length n + 1 for n sequences")
+    if x.on_device:
+        return x.aligned()
+    array = np.ascontiguousarray(x.array)
+    if array[0] != 0:
+        raise ArgumentError(x.name, f"{array[0]} as the first element", "0 as the first element")
+    falls = np.flatnonzero(array[1:] < array[:-1])
+    if falls.size:
+        i = int(falls[0])
+        given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
+        raise ArgumentError(x.name, given, "numbers that do not decrease")
+    if array[-1] != total:
+        raise ArgumentError(x.name, f"{array[-1]} as the last element", f"{total}, the number of rows of {of}")
+    return array
+
+
+def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) -> int:
+    """A bound of the length of the longest sequence: the length itself where it is None, and at least that otherwise.
+
+    It is at most `total`, as no sequence has more rows than all have.
+    Where the lengths lie in device memory, None stands for `total`.
+    """
+    if lengths is None:
+        if value is not None:
+            raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
+        return 0
+    if isinstance(lengths, DeviceView):
+        return total if value is None else min(integer(name, value, 0), total)
+    longest = int(np.diff(lengths).max(initial=0))
+    if value is None:
+        return longest
+    return min(integer(name, value, longest), total)
+
+
+def stream(value: Any) -> Any:
+    """None or a stream; a number is a stream's handle, of which 0 is forbidden by the array interface protocols."""
+    handle = any(hasattr(value, name) for name in STREAM_HANDLES)
+    if isinstance(value, bool) or not (value is None or handle or isinstance(value, numbers.Integral)):
+        raise ArgumentTypeError("stream", describe(value), "None, a stream, or the handle of one")
+    if isinstance(value, numbers.Integral) and value <= 0:
+        raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")
+    return value
+
+
+ACTIVATIONS = (None, "silu", "gelu", "gelu_tanh", "relu")
+
+
+def activation(value: Any) -> str | None:
+    """One of `ACTIVATIONS`."""
+    if value is not None and not isinstance(value, str):
+        raise ArgumentTypeError("activation", describe(value), ", ".join(map(repr, ACTIVATIONS)))
+    if value not in ACTIVATIONS:
+        raise ArgumentError("activation", repr(value), ", ".join(map(repr, ACTIVATIONS)))
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ArgumentTypeError(name, describe(value), "True or False")
+    return bool(value)
+
+
+def bias(x: Argument | None, length: int, meaning: str) -> Any:
+    """View ``[1, length]`` of a bias ``[length]``; None for None."""
+    if x is None:
+        return None
+    rank(x, "N")
+    extent(x, 0, length, meaning)
+    return x.aligned()[None]
+
+
+def at_least_2d(x: Any) -> Any:
+    """View of an array with one row where it is a vector."""
+    return x[None] if x.ndim == 1 else x
+
+
+def same_shape(x: Argument, shape: tuple[int, ...], meaning: str) -> None:
+    """The shape of x must be this one; `meaning` says whose it is."""
+    if x.shape != tuple(shape):
+        raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tuple(shape)}, {meaning}")
+
+
+def epsilon(eps: Any) -> float:
+    """The ``eps`` of a norm as a float, checked."""
+    value = number("eps", eps)
+    if value < 0 or math.copysign(1.0, value) < 0:
+        raise ArgumentError("eps", repr(eps), "0 or a positive number in the range of float32")
+    return value
+
+
+def cache_scale(name: str, value: Any, cache: Argument) -> Argument | None:
+    """What the numbers of a quantized cache ``[n_blocks, L, Hkv, D]`` are multiplied by: ``[Hkv]``, positive.
+
+    Numbers in device memory are not looked at.
+    """
+    if value is None:
+        return None
+    if cache.dtype not in _arrays.QUANTIZED:
+        raise ArgumentError(name, _arrays.describe(value), f"None where the caches are {cache.dtype}")
+    scale = _arrays.accept(name, value, (_arrays.FLOAT32,))
+    same_shape(scale, (cache.shape[2],), "one for each key-value head")
+    if not scale.on_device and not (np.isfinite(scale.array).all() and (scale.array > 0).all()):
+        raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
+    return scale

@@ -1,0 +1,166 @@
+"""From checked arguments to a launch: on which target, on whose stream, staged or in place.
+
+Arrays are views in the order of the kernel's axes with any strides; they were checked by the public functions. Every
+family of operations has its own ``_launch_<family>.py`` with one function per kernel: configuration, grid, arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import recording as _recording
+from rocmkern.calls import streams as _streams
+from rocmkern.calls.staging import Staging
+from rocmkern.calls.view import DeviceView, device_view
+from rocmkern.ops import _configs
+from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
+from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.targets import current_target, target_of
+
+
+def absent(leading: int, ndim: int, dtype: Any = np.float32) -> np.ndarray:
+    """An argument that is not there: ``leading`` sub-tensors of no elements."""
+    return np.zeros((leading,) + (0,) * (ndim - 1), dtype)
+
+
+def target_for(array: Any) -> Any:
+    """Where an operation on this array runs: on the array's own device, or on the chosen target for host memory."""
+    return target_of(array.place) if isinstance(array, DeviceView) else current_target()
+
+
+def stream_of(array: Any, stream: Any) -> Any:
+    """The stream of all launches of an operation, of which `array` is an argument; ``stream`` is what was asked for.
+
+    A later launch may see nothing but inner results and a new result, and would go elsewhere by itself.
+    """
+    return _streams.choose(array.owner.manager, [array], stream) if isinstance(array, DeviceView) else stream
+
+
+def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list, stream: Any) -> None:
+    if not all(grid):
+        return
+    if target.device is None:
+        target.launch(kernel, cfg, grid, args)
+        return
+    manager = default_manager(target.device)
+    with Staging(target.device) as staging:
+        args = staging.on_device(kernel, args)
+        views = [a for a in args if isinstance(a, DeviceView)]
+        asked = _streams.choose(manager, views, stream)
+        handle = _streams.launched_on(manager, asked)
+        if handle != asked:
+            _recording.instead_of(asked)
+        _streams.ordered(
+            lambda: target.launch(kernel, cfg, grid, args, handle), manager, views, handle, kernel.__name__, asked
+        )
+        staging.collect()
+
+
+def error_word(
+    target: Any,
+    operation: str,
+    indices: str,
+    of: str,
+    consequence: str = "what it should have brought is 0 in the result",
+) -> Any:
+    """Where a kernel writes 1 if a number of argument ``indices`` is no index of argument ``of``.
+
+    On a GPU it is an error word, which the next wait looks at. Elsewhere indices are checked before a launch.
+    """
+
+    def make_error() -> IndexOutOfRangeError:
+        return IndexOutOfRangeError(
+            f"{operation}: {indices}, in device memory, has a number that is no index of {of}; {consequence}"
+        )
+
+    return error_word_for(target, f"{operation}: {indices}", make_error)
+
+
+def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> Any:
+    """Where a kernel writes 1 for a kind of error that the next wait raises; off GPUs, an array of no consequence."""
+    if target.device is None:
+        return np.zeros(1, np.float32)
+    manager = default_manager(target.device)
+    word = manager.error_word(kind, make_error)
+    tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
+    return device_view(tensor)
+
+
+def constant(target: Any, array: np.ndarray) -> Any:
+    """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
+    if target.device is None:
+        return array
+    with _recording.constant_made():
+        tensor = default_manager(target.device).constant(array)
+    _recording.keep(tensor)
+    return device_view(tensor)
+
+
+def counters(shape: tuple[int, ...], target: Any, stream: Any) -> Any:
+    """int32 zeros with which the blocks of a launch on `stream` count, and which they leave as zeros."""
+    if target.device is None:
+        return np.zeros(shape, np.int32)
+    manager = default_manager(target.device)
+    handle = _streams.launched_on(manager, _streams.choose(manager, (), stream))
+    tensor = manager.counters(math.prod(shape), handle)
+    _recording.count_with(tensor)
+    return device_view(tensor)[: math.prod(shape)].reshape(shape)
+
+
+def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Any:
+    """A new `DeviceTensor` for inner results of an operation, its content undefined; to be closed after the launches.
+
+    It comes from the manager's pool: counted by the cap, and reused by the next call. `beside` is an argument of the
+    operation, on whose device (or on the target's, for host memory) it lies.
+    """
+    if isinstance(beside, DeviceView):
+        return _arrays.temporary(shape, dtype, beside, stream)
+    return default_manager("host" if target.device is None else target.device).empty(shape, dtype, uninitialized=True)
+
+
+@contextmanager
+def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Iterator[Any]:
+    """A `temporary` as kernels take it, closed behind the ``with`` block."""
+    with temporary(shape, dtype, beside, target, stream) as tensor:
+        yield device_view(tensor) if target.device else tensor.numpy_view()
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def by_lines(
+    kernel: Any,
+    config: type,
+    out: Any,
+    args: list,
+    stream: Any,
+    *,
+    along_lanes: bool = False,
+    whole: bool = False,
+    stepping: int | None = None,
+    **features: Any,
+) -> None:
+    """A kernel whose grid is (row block, axis 1, axis 0) of its output.
+
+    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row; with
+    ``whole``, in one tile if there is such a large one. With ``stepping`` the kernel's last argument is a number of row
+    blocks: a block goes on with the rows so many further on. There are ``stepping`` blocks for each that runs at the
+    same time, or, if that is 0, one for each row block.
+    """
+    target = target_for(out)
+    columns = out.shape[3] if along_lanes else 0
+    cfg = _configs.line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
+    row_blocks = ceil_div(out.shape[2], cfg.block_m)
+    if stepping is not None:
+        if stepping:
+            row_blocks = min(row_blocks, ceil_div(target.parallelism * stepping, out.shape[0] * out.shape[1]))
+        args = [*args, row_blocks]
+    launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

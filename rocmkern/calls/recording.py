@@ -1,0 +1,251 @@
+"""What an operation does on a GPU, noted while it does it, so that a plan can do it again (see `_plan`).
+
+A `Recorder` is active in one thread during one call. It is told of the launches by `rocmkern.targets.gpu`, and by the
+functions of this package about what they allocate and compare. Whatever it is not told of, or cannot repeat, must reach
+`refuse`: then there is no plan.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocmkern.calls.view import DeviceView
+from rocmkern.runtime import transfer
+from rocmkern.runtime.error_word import ErrorWord
+from rocmkern.runtime.interface import PER_THREAD_STREAM
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Memory that a call makes.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the `DeviceTensor`.
+    like : int
+        Number of the argument beside which a result lies.
+    result : bool
+        Whether the caller gets it, as an object of the library of that argument.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    like: int
+    result: bool
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch; arrays are numbered: the arguments in their order, then what the call makes.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel.
+    prepared : PreparedLaunch
+        Everything but the addresses.
+    pointers : tuple of (int, int, int)
+        For each address: its place among the words, the number of its array, the offset from the array's element 0.
+    """
+
+    name: str
+    prepared: Any
+    pointers: tuple[tuple[int, int, int], ...]
+
+
+@dataclass
+class Recorder:
+    """Notes of one call.
+
+    Parameters
+    ----------
+    arrays : sequence of object
+        The arguments that are arrays in device memory.
+    addresses : sequence of int
+        Of their elements 0.
+
+    Attributes
+    ----------
+    target, stream
+        Where everything was launched.
+    instead_of : int or None
+        Handle of the stream that `stream` stood for, where it was another one.
+    launches : list of Launch
+    fresh : list of Fresh
+    apart : set of (int, int)
+        Pairs of arguments that were found not to overlap.
+    constants : list of DeviceTensor
+        Memory that stays where it is as long as the plan has it.
+    counts : bool
+        Whether some of it are the counters of the stream: a graph that it records has its own.
+    copies : int
+        Copies between host and device before the call, and those that a later call will not need.
+    refused : str or None
+        Why there is no plan.
+    """
+
+    arrays: Sequence[Any]
+    addresses: Sequence[int]
+    target: Any = None
+    stream: int | None = None
+    instead_of: int | None = None
+    launches: list[Launch] = field(default_factory=list)
+    fresh: list[Fresh] = field(default_factory=list)
+    apart: set[tuple[int, int]] = field(default_factory=set)
+    constants: list[Any] = field(default_factory=list)
+    counts: bool = False
+    refused: str | None = None
+
+    def __post_init__(self) -> None:
+        self._bases = list(self.addresses)
+        self._numbers: dict[int, int] = {}
+        for number, array in enumerate(self.arrays):
+            self._numbers.setdefault(id(array), number)
+        self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
+        self.copies = transfer.copies()
+
+    def refuse(self, reason: str) -> None:
+        """There will be no plan."""
+        self.refused = self.refused or reason
+
+    def launched(self, target: Any, kernel: Callable, args: Sequence[Any], stream: int, prepared: Any) -> None:
+        """Note a launch (an observer of `rocmkern.targets.gpu`)."""
+        from rocmkern.targets.words import tensors
+
+        if self.launches and (target is not self.target or stream != self.stream):
+            self.refuse("launches on several streams")
+        self.target, self.stream = target, stream
+        pointers = []
+        for at, view, _ in tensors(kernel, args):
+            if not view.size:
+                continue
+            number = self._number_of(view)
+            if number is None:
+                stays = any(view.owner is tensor for tensor in self.constants)
+                if stays or isinstance(view.owner.keep_alive(), ErrorWord):
+                    continue  # an error word stays where it is as long as the process lives
+                self.refuse(f"{kernel.__name__} reads memory that is neither an argument nor made by the call")
+                return
+            pointers.append((at, number, prepared.words[at] - self._bases[number]))
+        self.launches.append(Launch(kernel.__name__, prepared, tuple(pointers)))
+
+    def allocated(self, tensor: Any, like: DeviceView, source: Any = None) -> None:
+        """Note a new tensor of the call, its content undefined; `source` is what the caller gets of it, if anything."""
+        beside = self._number_of(like)
+        if source is None:
+            beside = 0  # inner results may lie beside inner results
+        elif beside is None or beside >= len(self.arrays):
+            self.refuse("memory that lies beside no argument")
+            return
+        number = len(self._bases)
+        self.fresh.append(Fresh(tensor.shape, tensor.dtype, beside, source is not None))
+        self._bases.append(tensor.data_ptr)
+        for known in (tensor, source):
+            if known is not None:
+                self._alive.append(known)
+                self._numbers[id(known)] = number
+
+    def found_apart(self, a: Any, b: Any) -> None:
+        """Note that two operands do not overlap."""
+        numbers: list[Any] = [self._number_of(x) if isinstance(x, DeviceView) else None for x in (a, b)]
+        if None in numbers:
+            self.refuse("a comparison of memory of unknown origin")
+        elif all(number < len(self.arrays) for number in numbers):  # new memory overlaps with nothing
+            self.apart.add((numbers[0], numbers[1]))
+
+    def number_of_result(self, x: Any) -> int | None:
+        """Number of an array that the call returned; None if it is none of those that were noted."""
+        return self._numbers.get(id(x))
+
+    def finish(self) -> None:
+        """Look back at the whole call."""
+        if not self.launches:
+            self.refuse("no launch on a GPU")
+        if transfer.copies() != self.copies:
+            self.refuse("copies between host and device")
+
+    @property
+    def graph_stream(self) -> int | None:
+        """The stream whose graphs have the call done in another way; None if there is no such stream.
+
+        A graph has counters of its own, and the default stream of a thread records it itself (`_streams.launched_on`).
+        """
+        from rocmkern.runtime.manager import default_manager
+
+        if PER_THREAD_STREAM in (self.instead_of, self.stream):
+            return PER_THREAD_STREAM
+        if not self.counts or not self.launches or self.stream in (0, default_manager(self.target.device).stream):
+            return None  # on those two no graph is ever recorded
+        return self.stream
+
+    def _number_of(self, view: DeviceView) -> int | None:
+        owner = view.owner
+        number = self._numbers.get(id(owner))
+        # An array of another library is wrapped anew in each call; the wrapper keeps the array itself.
+        return self._numbers.get(id(owner.keep_alive())) if number is None and owner is not None else number
+
+
+class _Thread(threading.local):
+    recorder: Recorder | None = None
+
+
+#: ``recorder`` is that of this thread's call, if it is recorded.
+thread = _Thread()
+
+
+def active() -> Recorder | None:
+    """The recorder of this thread's call, if it is recorded."""
+    return thread.recorder
+
+
+def refuse(reason: str) -> None:
+    """Say that this thread's call cannot be done again from notes."""
+    if thread.recorder is not None:
+        thread.recorder.refuse(reason)
+
+
+def keep(tensor: Any) -> None:
+    """Note memory that this thread's call reads and that stays where it is as long as somebody has the tensor."""
+    if thread.recorder is not None:
+        thread.recorder.constants.append(tensor)
+
+
+def count_with(tensor: Any) -> None:
+    """Note the counters of the stream that this thread's call uses."""
+    keep(tensor)
+    if thread.recorder is not None:
+        thread.recorder.counts = True
+
+
+def instead_of(stream: int) -> None:
+    """Note the stream that this thread's call was asked to use, where it launches on another one."""
+    if thread.recorder is not None:
+        thread.recorder.instead_of = stream
+
+
+@contextmanager
+def constant_made() -> Iterator[None]:
+    """The block may copy to the device what later calls will find there."""
+    before = transfer.copies()
+    yield
+    if thread.recorder is not None:
+        thread.recorder.copies += transfer.copies() - before
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Note what this thread does within the block."""
+    from rocmkern.targets.gpu import observed
+
+    thread.recorder = recorder
+    try:
+        with observed(recorder.launched):
+            yield
+    finally:
+        thread.recorder = None
+    recorder.finish()

@@ -1,0 +1,14 @@
+"""Launches of the gated activations: ``[..., ..., row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocmkern.calls.launch import by_lines
+from rocmkern.ops.activations.kernels import gated
+
+
+def launch_gated(gate: Any, up: Any, out: Any, activation: str, stream: Any) -> None:
+    """``kernels.gated`` with ``activation`` "silu", "gelu" or "gelu_tanh"."""
+    features = {name: activation == name for name in ("gelu", "gelu_tanh")}
+    by_lines(gated.gated, gated.Config, out, [gate, up, out], stream, along_lanes=True, **features)

@@ -1,0 +1,513 @@
+"""Attention: `flash_attention`, `decode_attention` and `merge_attention`.
+
+What each one means is `reference.py` beside this file; how it is computed, `kernels/flash_attention.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import checks as _checks
+from rocmkern.calls.arrays import FLOAT32, INT32, Argument, accept, accept_out, heads_second
+from rocmkern.calls.plan import planned
+from rocmkern.calls.view import DeviceView, device_view, read
+from rocmkern.runtime.errors import ArgumentError
+
+# Axes of q, k and v; "packed" is what cu_seqlens_q and cu_seqlens_k make of them.
+_AXES = {
+    "bhsd": ("B Hq Sq D", "B Hkv Sk D", "B Hkv Sk Dv"),
+    "bshd": ("B Sq Hq D", "B Sk Hkv D", "B Sk Hkv Dv"),
+    "packed": ("total_q Hq D", "total_k Hkv D", "total_k Hkv Dv"),
+}
+
+
+@planned
+def flash_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str = "bhsd",
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Any = None,
+    bias: Any = None,
+    mask: Any = None,
+    sinks: Any = None,
+    return_lse: bool = False,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Attention without the S x S matrix of scores: ``softmax(scale * q @ k^T + bias, masked) @ v``.
+
+    For query row i and key j of one head, in this order::
+
+        s = scale * q_i . k_j
+        s = softcap * tanh(s / softcap)
+        s = s - slope * |i + o - j| + bias_ij
+        s = -inf where j is not visible to i
+        lse = ln(sum_j exp(s) + exp(sink)),  out = sum_j exp(s - lse) * v_j
+
+    The offset o of the alignment is ``Sk - Sq``, or 0 for ``causal="top_left"``. A row that sees no key gives 0; its
+    lse is minus infinity, or the sink. Keys and values that a row does not see do not reach it, even if they are NaN.
+    Those that it sees follow the arithmetic: a NaN in a key makes the row NaN, one in a value its column of the row,
+    and an infinite value makes that infinite. Where a seen key has no weight left, its value, if it is infinite or NaN,
+    gives NaN or counts as not there. That is so where the product is minus infinity, of an infinite key, or where the
+    score is so far below the row's largest that the weight is rounded to 0: by some 87, and by some 17 for float16
+    arrays on a GPU. A bias of minus infinity always takes the value away.
+
+    Parameters
+    ----------
+    q : array, ``[B, Hq, Sq, D]``
+        Queries: float32, float16 or bfloat16, with any strides. NumPy array, `DeviceTensor`, or an object with
+        ``__dlpack__`` such as a torch tensor. D is 1 to 256.
+    k : array, ``[B, Hkv, Sk, D]``
+        Keys, of the dtype of q. Query head h reads key-value head ``h // (Hq // Hkv)``.
+    v : array, ``[B, Hkv, Sk, Dv]``
+        Values, of the dtype of q. Dv is 1 to 256.
+    layout : {"bhsd", "bshd"}
+        Order of the axes of q, k, v and the result; with "bshd" they are ``[B, S, H, D]``. Not used for packed arrays.
+    causal : {False, True, "bottom_right", "top_left"}
+        ``True`` and "bottom_right": key j is visible iff ``j <= i + Sk - Sq``. "top_left": iff ``j <= i``.
+    window : (left, right), optional
+        Keys that a row sees on either side of its diagonal key: ``i + o - left <= j <= i + o + right``. None on a side
+        is unlimited. A model's ``sliding_window = W`` is ``left = W - 1``.
+    scale : float, optional
+        ``1 / sqrt(D)`` by default.
+    softcap : float, optional
+        Bound of the scores, positive.
+    alibi_slopes : array, ``[Hq]`` or ``[B, Hq]``, optional
+        Slopes of linear biases, float32, float16 or bfloat16. B is the number of sequences if packed.
+    bias : array, optional
+        Added to the scores; float32, float16 or bfloat16; broadcastable to ``[B, Hq, Sq, Sk]``. Minus infinity takes
+        a key's weight away, but a NaN in the key stays one: where keys are padding, use `mask`.
+    mask : array, optional
+        bool, True where a key is visible; broadcastable to ``[B, Hq, Sq, Sk]``.
+    sinks : array, ``[Hq]``, optional
+        One more logit for each head, in the denominator only; float32, float16 or bfloat16.
+    return_lse : bool
+        Also return the natural-log log-sum-exp of the scores, sink included.
+    cu_seqlens_q, cu_seqlens_k : array, ``[n + 1]``, optional
+        int32. Sequence n is rows ``cu[n]`` to ``cu[n + 1]`` of the packed q ``[total_q, Hq, D]``, or of k
+        ``[total_k, Hkv, D]`` and v ``[total_k, Hkv, Dv]``. Sequences may be empty. Without `bias` and `mask`.
+    max_seqlen_q, max_seqlen_k : int, optional
+        Length of the longest sequence or more; found out by default.
+    out : array, or (array, array) with ``return_lse=True``, optional
+        Where to write the result (and the lse): exact shape and dtype, apart from the inputs. No result is allocated.
+    stream : optional
+        Stream that orders the work; the default stream of the device otherwise.
+
+    Returns
+    -------
+    out : array, ``[B, Hq, Sq, Dv]`` (``[B, Sq, Hq, Dv]``, ``[total_q, Hq, Dv]``)
+        Of the kind and the dtype of q. Computed in float32, rounded once. The sum of weights and values is divided
+        last, with weights up to 1: float32 values of which some lie above 3.4e38 by the number of keys can give an
+        infinity.
+    lse : array, float32, ``[B, Hq, Sq]`` (packed: ``[Hq, total_q]``)
+        Only with ``return_lse=True``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument is not as above; ``error.argument`` names it. Nothing has been allocated or written then.
+    TargetError
+        The arrays lie on a device that no target here can reach.
+
+    References
+    ----------
+    Dao, Fu, Ermon, Rudra, Re: FlashAttention (2022). Dao: FlashAttention-2 (2023). Press, Smith, Lewis: ALiBi (2022).
+    Xiao, Tian, Chen, Han, Lewis: attention sinks (2024).
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> q = np.random.default_rng(0).standard_normal((1, 8, 128, 64), dtype=np.float32)
+    >>> k = v = q[:, :2]
+    >>> rocmkern.flash_attention(q, k, v, causal=True).shape
+    (1, 8, 128, 64)
+    """
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    return _attention(
+        q,
+        k,
+        v,
+        layout="packed" if packed and _checks.layout(layout) else layout,
+        causal=causal,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        bias=bias,
+        mask=mask,
+        sinks=sinks,
+        return_lse=return_lse,
+        cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
+        max_seqlen=(max_seqlen_q, max_seqlen_k),
+        num_splits=None,
+        out=out,
+        stream=stream,
+    )
+
+
+@planned
+def decode_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str = "bhsd",
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Any = None,
+    bias: Any = None,
+    mask: Any = None,
+    sinks: Any = None,
+    return_lse: bool = False,
+    num_splits: int | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Attention of few queries over many keys: `flash_attention` with the keys split among blocks.
+
+    Each split gives a partial result; they are joined by their log-sum-exps (`merge_attention`). The meaning is that of
+    `flash_attention`, and so are the parameters that are not listed here.
+
+    Parameters
+    ----------
+    q : array, ``[B, Hq, Sq, D]``
+        Queries; Sq is 1 for a step of decoding, and any length is right.
+    k, v : array, ``[B, Hkv, Sk, D]`` and ``[B, Hkv, Sk, Dv]``
+        Keys and values.
+    num_splits : int, optional
+        Number of parts of the keys, at least 1; chosen from the shapes by default. A part holds at least one block of
+        keys: parts beyond that would be empty, and there are none. Results differ by rounding only,
+        that of the float32 log-sum-exps of the parts included: it is felt where scores are beyond about 1e4.
+
+    Returns
+    -------
+    out : array, ``[B, Hq, Sq, Dv]`` (``[B, Sq, Hq, Dv]``)
+    lse : array, float32, ``[B, Hq, Sq]``
+        Only with ``return_lse=True``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attention`.
+
+    References
+    ----------
+    Dao, Haziza, Massa, Sizov: Flash-Decoding for long-context inference (2023).
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> rng = np.random.default_rng(0)
+    >>> q = rng.standard_normal((1, 32, 1, 64), dtype=np.float32)
+    >>> k, v = rng.standard_normal((2, 1, 8, 4096, 64), dtype=np.float32)
+    >>> rocmkern.decode_attention(q, k, v).shape
+    (1, 32, 1, 64)
+    """
+    return _attention(
+        q,
+        k,
+        v,
+        layout=layout,
+        causal=causal,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        bias=bias,
+        mask=mask,
+        sinks=sinks,
+        return_lse=return_lse,
+        cu_seqlens=(None, None),
+        max_seqlen=(None, None),
+        num_splits=None if num_splits is None else _checks.integer("num_splits", num_splits, 1),
+        out=out,
+        stream=stream,
+    )
+
+
+@planned
+def merge_attention(
+    o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd", out: Any = None, stream: Any = None
+) -> Any:
+    """Attention over the union of two disjoint sets of keys, from the results over each.
+
+    ``lse = ln(exp(lse1) + exp(lse2))``, ``out = exp(lse1 - lse) * o1 + exp(lse2 - lse) * o2``. A part that saw no key
+    (lse of minus infinity) is not looked at; where neither did, the result is 0 and minus infinity.
+
+    Parameters
+    ----------
+    o1, o2 : array, ``[B, H, S, D]`` (``[B, S, H, D]``), or packed ``[total, H, D]``
+        Results of `flash_attention`: float32, float16 or bfloat16. D is 1 to 256.
+    lse1, lse2 : array, float32, ``[B, H, S]``, or packed ``[H, total]``
+        Their log-sum-exps. A sink may be part of one of them, not of both.
+    layout : {"bhsd", "bshd"}
+        Order of the axes of `o1`, `o2` and the result. Not used for packed arrays.
+    out : (array, array) or array, optional
+        Where to write the result and its lse, or the result alone.
+    stream : optional
+        Stream that orders the work.
+
+    Returns
+    -------
+    out : array
+        Like `o1`. Computed in float32, rounded once.
+    lse : array, float32
+        Like `lse1`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attention`.
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 8, 4), dtype=np.float32)
+    >>> first = rocmkern.flash_attention(q, k[:, :, :5], v[:, :, :5], return_lse=True)
+    >>> second = rocmkern.flash_attention(q, k[:, :, 5:], v[:, :, 5:], return_lse=True)
+    >>> merged, lse = rocmkern.merge_attention(*first, *second)
+    >>> bool(np.allclose(merged, rocmkern.flash_attention(q, k, v), atol=1e-6))
+    True
+    """
+    # Checks
+    layout, stream = _checks.layout(layout), _checks.stream(stream)
+    o1, o2 = accept("o1", o1), accept("o2", o2)
+    lse1, lse2 = accept("lse1", lse1, (FLOAT32,)), accept("lse2", lse2, (FLOAT32,))
+    inputs = [o1, lse1, o2, lse2]
+    _arrays.same_place(o1, inputs)
+    _arrays.same_dtype(o1, [o2])
+    if len(o1.shape) == 3:
+        layout = "packed"
+    else:
+        _checks.rank(o1, "B H S D" if layout == "bhsd" else "B S H D")
+    _checks.head_dim(o1)
+    _checks.same_shape(o2, o1.shape, "the shape of o1")
+    lse_shape = _lse_shape(o1.shape, layout)
+    for lse in (lse1, lse2):
+        _checks.same_shape(lse, lse_shape, "that of the rows of o1")
+    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
+
+    # Configuration
+    result = given or _arrays.allocate("out", o1.shape, o1.dtype, o1)
+    result_lse = given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, o1)
+
+    # Launch
+    if result_lse.array.size:
+        from rocmkern.ops.attention.launch import launch_merge
+
+        launch_merge(
+            heads_second(o1.aligned(), layout),
+            _with_batch(lse1.aligned(), layout),
+            heads_second(o2.aligned(), layout),
+            _with_batch(lse2.aligned(), layout),
+            heads_second(result.array, layout),
+            _with_batch(result_lse.array, layout),
+            stream,
+        )
+    return result.source, result_lse.source
+
+
+def _attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str,
+    causal: Any,
+    window: Any,
+    scale: Any,
+    softcap: Any,
+    alibi_slopes: Any,
+    bias: Any,
+    mask: Any,
+    sinks: Any,
+    return_lse: bool,
+    cu_seqlens: tuple[Any, Any],
+    max_seqlen: tuple[Any, Any],
+    num_splits: int | None,
+    out: Any,
+    stream: Any,
+) -> Any:
+    """Both attentions; ``layout="packed"`` where there are `cu_seqlens`."""
+    # Checks
+    layout = layout if layout == "packed" else _checks.layout(layout)
+    stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
+    left, right, bottom_right = _checks.visibility(causal, window)
+    q, k, v = accept("q", q), accept("k", k), accept("v", v)
+    _arrays.same_dtype(q, [k, v])
+    _check_shapes(q, k, v, layout)
+    scale = _checks.softmax_scale(scale, q.shape[-1])
+    softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
+    cu_q, cu_k, lengths = _accept_cu_seqlens(cu_seqlens, q, k)
+    longest_q = _checks.max_seqlen("max_seqlen_q", max_seqlen[0], cu_q, q.shape[0])
+    _checks.max_seqlen("max_seqlen_k", max_seqlen[1], cu_k, k.shape[0])
+
+    queries, keys, values = (heads_second(x.aligned(), layout) for x in (q, k, v))
+    batch, heads, sq, sk = (*queries.shape[:3], keys.shape[2])
+    if cu_q is not None:
+        for name, value in (("bias", bias), ("mask", mask)):
+            if value is not None:
+                raise ArgumentError(name, "an array", "None where there are cu_seqlens_q and cu_seqlens_k")
+    bias = None if bias is None else accept("bias", bias)
+    mask = None if mask is None else _checks.accept_mask("mask", mask)
+    sinks = None if sinks is None else accept("sinks", sinks)
+    slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
+    inputs = [q, k, v, bias, mask, sinks, slopes]
+    _arrays.same_place(q, inputs)
+    inputs += lengths
+    full, axes = (batch, heads, sq, sk), "[B, Hq, Sq, Sk]"
+    bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
+    mask_view = None if mask is None else _checks.broadcastable(mask, full, axes)
+    if sinks is not None:
+        _checks.same_shape(sinks, (heads,), "one for each query head")
+    sequences = batch if cu_q is None else len(cu_q) - 1
+    if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
+        raise ArgumentError("alibi_slopes", f"shape {slopes.shape}", f"shape {(heads,)} or {(sequences, heads)}")
+    out_shape = (*q.shape[:-1], v.shape[-1])
+    lse_shape = _lse_shape(q.shape, layout)
+    given, given_lse = checked_outputs(out, return_lse, out_shape, q.dtype, lse_shape, inputs)
+
+    # Configuration
+    result = given or _arrays.allocate("out", out_shape, q.dtype, q)
+    lse = (given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
+    lse_view = None if lse is None else _with_batch(lse.array, layout)
+    sink_values = None if sinks is None else float32(sinks, stream)
+    slope_values = None if slopes is None else np.broadcast_to(float32(slopes, stream), (sequences, heads), subok=True)
+
+    # Launch
+    if sk == 0:
+        fill_without_keys(result.array, lse_view, sink_values, stream)
+    elif result.array.size:
+        from rocmkern.ops.attention.launch import launch_attention
+
+        launch_attention(
+            queries,
+            keys,
+            values,
+            heads_second(result.array, layout),
+            lse_view,
+            cu_seqlens_q=cu_q,
+            cu_seqlens_k=cu_k,
+            max_seqlen_q=sq if cu_q is None else longest_q,
+            sinks=sink_values,
+            alibi_slopes=slope_values,
+            bias=bias_view,
+            mask=mask_view,
+            scale=scale,
+            softcap=softcap,
+            left=left,
+            right=right,
+            bottom_right=bottom_right,
+            num_splits=num_splits,
+            stream=stream,
+        )
+    return (result.source, lse.source) if lse is not None else result.source
+
+
+def _check_shapes(q: Argument, k: Argument, v: Argument, layout: str) -> None:
+    """Ranks, lengths and heads of q, k and v."""
+    for x, axes in zip((q, k, v), _AXES[layout], strict=True):
+        _checks.rank(x, axes)
+    head_axis, length_axis = {"bhsd": (1, 2), "bshd": (2, 1), "packed": (1, 0)}[layout]
+    _checks.head_dim(q)
+    _checks.head_dim(v)
+    _checks.extent(k, -1, q.shape[-1], "the head dimension of q")
+    _checks.grouped_heads(k, k.shape[head_axis], q.shape[head_axis])
+    _checks.extent(v, head_axis, k.shape[head_axis], "the heads of k")
+    _checks.extent(v, length_axis, k.shape[length_axis], "the length of k")
+    if layout != "packed":
+        _checks.extent(k, 0, q.shape[0], "the batch size of q")
+        _checks.extent(v, 0, q.shape[0], "the batch size of q")
+
+
+def _accept_cu_seqlens(
+    given: tuple[Any, Any], q: Argument, k: Argument
+) -> tuple[np.ndarray | None, np.ndarray | None, list[Argument]]:
+    """Both arrays of cumulative lengths, or neither, and the operands that they come from.
+
+    They may lie in host memory whatever q does, or beside it.
+    """
+    if given[0] is None and given[1] is None:
+        return None, None, []
+    names = ("cu_seqlens_q", "cu_seqlens_k")
+    for i in (0, 1):
+        if given[i] is None:
+            raise ArgumentError(names[i], "None", f"an int32 array, as {names[1 - i]} is given")
+    first, second = accept("cu_seqlens_q", given[0], INT32), accept("cu_seqlens_k", given[1], INT32)
+    _arrays.same_place(q, [x for x in (first, second) if x.on_device])
+    cu_q = _checks.cu_seqlens(first, q.shape[0], "q")
+    cu_k = _checks.cu_seqlens(second, k.shape[0], "k")
+    if len(cu_q) != len(cu_k):
+        raise ArgumentError("cu_seqlens_k", f"length {len(cu_k)}", f"length {len(cu_q)}, that of cu_seqlens_q")
+    return cu_q, cu_k, [first, second]
+
+
+def checked_outputs(
+    out: Any,
+    with_lse: bool,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    lse_shape: tuple[int, ...],
+    inputs: list[Argument | None],
+) -> tuple[Argument | None, Argument | None]:
+    """The operands of ``out=``: a result, or a pair (result, lse)."""
+    if out is None:
+        return None, None
+    if not isinstance(out, tuple):
+        return accept_out(out, shape, dtype, inputs), None
+    if not with_lse or len(out) != 2:
+        allowed = "an array, or a pair (out, lse)" if with_lse else "an array, as no lse is returned"
+        raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
+    result = accept_out(out[0], shape, dtype, inputs)
+    return result, accept_out(out[1], lse_shape, FLOAT32, [*inputs, result], name="out[1]")
+
+
+def _lse_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Shape of the log-sum-exp for queries or results of `shape`: heads before rows in every layout."""
+    if layout == "packed":
+        return shape[1], shape[0]
+    return shape[:3] if layout == "bhsd" else (shape[0], shape[2], shape[1])
+
+
+def _with_batch(lse: np.ndarray, layout: str) -> np.ndarray:
+    """View ``[B, H, S]`` of a log-sum-exp."""
+    return lse[None] if layout == "packed" else lse
+
+
+def float32(x: Argument, stream: Any) -> np.ndarray:
+    """One number a head, widened where it is half precision."""
+    array = x.aligned()
+    if not x.on_device:
+        return array.astype(np.float32, copy=False)
+    if array.dtype == FLOAT32 or not array.size:
+        return array
+    from rocmkern.ops.steps.launch import launch_scale
+
+    # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
+    wide = device_view(_arrays.temporary(array.shape, FLOAT32, array, stream))
+    for some, some_wide in _arrays.four_axes(array, wide):
+        launch_scale(some, some_wide, 1.0, stream)
+    return wide
+
+
+def fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None, stream: Any) -> None:
+    """What attention over no keys is: nothing to launch."""
+    _arrays.assign(out, 0, stream)
+    if lse is not None:
+        numbers = read(sinks) if isinstance(sinks, DeviceView) else sinks
+        _arrays.assign(lse, -np.inf if numbers is None else numbers[:, None], stream)

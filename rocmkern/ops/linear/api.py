@@ -1,0 +1,180 @@
+"""Matrix products with bias and activation. How they are computed: `rocmkern.ops.linear.kernels.matmul`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import checks as _checks
+from rocmkern.calls.arrays import accept, accept_out, joined_rows, rows_together
+from rocmkern.calls.plan import planned
+from rocmkern.runtime.errors import ArgumentError
+
+
+@planned
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    transpose_b: bool = False,
+    bias: Any = None,
+    activation: str | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Matrix product: ``activation(a @ b + bias)``.
+
+    As `numpy.matmul`: leading axes broadcast, a vector counts as one row (`a`) or one column (`b`), and its axis of
+    length 1 is left out of the result.
+
+    Parameters
+    ----------
+    a : array, ``[..., M, K]`` or ``[K]``
+        float32, float16 or bfloat16, with any strides. M, N and K may be 0; without K the product is 0.
+    b : array, ``[..., K, N]`` or ``[K]``
+        Of the dtype of a; with `transpose_b` it is ``[..., N, K]``. A view that transposes works as well.
+    transpose_b : bool
+        Whether the last two axes of b are swapped.
+    bias : array, ``[N]``, optional
+        Added to every row in float32; float32, float16 or bfloat16, whatever a is.
+    activation : {None, "silu", "gelu", "gelu_tanh", "relu"}
+        Applied to the sum: ``x / (1 + exp(-x))``, ``x / 2 * (1 + erf(x / sqrt(2)))``, its approximation by tanh, or
+        ``max(x, 0)``.
+    out : array, optional
+        Where to write the result: exact shape and dtype, apart from the inputs.
+    stream : optional
+        Stream that orders the work.
+
+    Returns
+    -------
+    array, ``[..., M, N]``
+        Of the kind and the dtype of a; summed in float32, rounded once.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument is not as above; ``error.argument`` names it.
+    TargetError
+        The arrays lie on a device that no target here can reach.
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> rocmkern.matmul(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32))
+    array([[3., 3.],
+           [3., 3.]], dtype=float32)
+    """
+    # Checks
+    stream, activation = _checks.stream(stream), _checks.activation(activation)
+    transpose_b = _checks.flag("transpose_b", transpose_b)
+    a, b = accept("a", a), accept("b", b)
+    given_bias = None if bias is None else accept("bias", bias)
+    others = [b] if given_bias is None else [b, given_bias]
+    _arrays.same_place(a, others)
+    _arrays.same_dtype(a, [b])
+    _checks.some_axes(a)
+    _checks.some_axes(b)
+    is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
+    _checks.extent(b, -1 if is_column or transpose_b else -2, a.shape[-1], "the length of the last axis of a")
+    left = a.aligned()[None] if is_row else a.aligned()
+    right = b.aligned()[:, None] if is_column else b.aligned()
+    if transpose_b and not is_column:
+        right = right.swapaxes(-1, -2)
+    try:
+        leading = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        allowed = f"leading axes that broadcast with those of a, {a.shape[:-2]}"
+        raise ArgumentError("b", f"shape {b.shape}", allowed) from None
+    bias_row = _checks.bias(given_bias, right.shape[-1], "the number of columns of b")
+    rows, columns = () if is_row else left.shape[-2:-1], () if is_column else right.shape[-1:]
+    shape = (*leading, *rows, *columns)
+    given = None if out is None else accept_out(out, shape, a.dtype, [a, *others])
+
+    # Configuration
+    result = given or _arrays.allocate("out", shape, a.dtype, a)
+    into = result.array[..., None] if is_column else result.array
+    into = into[..., None, :] if is_row else into
+    left = np.broadcast_to(left, (*leading, *left.shape[-2:]), subok=True)
+    right = np.broadcast_to(right, (*leading, *right.shape[-2:]), subok=True) if right.ndim > 2 else right
+
+    # Launch
+    if into.size:
+        _products(left, right, bias_row, into, activation, stream)
+    return result.source
+
+
+@planned
+def linear(
+    x: Any, weight: Any, bias: Any = None, activation: str | None = None, *, out: Any = None, stream: Any = None
+) -> Any:
+    """Linear layer: ``activation(x @ weight^T + bias)``.
+
+    Parameters
+    ----------
+    x : array, ``[..., in]``
+        float32, float16 or bfloat16, with any strides.
+    weight : array, ``[out, in]``
+        Of the dtype of x.
+    bias : array, ``[out]``, optional
+        float32, float16 or bfloat16, whatever x is.
+    activation : {None, "silu", "gelu", "gelu_tanh", "relu"}
+        As in `matmul`.
+    out : array, optional
+        Where to write the result: exact shape and dtype, apart from the inputs.
+    stream : optional
+        Stream that orders the work.
+
+    Returns
+    -------
+    array, ``[..., out]``
+        Of the kind and the dtype of x; summed in float32, rounded once.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[3.0, 4.0], [-5.0, 0.0]], np.float32)
+    >>> rocmkern.linear(x, weight, activation="relu")
+    array([11.,  0.], dtype=float32)
+    """
+    # Checks
+    stream, activation = _checks.stream(stream), _checks.activation(activation)
+    x, weight = accept("x", x), accept("weight", weight)
+    given_bias = None if bias is None else accept("bias", bias)
+    others = [weight] if given_bias is None else [weight, given_bias]
+    _arrays.same_place(x, others)
+    _arrays.same_dtype(x, [weight])
+    _checks.some_axes(x)
+    _checks.rank(weight, "out in")
+    _checks.extent(weight, 1, x.shape[-1], "the length of the last axis of x")
+    bias_row = _checks.bias(given_bias, weight.shape[0], "the number of rows of weight")
+    shape = (*x.shape[:-1], weight.shape[0])
+    given = None if out is None else accept_out(out, shape, x.dtype, [x, *others])
+
+    # Configuration
+    result = given or _arrays.allocate("out", shape, x.dtype, x)
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+
+    # Launch
+    if into.size:
+        _products(rows, weight.aligned().swapaxes(0, 1), bias_row, into, activation, stream)
+    return result.source
+
+
+def _products(left: Any, right: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
+    """Launch ``[..., M, K] @ [..., K, N]`` or ``[..., M, K] @ [K, N]``, whose rows then need not be apart."""
+    from rocmkern.ops.linear.launch import launch_matmul
+
+    rows = left.shape[-2]
+    if right.ndim == 2:
+        rows = rows_together(left)
+        left, out = joined_rows(left, out)
+        right = np.broadcast_to(right, (*left.shape[:-2], *right.shape), subok=True)
+    for some, matrix, into in _arrays.four_axes(left, right, out, row_axes=2):
+        launch_matmul(some, matrix, bias, into, activation, stream, rows)

@@ -1,0 +1,167 @@
+"""Launches of matrix products: ``[outer, inner, row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls.arrays import FLOAT32
+from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
+from rocmkern.ops import _configs
+from rocmkern.ops.activations.kernels import activations
+from rocmkern.ops.linear.kernels import matmul, row_product, sum_splits
+from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
+
+_ACTIVATIONS = {
+    None: 0,
+    "silu": activations.SILU,
+    "gelu": activations.GELU,
+    "gelu_tanh": activations.GELU_TANH,
+    "relu": activations.RELU,
+}
+#: Steps along K that a block of a split product should have at least.
+_STEPS_PER_SPLIT = 4
+_MANY_WAVES = 8
+
+
+def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int) -> None:
+    """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``.
+
+    ``rows`` decide how it is computed: M, or as many as would be one product if it were written elsewhere.
+    """
+    target = target_for(a)
+    # What is contiguous along K goes without a transposition, and so does what is contiguous along neither axis.
+    step_k, step_n = b.strides[2:]
+    transposed = step_k == b.itemsize or step_n != b.itemsize
+    right = b.swapaxes(2, 3) if transposed else b
+    sizes = _configs.one_row(target.arch, rows, b.shape[3], b.shape[2]) if step_k == b.itemsize else None
+    if sizes:
+        launch_row(target, _configs.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
+        return
+    cfg = _configs.few_rows_product(target.arch, rows, b.shape[3], b.itemsize) if transposed else None
+    if cfg:
+        launch_few_rows(target, cfg, a, right, bias, out, activation, stream, rows)
+        return
+    across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
+    shape = _products_of(a, rows), rows, b.shape[3]
+    cfg = _configs.product(target, shape, b.itemsize, transposed, across)
+    launch_product(target, cfg, a, right, bias, out, activation, stream, rows)
+
+
+def _products_of(a: Any, rows: int) -> int:
+    """How many products of so many rows ``a`` [outer, inner, M, K] is."""
+    return a.shape[0] * a.shape[1] * a.shape[2] // max(rows, 1)
+
+
+def launch_row(
+    target: Any, cfg: row_product.Config, x: Any, w: Any, bias: Any, out: Any, activation: str | None, stream: Any
+) -> None:
+    """``kernels.row_product``: ``[.., 1, K] @ [.., N, K]^T``."""
+    outer, inner, columns, _ = w.shape
+    bias = absent(0, 2, out.dtype) if bias is None else bias
+    args = [x, w, bias, out, _ACTIVATIONS[activation]]
+    launch(target, row_product.row_product, cfg, (ceil_div(columns, cfg.block_n), inner, outer), args, stream)
+
+
+def launch_product(
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
+) -> None:
+    """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them."""
+    outer, inner, own_rows, depth = a.shape
+    across = ceil_div(out.shape[3], cfg.block_n)
+    splits = 1
+    if depth:
+        few = max(ceil_div(rows, cfg.block_m) * across * _products_of(a, rows), 1)
+        # A block of many waves has a multiprocessor to itself, where two small ones would be.
+        wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)
+        splits = max(1, min(wanted, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
+
+    if cfg.left_transposed:
+        a = a.swapaxes(2, 3)
+    grid = (ceil_div(own_rows, cfg.block_m) * across, inner, outer * splits)
+    number = _ACTIVATIONS[activation]
+    if splits == 1:
+        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
+        launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
+        return
+    stream = stream_of(a, stream)
+    with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
+        launch(target, matmul.matmul, cfg, grid, [a, b, absent(0, 2, out.dtype), parts, 0, splits], stream)
+        _add_up(target, parts, bias, out, number, stream)
+
+
+def launch_few_rows(
+    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
+) -> None:
+    """``kernels.matmul`` of the transposed problem: ``b`` [.., N, K] is its left side, whose rows are many.
+
+    So what a block brings in of ``a`` serves many rows of ``b``, and it is b that is spread over waves.
+    """
+    outer, inner, columns, depth = b.shape
+    along = ceil_div(columns, cfg.block_m)
+    few = along * ceil_div(rows, cfg.block_n) * max(_products_of(a, rows), 1)
+    splits = max(1, min(target.parallelism // few, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
+    grid = (along * ceil_div(a.shape[2], cfg.block_n), inner, outer * splits)
+    number = _ACTIVATIONS[activation]
+    if splits == 1:
+        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
+        args = [b, a, bias.swapaxes(0, 1), out.swapaxes(2, 3)[None], number, 1]
+        launch(target, matmul.matmul, cfg, grid, args, stream)
+        return
+    stream = stream_of(a, stream)
+    with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
+        args = [b, a, absent(0, 2, out.dtype), parts.swapaxes(3, 4), 0, splits]
+        launch(target, matmul.matmul, cfg, grid, args, stream)
+        _add_up(target, parts, bias, out, number, stream)
+
+
+def _add_up(target: Any, parts: Any, bias: Any, out: Any, number: int, stream: Any) -> None:
+    """``kernels.sum_splits``."""
+    outer, inner, rows, columns = out.shape
+    bias = absent(0, 2, out.dtype) if bias is None else bias
+    cfg = _configs.line(sum_splits.Config, target.arch)
+    grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
+    launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
+
+
+def launch_mlp(
+    x: Any,
+    w_gate: Any,
+    w_up: Any,
+    w_down: Any,
+    b_gate: Any,
+    b_up: Any,
+    b_down: Any,
+    out: Any,
+    activation: str | None,
+    stream: Any,
+    rows: int,
+) -> None:
+    """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``; rows as there."""
+    target = target_for(x)
+    outer, inner, own_rows, _ = x.shape
+    hidden_size = w_up.shape[0]
+    stream = stream_of(x, stream)
+
+    def weights(w: Any) -> Any:
+        """A weight as the right side of every product."""
+        return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
+
+    with inner_result((outer, inner, own_rows, hidden_size), x.dtype, x, target, stream) as hidden:
+        if w_gate is None:
+            launch_matmul(x, weights(w_up), b_up, hidden, activation, stream, rows)
+        else:
+            biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
+            args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
+            by_rows = all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
+            sizes = _configs.one_row(target.arch, rows, hidden_size, x.shape[3]) if by_rows else None
+            if sizes:
+                row_cfg = _configs.gated_row_of(target.arch, sizes)
+                grid = (ceil_div(hidden_size, row_cfg.block_n), inner, outer)
+                launch(target, gated_row.gated_row, row_cfg, grid, args, stream)
+            else:
+                cfg = _configs.gated_product(target.arch, rows, x.itemsize)
+                grid = (ceil_div(own_rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
+                launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
+        launch_matmul(hidden, weights(w_down), b_down, out, None, stream, rows)

@@ -1,0 +1,115 @@
+"""The MLP of a transformer layer. How it is computed: `kernels/gated_mlp.py`, and the kernels of `linear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import checks as _checks
+from rocmkern.calls.arrays import accept, accept_out, joined_rows, rows_together
+from rocmkern.calls.plan import planned
+from rocmkern.runtime.errors import ArgumentError
+
+
+@planned
+def mlp(
+    x: Any,
+    w_gate: Any,
+    w_up: Any,
+    w_down: Any,
+    *,
+    activation: str | None = "silu",
+    b_gate: Any = None,
+    b_up: Any = None,
+    b_down: Any = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """MLP, gated or not: ``h @ w_down^T + b_down``.
+
+    With a gate ``h = activation(x @ w_gate^T + b_gate) * (x @ w_up^T + b_up)``, which for "silu" is SwiGLU and for
+    "gelu" GEGLU; without one (``w_gate=None``) ``h = activation(x @ w_up^T + b_up)``.
+
+    Parameters
+    ----------
+    x : array, ``[..., in]``
+        float32, float16 or bfloat16, with any strides.
+    w_gate : array, ``[hidden, in]``, or None
+        Of the dtype of x, as `w_up` and `w_down`.
+    w_up : array, ``[hidden, in]``
+    w_down : array, ``[out, hidden]``
+    activation : {"silu", None, "gelu", "gelu_tanh", "relu"}
+        As in `matmul`; of the gate where there is one.
+    b_gate, b_up : array, ``[hidden]``, optional
+        float32, float16 or bfloat16, each whatever x is; `b_down` too.
+    b_down : array, ``[out]``, optional
+    out : array, optional
+        Where to write the result: exact shape and dtype, apart from the inputs.
+    stream : optional
+        Stream that orders the work.
+
+    Returns
+    -------
+    array, ``[..., out]``
+        Of the kind and the dtype of x. All sums are float32; h is rounded to the dtype of x, as the result.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `matmul`.
+
+    References
+    ----------
+    Shazeer: GLU Variants Improve Transformer (2020).
+
+    Examples
+    --------
+    >>> import numpy as np, rocmkern
+    >>> x, w = np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
+    >>> rocmkern.mlp(x, w, w, w, activation="relu")
+    array([[8., 8.]], dtype=float32)
+    """
+    # Checks
+    stream, activation = _checks.stream(stream), _checks.activation(activation)
+    x, w_up, w_down = accept("x", x), accept("w_up", w_up), accept("w_down", w_down)
+    w_gate, b_gate, b_up, b_down = (
+        None if array is None else accept(name, array)
+        for name, array in (("w_gate", w_gate), ("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
+    )
+    weights = [array for array in (w_gate, w_up, w_down) if array is not None]
+    others = [*weights, *(array for array in (b_gate, b_up, b_down) if array is not None)]
+    _arrays.same_place(x, others)
+    _arrays.same_dtype(x, weights)
+    _checks.some_axes(x)
+    _checks.rank(w_up, "hidden in")
+    _checks.rank(w_down, "out hidden")
+    _checks.extent(w_up, 1, x.shape[-1], "the length of the last axis of x")
+    hidden = w_up.shape[0]
+    if w_gate is not None:
+        _checks.rank(w_gate, "hidden in")
+        _checks.extent(w_gate, 1, x.shape[-1], "the length of the last axis of x")
+        _checks.extent(w_gate, 0, hidden, "the number of rows of w_up")
+    elif b_gate is not None:
+        raise ArgumentError("b_gate", "an array", "None where w_gate is None")
+    _checks.extent(w_down, 1, hidden, "the number of rows of w_up")
+    gate_row = _checks.bias(b_gate, hidden, "the number of rows of w_gate")
+    up_row = _checks.bias(b_up, hidden, "the number of rows of w_up")
+    down_row = _checks.bias(b_down, w_down.shape[0], "the number of rows of w_down")
+    shape = (*x.shape[:-1], w_down.shape[0])
+    given = None if out is None else accept_out(out, shape, x.dtype, [x, *others])
+
+    # Configuration
+    result = given or _arrays.allocate("out", shape, x.dtype, x)
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+    together = rows_together(rows)
+    rows, into = joined_rows(rows, into)
+
+    # Launch
+    if into.size:
+        from rocmkern.ops.linear.launch import launch_mlp
+
+        gate = None if w_gate is None else w_gate.aligned()
+        up, down = w_up.aligned(), w_down.aligned()
+        for some, some_out in _arrays.four_axes(rows, into, row_axes=2):
+            launch_mlp(some, gate, up, down, gate_row, up_row, down_row, some_out, activation, stream, together)
+    return result.source

@@ -1,0 +1,56 @@
+"""Launches of the norms and of the residual sum: ``[..., ..., row, column]`` views."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls.launch import absent, by_lines, target_for
+from rocmkern.ops import _configs
+from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
+
+
+def launch_rms_norm(
+    x: Any, residual: Any, sums: Any, weight: Any, out: Any, eps: float, weight_offset: float, stream: Any
+) -> None:
+    """``kernels.rms_norm``."""
+    nothing = absent(1, 4, x.dtype)
+    args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
+    moderate = x.dtype == np.float16
+    args += [math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3], weight_offset]
+    arch = target_for(x).arch
+    kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
+    resident, _ = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    if residual is not None or not (single or moderate):
+        resident = 0  # more registers are needed than that leaves
+    features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
+    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
+
+
+def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
+    """``kernels.layer_norm``."""
+    parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
+    arch = target_for(x).arch
+    _, resident = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
+    stepping = _configs.blocks(arch).stepping_norms
+    kernel, config = layer_norm.layer_norm, layer_norm.Config
+    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
+    features["above_first"] = single and x.dtype.itemsize == 2
+    features["moderate"] = moderate = single and x.dtype == np.float16
+    args = [x, *parameters, out, math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3]]
+    how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
+    by_lines(kernel, config, out, args, stream, **how, **features)
+
+
+def _first_scale(eps: float) -> float:
+    """The largest power of two by which values are scaled: what is smaller than ``sqrt(eps)`` does not count."""
+    return 2.0 ** min(100, math.floor(-math.log2(math.sqrt(eps)))) if eps else 2.0**100
+
+
+def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:
+    """``kernels.add_residual``."""
+    by_lines(add_residual.add_residual, add_residual.Config, out, [x, residual, out], stream, along_lanes=True)

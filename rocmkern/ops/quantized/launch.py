@@ -1,0 +1,47 @@
+"""Launches of operations on quantized blocks, whose last axis is contiguous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls.launch import by_lines, target_for
+from rocmkern.calls.view import DeviceView, address
+from rocmkern.ops import _configs
+from rocmkern.ops.linear.launch import launch_product, launch_row
+from rocmkern.ops.quantized.kernels import dequantize, dequantize_rms_norm
+
+
+def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
+    """``kernels.dequantize``."""
+    by_lines(dequantize.dequantize, dequantize.Config, out, [blocks, out], stream, format=name)
+
+
+def launch_dequantize_rms_norm(
+    blocks: Any, weight: Any, out: Any, name: str, eps: float, offset: float, stream: Any
+) -> None:
+    """``kernels.dequantize_rms_norm``."""
+    args = [blocks, weight, out, eps**0.5, 1 / out.shape[3], offset]
+    kernel = dequantize_rms_norm
+    by_lines(kernel.dequantize_rms_norm, kernel.Config, out, args, stream, format=name)
+
+
+def launch_quantized_linear(
+    x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any, rows: int
+) -> None:
+    """``kernels.matmul``, or ``kernels.row_product``, with a quantized right side ``[N, bytes]``.
+
+    ``rows`` as in `launch_matmul`.
+    """
+    target = target_for(x)
+    weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
+    sizes = _configs.one_row(target.arch, rows, blocks.shape[0], x.shape[3])
+    if sizes:
+        bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
+        alignment = next(n for n in (16, 8, 1) if bits % n == 0)
+        row_cfg = _configs.quantized_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
+        launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
+        return
+    cfg = _configs.quantized_product(target.arch, rows, x.itemsize, name)
+    launch_product(target, cfg, x, weights, bias, out, activation, stream, rows)

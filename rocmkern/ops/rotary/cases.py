@@ -1,0 +1,384 @@
+"""Rotary embeddings and attention over pages: `rope`, `rope_append_kv`, `paged_attention`, packed and not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from rocmkern.matrix import peers
+from rocmkern.matrix.common import (
+    HEAD_DIM,
+    HEAD_DIM_V,
+    HEADS,
+    KV_HEADS,
+    itemsize,
+    options_of,
+    oracles,
+)
+from rocmkern.matrix.inputs import Draw, duplicate
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
+from rocmkern.ops.attention.cases import LSE, RETURN_LSE, SCORES
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 2.5},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+    "yarn_mscale": {
+        "type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "mscale": 0.707,
+        "mscale_all_dim": 1.0,
+        "beta_fast": 16.0,
+        "truncate": False,
+    },
+    # As newer configurations have them: the base is among the parameters.
+    "theta": {"rope_type": "default", "rope_theta": 1e6},
+    "linear_theta": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e6},
+}
+ROTATION = (
+    Feature("variant", ("interleaved",), default="half"),
+    Feature("base", (float,)),
+    Feature("rotary_dim", (int,)),
+    Feature("scaling", tuple(SCALINGS)),
+    Feature("freq_factors", (True,), default=False),
+    Feature("positions", (list,)),
+)
+BLOCK_SIZE = Dim("block_size", "bs", default=16)
+TOKENS = Dim("seq", "s")
+CONTEXT = Dim("lens", "k", many=True)
+PAGES = (
+    Feature("cache", ("int8", "float8_e4m3fn", "float8_e5m2")),
+    Feature("table", ("shared",)),
+    Feature("window", (list,)),
+)
+
+
+def _rotation(draw: Draw) -> dict[str, Any]:
+    options = options_of(draw.features, "variant", "base", "rotary_dim")
+    if draw.features.get("scaling") is not None:
+        options["scaling"] = SCALINGS[draw.features["scaling"]]
+    if draw.features.get("freq_factors"):
+        rotated = draw.dims["head_dim"] if draw.features["rotary_dim"] is None else draw.features["rotary_dim"]
+        pairs = rotated // (4 if draw.features.get("block_positions") else 2)
+        options["freq_factors"] = tuple(draw.rng("freq_factors").uniform(0.5, 9.0, pairs).astype(np.float32).tolist())
+    return options
+
+
+def _positions(draw: Draw, count: int) -> np.ndarray:
+    """Those of the row, repeated, or 0, 1, 2, ..."""
+    given = draw.features["positions"]
+    if given is None:
+        return np.arange(count, dtype=np.int32)
+    return np.resize(np.array(given, np.int32), count)
+
+
+def _rope_call(draw: Draw) -> Call:
+    dims, features = draw.dims, draw.features
+    batch, seq, heads = dims["batch"], dims["seq"], dims["heads"]
+    shape = (seq, heads, dims["head_dim"])
+    if features["layout"] == "hsd":
+        shape = (heads, seq, dims["head_dim"])
+    leading = () if features["rows"] == "one" else (batch,)
+    arrays: dict[str, np.ndarray | None] = {
+        "x": draw.array("x", (*leading, *shape)),
+        "positions": _positions(draw, seq),
+        "block_positions": None,
+    }
+    if features["rows"] == "per_batch":
+        arrays["positions"] = draw.rng("positions").integers(0, 4096, (batch, seq)).astype(np.int64)
+    if features["block_positions"]:
+        arrays["block_positions"] = draw.rng("block_positions").integers(0, 512, seq).astype(np.int32)
+    options = _rotation(draw) | options_of(features, "inverse", "layout")
+    return Call(arrays, options, ((*leading, *shape),))
+
+
+def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments: Any) -> tuple[Any, Any]:
+    """`rocmkern.rope_append_kv` on copies of the caches, in their layouts; the row keeps its own."""
+    import rocmkern
+
+    keys, values = duplicate(key_cache), duplicate(value_cache)
+    return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
+
+
+def append_codes(**arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What the numbers of the caches after `append_to_copies` stand for, as float32."""
+    keys, values = append_to_copies(**arguments)
+    return keys.astype(np.float32), values.astype(np.float32)
+
+
+def _append_call(draw: Draw) -> Call:
+    dims = draw.dims
+    tokens, heads, size = dims["seq"], dims["kv_heads"], dims["block_size"]
+    blocks = -(-tokens // size) + 2
+    keys, values = (blocks, size, heads, dims["head_dim"]), (blocks, size, heads, dims["head_dim_v"])
+    slots = draw.rng("slots").permutation(blocks * size)[:tokens]
+    if draw.features["padding"]:
+        slots[::3] = -1
+    arrays: dict[str, np.ndarray | None] = {
+        "k": draw.array("k", (tokens, heads, dims["head_dim"])),
+        "v": draw.array("v", (tokens, heads, dims["head_dim_v"])),
+        "positions": None if draw.features.get("unrotated") else _positions(draw, tokens),
+        "key_cache": _cache(draw, "key_cache", keys),
+        "value_cache": _cache(draw, "value_cache", values),
+        "slots": slots.astype(np.int64),
+    }
+    options = _rotation(draw) | ({"positions": None} if draw.features.get("unrotated") else {})
+    return Call(arrays, options, (keys, values))
+
+
+def _append_codes_call(draw: Draw) -> Call:
+    call, heads, kind = _append_call(draw), draw.dims["kv_heads"], draw.features["cache"]
+    scales: dict[str, np.ndarray | None] = {"key_scale": None, "value_scale": None}
+    # One number in twenty is beyond the largest one of int8; E4M3 has numbers for all.
+    unit = 1 / 64 if kind == "int8" else 1.0
+    for name in scales:
+        if draw.features["scales"] == "drawn":
+            scales[name] = (draw.rng(name).uniform(0.8, 1.2, heads) * unit).astype(np.float32)
+        elif draw.features["scales"] == "powers":
+            # Not the same ones, or it would not show if they were exchanged.
+            scales[name] = np.exp2((np.arange(heads) + (name == "value_scale")) % 3 - 1).astype(np.float32)
+    if draw.features["contents"]:
+        for name in ("k", "v"):
+            x, scale = call.arrays[name], scales["key_scale" if name == "k" else "value_scale"]
+            assert x is not None
+            x[...] = _between_codes(x.shape, kind) * (1 if scale is None else scale[:, None])
+    return Call({**call.arrays, **scales}, call.options, call.out_shapes)
+
+
+def _between_codes(shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """float32: all numbers of a dtype of 8 bits, what lies in the middle of two neighbours, and what lies beyond."""
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    numbers = np.unique(every[np.isfinite(every)])
+    middles, largest = (numbers[1:] + numbers[:-1]) / 2, numbers[-1]
+    beyond = np.array([largest * 1.25, largest * 64, np.inf, np.nan], np.float32)
+    return np.resize(np.concatenate([beyond, -beyond, middles, numbers]), shape)
+
+
+def _paged_call(draw: Draw) -> Call:
+    dims, features = draw.dims, draw.features
+    heads, kv_heads, lens, size = dims["heads"], dims["kv_heads"], dims["lens"], dims["block_size"]
+    lens_q = dims.get("lens_q")
+    tokens = len(lens) if lens_q is None else sum(lens_q)
+    table, blocks = _table(draw, lens, size)
+    arrays: dict[str, np.ndarray | None] = {
+        "q": draw.array("q", (tokens, heads, dims["head_dim"])),
+        "key_cache": _cache(draw, "key_cache", (blocks, size, kv_heads, dims["head_dim"])),
+        "value_cache": _cache(draw, "value_cache", (blocks, size, kv_heads, dims["head_dim_v"])),
+        "block_table": table,
+        "context_lens": np.array(lens, np.int32),
+        "cu_seqlens_q": None if lens_q is None else np.concatenate([[0], np.cumsum(lens_q)]).astype(np.int32),
+        "key_scale": None,
+        "value_scale": None,
+        "alibi_slopes": None,
+        "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
+    }
+    if features["cache"]:
+        unit = 1 / 32 if features["cache"] == "int8" else 1.0
+        for name in ("key_scale", "value_scale"):
+            arrays[name] = (draw.rng(name).uniform(0.5, 1.5, kv_heads) * unit).astype(np.float32)
+    if features["alibi"]:
+        shape = (heads,) if features["alibi"] == "per_head" else (len(lens), heads)
+        arrays["alibi_slopes"] = draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
+    _hide_unused(arrays, lens, size)
+    options = options_of(features, "window", "scale", "softcap", "num_splits", "return_lse")
+    out = (tokens, heads, dims["head_dim_v"])
+    return Call(arrays, options, (out, (heads, tokens))[: 1 + features["return_lse"]])
+
+
+def _table(draw: Draw, lens: list[int], size: int) -> tuple[np.ndarray, int]:
+    """Blocks of each sequence in random order, and the number of blocks. Entries behind the last one mean nothing."""
+    needed = [-(-n // size) for n in lens]
+    table = np.full((len(lens), max(needed, default=0) + 1), -5, np.int32)
+    order = draw.rng("block_table").permutation(sum(needed) + 1)
+    for n, count in enumerate(needed):
+        first = 0 if draw.features["table"] == "shared" else sum(needed[:n])
+        table[n, :count] = order[first : first + count]
+    return table, len(order)
+
+
+def _cache(draw: Draw, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    kind = draw.features.get("cache")
+    if kind is None:
+        return draw.array(name, shape)
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+
+    def make() -> np.ndarray:
+        values = draw.array(name, shape, np.float32)
+        if kind == "int8":
+            values = np.clip(np.rint(values * 32), -127, 127)
+        return values.astype(dtype)
+
+    return draw.made(shape, dtype, make)
+
+
+def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
+    """NaN in all rows of floating caches that no sequence has."""
+    used = np.zeros(arrays["key_cache"].shape[:2], bool)
+    for blocks, length in zip(arrays["block_table"], lens, strict=True):
+        token = np.arange(length)
+        used[blocks[token // size], token % size] = True
+    for name in ("key_cache", "value_cache"):
+        if arrays[name].dtype != np.int8:
+            cache = arrays[name]
+            arrays[name] = np.where(used[..., None, None], cache, np.array(np.nan, cache.dtype))
+
+
+def _pairs(case: Any) -> float:
+    dims = case.dims
+    return float(dims["batch"] * dims["seq"] * dims["heads"] * dims["head_dim"] // 2)
+
+
+def _paged_flops(case: Any) -> float:
+    dims = case.dims
+    return 2.0 * dims["heads"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
+
+
+def _paged_bytes(case: Any) -> float:
+    dims = case.dims
+    size = 1 if case.features["cache"] else itemsize(case)
+    return float(dims["kv_heads"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"]) * size)
+
+
+PAGED_ARRAYS = (
+    "q", "key_cache", "value_cache", "block_table", "context_lens", "cu_seqlens_q", "key_scale", "value_scale",
+    "alibi_slopes", "sinks",
+)  # fmt: skip
+PAGED_DIMS = (HEADS, KV_HEADS, CONTEXT, BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V)
+
+
+def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Pairs are whole; with 2-D positions those of both halves; and nothing is said twice."""
+    scaling, factors = features["scaling"] or "", features["freq_factors"]
+    if (scaling.endswith("theta") and features["base"] is not None) or (factors and scaling == "llama3"):
+        return False
+    if features.get("unrotated"):
+        return features["rotary_dim"] is None and not factors
+    rotated = features["rotary_dim"] or dims["head_dim"]
+    return rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0
+
+
+def _pages_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Heads are grouped, and the queries of a sequence are among its tokens."""
+    lens, lens_q = dims["lens"], dims.get("lens_q")
+    queries_fit = lens_q is None or (
+        len(lens_q) == len(lens) and all(q <= k for q, k in zip(lens_q, lens, strict=True))
+    )
+    # Two sequences that share blocks have as many of them.
+    alike = features["table"] is None or len({-(-n // dims["block_size"]) for n in lens}) == 1
+    return dims["heads"] % dims["kv_heads"] == 0 and queries_fit and alike
+
+
+_ROTATIONS = {"base": (500.0,), "rotary_dim": (2, 8), "positions": ([131071, 0, 5], [-3])}
+_PAGED = Domain(
+    {
+        "heads": (1, 6),
+        "kv_heads": (1, 3),
+        "lens_q": (0, 6),
+        "block_size": (1, 20),
+        "head_dim": (8, 70),
+        "head_dim_v": (8, 70),
+    },
+    {"window": ([3, 0], [0, 0]), "scale": (0.25,), "softcap": (5.0,), "num_splits": (1, 3)},
+    accepts=_pages_fit,
+    plain=("block_table", "context_lens", "cu_seqlens_q"),
+)
+
+OPERATIONS = (
+    Operation(
+        "rope",
+        **oracles("rope"),
+        call=_rope_call,
+        dims=(Dim("batch", "b", default=1), TOKENS, HEADS, HEAD_DIM),
+        arrays=("x", "positions", "block_positions"),
+        features=(
+            *ROTATION,
+            Feature("rows", ("one", "per_batch"), default="shared"),
+            Feature("block_positions", (True,), default=False),
+            Feature("inverse", (True,), default=False),
+            Feature("layout", ("hsd",), default="shd"),
+        ),
+        in_place="x",
+        flops=lambda case: 6 * _pairs(case),
+        nbytes=lambda case: 4 * _pairs(case) * itemsize(case),
+        peers=peers.with_triton(peers.TORCH_ROPE),
+        domain=Domain(
+            {"batch": (0, 2), "seq": (0, 20), "heads": (0, 5), "head_dim": (1, 70)}, _ROTATIONS, accepts=_rotation_fits
+        ),
+    ),
+    Operation(
+        "rope_append_kv",
+        **{**oracles("rope_append_kv"), "function": append_to_copies},
+        call=_append_call,
+        dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
+        arrays=("k", "v", "positions", "key_cache", "value_cache", "slots"),
+        features=(*ROTATION, Feature("padding", (True,), default=False), Feature("unrotated", (True,), default=False)),
+        outputs=(Output("key_cache"), Output("value_cache")),
+        out=False,
+        domain=Domain(
+            {
+                "seq": (0, 20),
+                "kv_heads": (1, 4),
+                "block_size": (1, 17),
+                "head_dim": (1, 70),
+                "head_dim_v": (1, 70),
+            },
+            _ROTATIONS,
+            accepts=_rotation_fits,
+            plain=("slots",),
+        ),
+        distinct=("slots", "key_cache", "value_cache"),
+    ),
+    Operation(
+        "rope_append_kv_codes",
+        function=append_codes,
+        reference="rocmkern.reference:rope_append_kv",
+        call=_append_codes_call,
+        dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
+        arrays=("k", "v", "positions", "key_cache", "value_cache", "slots", "key_scale", "value_scale"),
+        features=(
+            *(feature for feature in ROTATION if feature.name in ("variant", "rotary_dim", "positions")),
+            Feature("padding", (True,), default=False),
+            Feature("cache", ("float8_e4m3fn", "float8_e5m2"), default="int8"),
+            Feature("scales", ("powers", "none"), default="drawn"),
+            Feature("contents", ("between_codes",)),
+        ),
+        outputs=(Output("key_cache", "f32"), Output("value_cache", "f32")),
+        exact=True,
+        out=False,
+        distinct=("slots", "key_cache", "value_cache"),
+    ),
+    Operation(
+        "paged_attention",
+        **oracles("paged_attention"),
+        call=_paged_call,
+        dims=PAGED_DIMS,
+        arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
+        features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
+        outputs=(Output("out"), LSE),
+        flops=_paged_flops,
+        nbytes=_paged_bytes,
+        domain=_PAGED,
+    ),
+    Operation(
+        "paged_attention_packed",
+        **oracles("paged_attention"),
+        call=_paged_call,
+        dims=(*PAGED_DIMS[:2], Dim("lens_q", "q", many=True), *PAGED_DIMS[2:]),
+        arrays=PAGED_ARRAYS,
+        features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
+        outputs=(Output("out"), LSE),
+        domain=_PAGED,
+        distinct=("cu_seqlens_q",),
+    ),
+)

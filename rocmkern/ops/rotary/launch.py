@@ -1,0 +1,85 @@
+"""Launches of rotary embeddings: ``[batch, head, row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls.launch import absent, ceil_div, constant, error_word, launch, target_for
+from rocmkern.ops import _configs
+from rocmkern.ops.rotary.kernels import rope, rope_append_kv
+from rocmkern.ops.steps.launch import launch_repeat_kv
+
+
+def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) -> None:
+    """``kernels.rope``, once for each part of 2-D positions, and a copy of what is not rotated.
+
+    x, out [B, H, S, D], positions [B, S].
+    """
+    target = target_for(x)
+    cfg = _configs.rotation(target.arch, x.shape[1], turn.dim // 2, turn.interleaved)
+    if cfg.rows_are_heads:
+        x, out = (a.swapaxes(1, 2) for a in (x, out))
+    elif x.shape[2] == 1:
+        # One row a sequence: the sequences are the rows.
+        x, out = (a.transpose(2, 1, 0, 3) for a in (x, out))
+        positions = [p.T for p in positions]
+    batch, groups, rows, _ = x.shape
+    row_blocks = ceil_div(rows, cfg.block_m)
+    share = 1 if cfg.rows_are_heads else _heads_of_block(target, groups, row_blocks * batch)
+    grid = (row_blocks, ceil_div(groups, share), batch)
+    frequencies = constant(target, turn.frequencies)
+    for part, rows_of_part in enumerate(positions):
+        args = [turn.pairs(x, part), turn.pairs(out, part), rows_of_part, frequencies]
+        launch(target, rope.rope, cfg, grid, [*args, turn.factor, turn.direction, share], stream)
+    rest, out_rest = turn.rest(x), turn.rest(out)
+    if rest.size and not _same(rest, out_rest):
+        launch_repeat_kv(rest, out_rest, 1, stream)
+
+
+def launch_rope_append_kv(
+    k: Any,
+    v: Any,
+    key_cache: Any,
+    value_cache: Any,
+    positions: Any,
+    slots: Any,
+    key_scale: Any,
+    value_scale: Any,
+    turn: Any,
+    stream: Any,
+) -> None:
+    """``kernels.rope_append_kv``: k, v [T, H, D], caches [n, L, H, D], positions, slots [T], scales [H] or None."""
+    k, v = (x.transpose(1, 0, 2) for x in (k, v))
+    heads, rows, _ = k.shape
+    target = target_for(k)
+    scaled = key_scale is not None or value_scale is not None
+    cfg = _configs.rotary(rope_append_kv.Config, target.arch, scaled=scaled)
+    missing = constant(target, np.ones(heads, np.float32)) if scaled else absent(0, 1)
+    scales = [missing if s is None else s for s in (key_scale, value_scale)]
+    row_blocks = ceil_div(rows, cfg.block_m)
+    share = _heads_of_block(target, heads, row_blocks)
+    grid = (row_blocks, ceil_div(heads, share), 1)
+    error = error_word(target, "rope_append_kv", "slots", "key_cache", "its token was not written")
+    frequencies = constant(target, turn.frequencies)
+    numbers = [error, turn.factor, share]
+    args = [turn.pairs(k), v, turn.pairs(key_cache), value_cache, positions, slots, frequencies, *scales, *numbers]
+    launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
+    rest = turn.rest(k)
+    if rest.size:  # the part of keys that is not rotated is written as values are
+        scales = [scales[0], scales[0]]
+        args = [turn.pairs(k)[..., :0], rest, turn.pairs(key_cache)[..., :0], turn.rest(key_cache)]
+        args += [positions, slots, frequencies, *scales, *numbers]
+        launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
+
+
+def _heads_of_block(target: Any, heads: int, row_blocks: int) -> int:
+    """As many heads a block as leave enough blocks for the device."""
+    groups = min(heads, max(1, ceil_div(2 * target.parallelism, row_blocks)))
+    return ceil_div(heads, groups)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two views are the same elements; they overlap in nothing otherwise."""
+    return a.__array_interface__["data"][0] == b.__array_interface__["data"][0]

@@ -1,0 +1,57 @@
+"""Operations that move elements and change none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocmkern.matrix import peers
+from rocmkern.matrix.common import moved_bytes, oracles
+from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
+
+
+def _embedding_call(draw: Draw) -> Call:
+    rows, columns, shape = draw.dims["rows"], draw.dims["columns"], tuple(draw.dims["tokens"])
+    dtype = np.int32 if draw.features["indices"] == "int32" else np.int64
+    indices = draw.rng("indices").integers(0, max(rows, 1), shape).astype(dtype)
+    if indices.size > 1:
+        indices.flat[0], indices.flat[-1] = rows - 1, 0
+    return Call({"table": draw.array("table", (rows, columns)), "indices": indices}, {}, ((*shape, columns),))
+
+
+def _transpose_call(draw: Draw) -> Call:
+    shape, axes = tuple(draw.dims["size"]), draw.features["axes"]
+    order = tuple(reversed(range(len(shape)))) if axes is None else tuple(axes)
+    options = {} if axes is None else {"axes": order}
+    return Call({"x": draw.array("x", shape)}, options, (tuple(shape[axis] for axis in order),))
+
+
+OPERATIONS = (
+    Operation(
+        "embedding",
+        **oracles("embedding"),
+        call=_embedding_call,
+        dims=(Dim("rows", "v"), Dim("columns", "n"), Dim("tokens", "t", many=True)),
+        arrays=("table", "indices"),
+        features=(Feature("indices", ("int32",), default="int64"),),
+        exact=True,
+        nbytes=lambda case: (
+            2.0 * case.dims["columns"] * np.prod(case.dims["tokens"]) * (4 if case.dtype == "f32" else 2)
+        ),
+        peers=peers.with_triton(peers.TORCH_EMBEDDING),
+        domain=Domain({"rows": (1, 40), "tokens": (0, 12)}),
+    ),
+    Operation(
+        "transpose",
+        **oracles("transpose"),
+        call=_transpose_call,
+        dims=(Dim("size", "n", many=True),),
+        arrays=("x",),
+        features=(Feature("axes", (list,)),),
+        exact=True,
+        nbytes=moved_bytes(2),
+        peers=peers.with_triton(peers.TORCH_TRANSPOSE),
+        # Which orders there are depends on the number of axes; they have rows of their own.
+        domain=Domain({"size": (0, 30)}, {"axes": ()}),
+    ),
+)

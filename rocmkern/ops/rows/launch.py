@@ -1,0 +1,30 @@
+"""Launches of the operations that move rows and change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocmkern.calls.launch import by_lines, ceil_div, error_word, launch, target_for
+from rocmkern.ops import _configs
+from rocmkern.ops.rows.kernels import copy_rows, embedding
+
+
+def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
+    """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
+    target = target_for(out)
+    error = error_word(target, "embedding", "indices", "table")
+    cfg = _configs.line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
+    grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
+    launch(target, embedding.embedding, cfg, grid, [table, indices, out, error], stream)
+
+
+def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
+    """``kernels.copy_rows``."""
+    if x.strides[2] == x.itemsize != x.strides[3]:
+        target = target_for(out)
+        cfg = _configs.turned(copy_rows.Config, target.arch)
+        grid = (ceil_div(out.shape[2], cfg.block_m), *out.shape[1::-1])
+        launch(target, copy_rows.copy_rows, cfg, grid, [x, out], stream)
+        return
+    dense = x.strides[3] == out.strides[3] == x.itemsize
+    by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream, along_lanes=dense)

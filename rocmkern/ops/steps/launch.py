@@ -1,0 +1,66 @@
+"""Launches of the steps of attention: ``[batch, head, row, column]`` views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rocmkern.calls.launch import by_lines, ceil_div, launch, target_for
+from rocmkern.ops import _configs
+from rocmkern.ops.steps.kernels import (
+    apply_mask,
+    causal_mask,
+    qk_scores,
+    repeat_kv,
+    scale,
+    softmax,
+    weighted_values,
+)
+
+
+def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> None:
+    """``kernels.qk_scores``."""
+    batch, heads, rows, head_dim = q.shape
+    target = target_for(q)
+    cfg = _configs.scores(target.arch, rows, head_dim, q.dtype.itemsize)
+    grid = (ceil_div(rows, cfg.block_m), heads, batch)
+    launch(target, qk_scores.qk_scores, cfg, grid, [q, k, out, scale], stream)
+
+
+def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
+    """``kernels.weighted_values``."""
+    batch, heads, rows, _ = p.shape
+    target = target_for(p)
+    cfg = _configs.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
+    grid = (ceil_div(rows, cfg.block_m), heads, batch)
+    launch(target, weighted_values.weighted_values, cfg, grid, [p, v, out], stream)
+
+
+def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
+    """``kernels.causal_mask``."""
+    target = target_for(out)
+    cfg = _configs.line(causal_mask.Config, target.arch)
+    grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
+    launch(target, causal_mask.causal_mask, cfg, grid, [out, left, right, offset], stream)
+
+
+def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
+    """``kernels.apply_mask``."""
+    boolean = mask.dtype == np.bool_
+    by_lines(apply_mask.apply_mask, apply_mask.Config, out, [x, mask, out], stream, boolean=bool(boolean))
+
+
+def launch_softmax(x: Any, out: Any, stream: Any) -> None:
+    """``kernels.softmax``."""
+    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream, along_lanes=True, whole=True)
+
+
+def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
+    """``kernels.scale``."""
+    by_lines(scale.scale, scale.Config, out, [x, out, factor], stream, along_lanes=True)
+
+
+def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:
+    """``kernels.repeat_kv``."""
+    by_lines(repeat_kv.repeat_kv, repeat_kv.Config, out, [x, out, n_rep], stream)
