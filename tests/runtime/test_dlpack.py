@@ -292,10 +292,13 @@ def test_gpu_memory_is_exported_with_its_device_and_ordered(fake, fake_manager):
     assert ResourceManager(FakeDevice(kind="cuda")).zeros(1).__dlpack_device__() == (2, 0)
 
 
-def test_gpu_memory_goes_to_the_host_only_as_a_copy(fake_manager):
+def test_gpu_memory_goes_to_the_host_only_as_a_copy(fake_manager, monkeypatch):
     tensor = fake_manager.from_numpy(ARRAY)
+    asked, write = [], dlpack.write_capsule
+    monkeypatch.setattr(dlpack, "write_capsule", lambda *given, **named: asked.append(named) or write(*given, **named))
     foreign = dlpack.read_capsule(tensor.__dlpack__(dl_device=(1, 0)))
     assert foreign.device_kind == "host"
+    assert (asked[0]["device_type"], asked[0]["device_index"]) == (1, 0)
     assert foreign.address != tensor.data_ptr
     with pytest.raises(BufferError, match="cannot export"):
         tensor.__dlpack__(dl_device=(1, 0), copy=False)

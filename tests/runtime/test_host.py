@@ -154,6 +154,18 @@ def test_reserved_memory_counts_as_used_before_it_is_written():
     assert sum(p & 1 for p in pages) * page > 0.9 * nbytes
 
 
+def test_what_is_allocated_is_known_by_address_and_size():
+    device = host_device()
+    before = dict(device.allocated())
+    sizes = {device.allocate(nbytes): nbytes for nbytes in (1, 255, 4096, 100_000)}
+    assert dict(device.allocated()) == before | sizes and all(address % 256 == 0 for address in sizes)
+    for address, nbytes in sizes.items():
+        device.fill(address, nbytes, 0xA5, 0)
+        assert ctypes.string_at(address, nbytes) == b"\xa5" * nbytes
+        device.free(address)
+    assert dict(device.allocated()) == before
+
+
 def test_device_argument():
     assert open_device(None) is open_device("host") is host_device()
     assert open_device(host_device()) is host_device()

@@ -261,6 +261,67 @@ def test_bad_arguments_of_methods(cache):
         assert caught.value.argument == argument
 
 
+def said(call):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_messages_name_what_is_allowed(cache):
+    sequence = cache.add()
+    cache.append(sequence, 5)
+    assert said(lambda: cache.reference_count(4)) == "block: got 4; allowed: a block from 0 to 3"
+    assert said(lambda: cache.reference_count(-1)) == "block: got -1; allowed: an integer of at least 0"
+    assert said(lambda: cache.slots(sequence, 2, 6)) == "stop: got tokens 2 to 6; allowed: tokens within 0 to 5"
+    assert said(lambda: cache.slots(sequence, 3, 2)) == "stop: got tokens 3 to 2; allowed: tokens within 0 to 5"
+    assert said(lambda: cache.slots(sequence, 6)) == "stop: got tokens 6 to 5; allowed: tokens within 0 to 5"
+    assert said(lambda: cache.append(sequence, -1)) == "tokens: got -1; allowed: an integer of at least 0"
+    assert said(lambda: cache.append([1])) == "sequence: got [1]; allowed: an integer of at least 0"
+    assert said(lambda: cache.block_table(5)) == "sequences: got 5; allowed: numbers of sequences, or None for all"
+    assert [cache.reference_count(block) for block in range(4)].count(1) == 1
+    assert len(cache.slots(sequence, 5, 5)) == 0 and len(cache.slots(sequence, 0, 5)) == 5
+
+
+def test_slots_are_those_of_the_blocks(cache):
+    first, second = cache.add(), cache.add()
+    for tokens in (10, 7, 20):
+        cache.append(first, tokens)
+        cache.append(second, 1)
+    places = [16 * block + row for block in cache.blocks(first) for row in range(16)][:37]
+    assert cache.slots(first).tolist() == places and cache.slots(first).dtype == np.int32
+    for start, stop in ((0, 1), (15, 17), (16, 32), (36, 37), (31, 37)):
+        assert cache.slots(first, start, stop).tolist() == places[start:stop]
+    assert cache.slots(first, 33).tolist() == places[33:]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((1, 257, 1, 1), "block_size: got 257; allowed: a block size of 1 to 256"),
+        ((1, 0, 1, 1), "block_size: got 0; allowed: an integer of at least 1"),
+        ((-1, 1, 1, 1), "num_blocks: got -1; allowed: an integer of at least 0"),
+        ((2**31 + 1, 1, 1, 1), f"num_blocks: got {2**31 + 1}; allowed: at most {2**31} blocks of 1 tokens: slots are int32"),
+        ((2**23 + 1, 256, 1, 1),
+         f"num_blocks: got {2**23 + 1}; allowed: at most {2**23} blocks of 256 tokens: slots are int32"),
+        ((2, 1, 2**30, 2**30),
+         f"head_dim: got {2**61} elements in all; allowed: less than 2 ** 63 bytes: smaller arguments"),
+        ((1, 1, 1, 0), "head_dim: got 0; allowed: an integer of at least 1"),
+        ((1, 1, 0, 1), "num_kv_heads: got 0; allowed: an integer of at least 1"),
+    ],
+)  # fmt: skip
+def test_sizes_beyond_a_limit_are_told_it(sizes, message, monkeypatch):
+    monkeypatch.setattr(np, "zeros", lambda *_: pytest.fail("memory was taken"))
+    assert said(lambda: KVCache(*sizes, dtype=np.float32)) == message
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1, 1), (1, 256, 1, 1), (1, 1, 2**30, 2**31 - 1)])
+def test_sizes_at_their_limits(sizes, monkeypatch):
+    made, none = [], np.zeros(0, np.float32)
+    monkeypatch.setattr(np, "zeros", lambda shape, dtype: made.append((shape, dtype)) or none)
+    KVCache(*sizes, dtype=np.float32)
+    assert made == [((1, *sizes), np.float32)] * 2
+
+
 @pytest.mark.parametrize("given", [3, np, "host"])
 def test_a_manager_that_is_none_is_refused(given):
     with pytest.raises(

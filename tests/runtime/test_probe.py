@@ -192,6 +192,7 @@ def test_a_wish_that_matches_nothing_says_what_exists(machine):
         (ChildResult(0, "", ""), "printed no list of devices"),
         (ChildResult(0, "garbage", ""), "printed no list of devices"),
         (ChildResult(0, '[{"kind": "hip"}]', ""), "printed no list of devices"),
+        (ChildResult(0, "a" + "b" * 200, ""), f"printed no list of devices but '{'b' * 200}'"),
         (ChildResult(0, "[]", ""), "sees no device, although"),
     ],
 )
