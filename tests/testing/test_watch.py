@@ -148,3 +148,34 @@ def test_of_many_places_some_are_listed_and_each_once():
     assert module._list([*places, *places]) == "\n".join(f"  {place}" for place in places)
     more = module._list([*places, "one", "two", "one"]).splitlines()
     assert more == [*(f"  {place}" for place in places), "  and 2 more"]
+
+
+@pytest.mark.parametrize(("before", "missing", "found"), [(1000, 50, False), (1000, 51, True), (1010, 51, True)])
+def test_a_twentieth_may_be_missing(card, place, monkeypatch, before, missing, found):
+    watcher = DeviceWatch(card, {})
+    readings = iter([before, before - missing])
+    monkeypatch.setattr(watcher, "_free_and_reserved", lambda: next(readings))
+    with device_lock(card.info, **place):
+        if found:
+            words = f"{missing} bytes of hip:0 .*{before} bytes for us before, and {before - missing} after; 5 % may be"
+            with pytest.raises(CaseFailure, match=words), watcher:
+                pass
+        else:
+            with watcher:
+                pass
+
+
+def test_methods_of_classes_are_watched_too(card, place, monkeypatch):
+    module_of_driver = types.ModuleType("a_driver")
+
+    class Manager:
+        def memalloc(self, nbytes):
+            return nbytes
+
+    module_of_driver.Manager = Manager
+    before = Manager.memalloc
+    monkeypatch.setitem(sys.modules, "a_driver", module_of_driver)
+    watcher = DeviceWatch(card, {"a_driver": ("Manager.memalloc", "Manager.other", "Absent.memalloc")})
+    with pytest.raises(CaseFailure, match=r"Manager\.memalloc at "), device_lock(card.info, **place), watcher:
+        assert Manager().memalloc(3) == 3
+    assert Manager.memalloc is before
