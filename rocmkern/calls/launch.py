@@ -7,7 +7,7 @@ family of operations has its own ``_launch_<family>.py`` with one function per k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,9 +43,40 @@ def stream_of(array: Any, stream: Any) -> Any:
     return _streams.choose(array.owner.manager, [array], stream) if isinstance(array, DeviceView) else stream
 
 
-def launch(target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: list, stream: Any) -> None:
+class Absent(np.ndarray):
+    """A tensor that a launch leaves out: no elements, and none in any part of it, whatever its index."""
+
+    def __getitem__(self, index: Any) -> Absent:
+        return np.empty((0,) * (self.ndim - (len(index) if isinstance(index, tuple) else 1)), self.dtype).view(Absent)
+
+
+def bind(kernel: Any, given: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a kernel in their order, tensors that are None or not given as absent ones."""
+    parameters = kernel.parameters
+    wrong = given.keys() - {name for name, _ in parameters}
+    args = []
+    for name, parameter in parameters:
+        value = given.get(name)
+        if value is None:
+            if not parameter.absent:
+                wrong.add(name)
+                continue
+            beside = given.get(parameter.absent)
+            dtype = np.dtype(parameter.absent) if beside is None else beside.dtype
+            value = np.empty((0,) * parameter.ndim, dtype).view(Absent)
+        args.append(value)
+    if wrong:
+        raise RocmkernError(f"launch of {kernel.__name__}: arguments unknown or missing: {', '.join(sorted(wrong))}")
+    return args
+
+
+def launch(
+    target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: Mapping[str, Any] | list, stream: Any
+) -> None:
+    """Launch a kernel with arguments by the names of its parameters (see `bind`); nothing where the grid is empty."""
     if not all(grid):
         return
+    args = args if isinstance(args, list) else bind(kernel, args)
     if target.device is None:
         target.launch(kernel, cfg, grid, args)
         return
@@ -140,7 +171,7 @@ def by_lines(
     kernel: Any,
     config: type,
     out: Any,
-    args: list,
+    args: Mapping[str, Any] | list,
     stream: Any,
     *,
     along_lanes: bool = False,
@@ -162,5 +193,5 @@ def by_lines(
     if stepping is not None:
         if stepping:
             row_blocks = min(row_blocks, ceil_div(target.parallelism * stepping, out.shape[0] * out.shape[1]))
-        args = [*args, row_blocks]
+        args = [*args, row_blocks] if isinstance(args, list) else {**args, kernel.parameters[-1][0]: row_blocks}
     launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

@@ -37,7 +37,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,13 +109,25 @@ class Parameter:
     """Kind of a kernel argument: a tensor of ``ndim`` axes, a 64-bit integer, or a float32.
 
     ``output`` says that the kernel writes the tensor: all of it, and does not read what was there, unless ``partial``
-    says that it does or writes parts of it only.
+    says that it does or writes parts of it only. ``absent`` is set where a launch may leave the tensor out: see
+    `optional`.
     """
 
     kind: str
     ndim: int = 0
     output: bool = False
     partial: bool = False
+    absent: str = ""
+
+    def optional(self, dtype: str) -> Parameter:
+        """The same for a tensor that a launch may leave out: then all its axes have length 0, and so have its parts.
+
+        Parameters
+        ----------
+        dtype : str
+            Element type that it has then: a name, or that of another tensor argument, which has the same.
+        """
+        return replace(self, absent=dtype)
 
 
 class _TensorParameters:
