@@ -455,11 +455,12 @@ for _function in (_read, _learn):
     _graph_break.end_graphs_before(_function)
 
 
-def _after_fork_in_child() -> None:
-    # The ordinary way says that a GPU context does not survive a fork.
+def forget_all() -> None:
+    """Forget the plans of all operations: where what they follow from changes, such as the tables of block sizes."""
     for plans in _all_plans:
         plans.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    # The ordinary way says that a GPU context does not survive a fork.
+    os.register_at_fork(after_in_child=forget_all)

@@ -53,7 +53,7 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
 
     call = make_call(case)
     with rocmkern.use(target):
-        place = _GpuPlace(case, target) if target in GPU_TARGETS and case.operation.on_device else _HostPlace(case)
+        place = place_of(case, target)
         kernel = place.kernel(call)
         first = kernel.function()
         peers, unavailable = _prepare_peers(case, call, target, place, first[0] if isinstance(first, tuple) else first)
@@ -68,6 +68,11 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
     speed = _speed(case, kernel, peers, unavailable) | {"roof": roof(target, case.dtype)}
     benchmark.extra_info.update({"case": case.id, "target": target, **speed})
     return speed
+
+
+def place_of(case: Case, target: str) -> _HostPlace:
+    """Where the arrays of a case are when it is timed on a target, and what its time is taken with."""
+    return _GpuPlace(case, target) if target in GPU_TARGETS and case.operation.on_device else _HostPlace(case)
 
 
 class _HostPlace:

@@ -114,7 +114,7 @@ def test_a_fault_leaves_everything_as_it_was(device, vgpu, name, fault):
     alive = manager.live_buffers()
     if call.startswith("hipModule") and "Launch" not in call:
         target_of(device)._variants.clear()
-        _plan._after_fork_in_child()
+        _plan.forget_all()
     if call == "hipMalloc":
         manager.trim()
     before = vgpu.calls(call)
