@@ -124,7 +124,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     from numba.cuda.compiler import compile as compile_ptx
     from numba.cuda.core.errors import NumbaError as NumbaCudaError
 
-    from rocmkern.tile import cuda as lowering
+    from rocmkern.tile.lowering import cuda as lowering
 
     if not lowering.has_matrix_instructions(cfg.arch):
         raise TargetError(f"arch {cfg.arch!r} cannot be compiled by the CUDA target; allowed: sm_80 and later")

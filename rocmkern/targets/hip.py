@@ -282,7 +282,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     from numba.core.errors import NumbaError
     from numba.hip import compiler
 
-    from rocmkern.tile import hip as lowering
+    from rocmkern.tile.lowering import hip as lowering
 
     hardware = architecture(cfg.arch)
     if hardware.target != "hip":

@@ -29,8 +29,9 @@ from rocmkern.runtime.errors import TileError
 from rocmkern.targets import half_conversions, objects, source
 from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
-from rocmkern.tile import api, cpu, entry
+from rocmkern.tile import api, entry
 from rocmkern.tile.check import check_consumed
+from rocmkern.tile.lowering import cpu
 
 SYMBOL = "rocmkern_launch"
 TEMPLATE = """\

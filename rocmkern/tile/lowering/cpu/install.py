@@ -1,0 +1,26 @@
+"""The tile language made known to numba's CPU target."""
+
+from __future__ import annotations
+
+import functools
+
+from numba.core.registry import cpu_target
+
+from rocmkern.tile.binding import bind, bind_device_functions
+from rocmkern.tile.lowering.cpu.backend import NUMBA, TILE
+from rocmkern.tile.lowering.cpu.products import CpuLowering
+
+
+@functools.cache
+def _install_operations() -> None:
+    bind(NUMBA, TILE, CpuLowering(NUMBA, TILE))
+    # numba puts what it compiles lazily into the first registry it finds: its own must be there before ours.
+    cpu_target.target_context.refresh()
+    cpu_target.target_context.install_registry(NUMBA.lowering_registry)
+
+
+def install() -> None:
+    """Make the tile language, and the device functions defined so far, known to numba's CPU target."""
+    _install_operations()
+    bind_device_functions(NUMBA)
+    cpu_target.typing_context.install_registry(NUMBA.typing_registry)
