@@ -60,7 +60,23 @@ def test_a_card_of_no_known_family_is_refused_by_name(card):
 def test_the_records_are_all_that_there_are():
     assert set(CARDS) == set(known("hip"))
     assert known("python") == ["python"] and known("cpu") == ["cpu-avx2", "cpu-avx512", "cpu-portable"]
+    assert known("cuda") == ["sm_100", "sm_120", "sm_121", "sm_80", "sm_86", "sm_89", "sm_90"]
     assert known() == sorted(n for target in ("python", "cpu", "hip", "cuda") for n in known(target))
+
+
+@pytest.mark.parametrize("name", known("cuda"))
+def test_nvidia_cards_have_blocks_and_a_name_that_the_compiler_knows(name):
+    hardware = architecture(name)
+    assert hardware.wave == 32 and hardware.matrix in ("mma.sync", "wgmma") and not hardware.compute_unit
+    assert hardware.processor == (name + "a" if hardware.matrix == "wgmma" else name)
+    assert hardware.overlaps == (name not in ("sm_80", "sm_86", "sm_89"))
+    assert _configs.attention(name, 64, 128, 128, 2, False).waves == 4
+
+
+def test_the_reduced_axis_of_a_matrix_instruction_is_as_long_as_its_name_says():
+    for atom in ATOMS.values():
+        for dtype, name in atom.intrinsics.items():
+            assert atom.depth(dtype) == int(re.search(r"16x16x(\d+)", name)[1])
 
 
 def test_no_two_processors_have_the_same_flag_in_a_code_object():

@@ -212,16 +212,16 @@ def row_of(variant: Any, assembly: str) -> Row:
 def products(variant: Any) -> tuple[int, int]:
     """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave; 0 where this is not known."""
     from rocmkern.architectures import architecture
+    from rocmkern.tile.atoms import ATOMS
 
-    cfg, hardware = variant.cfg, architecture(variant.cfg.arch)
+    cfg, hardware, dtype = variant.cfg, architecture(variant.cfg.arch), variant.dtypes[0]
+    atom = ATOMS[hardware.matrix or "fma"]
     columns = getattr(cfg, "head_dim", 0) + getattr(cfg, "value_dim", 0)
     if not columns:
         return 0, 0
     multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
-    if hardware.matrix.startswith("mfma") and variant.dtypes[0] == "float32":
-        return multiplications // (16 * 16 * 4), 0
-    if hardware.matrix and variant.dtypes[0] != "float32" and cfg.wave_rows == 16:
-        return multiplications // 16**3, 0
+    if dtype in atom.intrinsics and cfg.wave_rows == 16:
+        return multiplications // (16 * 16 * atom.depth(dtype)), 0
     return 0, multiplications // hardware.wave
 
 

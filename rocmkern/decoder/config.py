@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rocmkern.calls import checks
 from rocmkern.checkpoint.names import shown
-from rocmkern.decoder.values import number, one_of, size
-from rocmkern.runtime.errors import CheckpointError
+from rocmkern.decoder.values import LARGEST_SIZE, number, one_of, size
+from rocmkern.runtime.errors import ArgumentError, CheckpointError
 
 # Architectures whose layers are those of `Decoder`.
 _FAMILY = ("llama", "mistral", "qwen2", "gemma")
@@ -16,6 +17,8 @@ _FAMILY = ("llama", "mistral", "qwen2", "gemma")
 # converts a checkpoint. Files of the others hold them as Hugging Face does.
 _GGUF_INTERLEAVED = ("llama",)
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_VARIANTS = ("half", "interleaved")
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,9 @@ class DecoderConfig:
     Attributes
     ----------
     vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim : int
-        Sizes; ``num_heads`` is a multiple of ``num_kv_heads``.
+        Sizes; ``num_heads`` is a multiple of ``num_kv_heads``, and ``head_dim`` is even and at most 256.
     rms_norm_eps : float
-        Added to the mean square inside the root.
+        Added to the mean square inside the root; at least 0.
     norm_weight_offset : float
         Added to the weights of the norms: 1 for Gemma of Hugging Face, whose weights are stored less 1.
     rope_variant : {"half", "interleaved"}
@@ -35,7 +38,7 @@ class DecoderConfig:
         as long as both have the same one and this fits it. So nothing is permuted back: GGUF files of Llama, whose
         rows llama.cpp has permuted, are "interleaved", the others "half".
     rope_base : float
-        Base of the frequencies.
+        Base of the frequencies; above 1.
     rope_scaling : object, optional
         As `rocmkern.rope` takes it. A GGUF file's own frequency factors are weights (`rocmkern.decoder.names`).
     activation : {"silu", "gelu", "gelu_tanh"}
@@ -44,6 +47,11 @@ class DecoderConfig:
         What embeddings are multiplied by: ``sqrt(hidden_size)`` for Gemma.
     sliding_window : int, optional
         Tokens that a token sees, itself included.
+
+    Raises
+    ------
+    ArgumentError
+        A field has a value that no decoder has; the error names it.
     """
 
     vocab_size: int
@@ -61,6 +69,24 @@ class DecoderConfig:
     activation: str = "silu"
     embedding_scale: float = 1.0
     sliding_window: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _SIZES if self.sliding_window is None else (*_SIZES, "sliding_window"):
+            if checks.integer(name, getattr(self, name), 1) > LARGEST_SIZE:
+                raise ArgumentError(name, repr(getattr(self, name)), f"at most {LARGEST_SIZE}")
+        if self.num_heads % self.num_kv_heads:
+            raise ArgumentError("num_kv_heads", repr(self.num_kv_heads), f"a divisor of num_heads={self.num_heads}")
+        if self.head_dim % 2 or self.head_dim > checks.MAX_HEAD_DIM:
+            raise ArgumentError("head_dim", repr(self.head_dim), f"an even number from 2 to {checks.MAX_HEAD_DIM}")
+        if checks.number("rms_norm_eps", self.rms_norm_eps) < 0:
+            raise ArgumentError("rms_norm_eps", repr(self.rms_norm_eps), "0 or a positive number")
+        if checks.number("rope_base", self.rope_base) <= 1:
+            raise ArgumentError("rope_base", repr(self.rope_base), "a number above 1")
+        for name in ("norm_weight_offset", "embedding_scale"):
+            checks.number(name, getattr(self, name))
+        for name, allowed in (("rope_variant", _VARIANTS), ("activation", tuple(_ACTIVATIONS.values()))):
+            if getattr(self, name) not in allowed:
+                raise ArgumentError(name, repr(getattr(self, name)), ", ".join(map(repr, allowed)))
 
     @classmethod
     def from_hugging_face(cls, config: Mapping[str, Any]) -> DecoderConfig:
@@ -103,7 +129,8 @@ class DecoderConfig:
             window = None
         elif kind == "qwen2" and config.get("max_window_layers", 0) != 0:
             raise CheckpointError("config.json: only some layers have a sliding window, which this decoder does not do")
-        return cls(
+        return cls._of_a_file(
+            "config.json",
             vocab_size=size_of("vocab_size"),
             hidden_size=hidden,
             intermediate_size=size_of("intermediate_size"),
@@ -154,7 +181,8 @@ class DecoderConfig:
             )
         factor = number(get("rope.scaling.factor", 1.0), f"{kind}.rope.scaling.factor")
         window = get("attention.sliding_window", None)
-        return cls(
+        return cls._of_a_file(
+            "the GGUF file",
             vocab_size=len(tokens) if isinstance(tokens, list) else size_of("vocab_size"),
             hidden_size=hidden,
             intermediate_size=size_of("feed_forward_length"),
@@ -170,3 +198,11 @@ class DecoderConfig:
             embedding_scale=hidden**0.5 if kind == "gemma" else 1.0,
             sliding_window=None if window is None else size(window, f"{kind}.attention.sliding_window"),
         )
+
+    @classmethod
+    def _of_a_file(cls, file: str, **fields: Any) -> DecoderConfig:
+        """A configuration of what a file says, which need not go together."""
+        try:
+            return cls(**fields)
+        except ArgumentError as error:
+            raise CheckpointError(f"{file}: {error}") from None

@@ -9,13 +9,13 @@ from rocmkern.checkpoint.names import shown
 from rocmkern.runtime.errors import CheckpointError
 
 #: No size of a model is larger.
-_LARGEST = 2**31
+LARGEST_SIZE = 2**31 - 1
 
 
 def size(value: Any, name: str) -> int:
     """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < _LARGEST:
-        raise CheckpointError(f"{name} is {shown(value)}, not a whole number from 1 to {_LARGEST - 1}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
+        raise CheckpointError(f"{name} is {shown(value)}, not a whole number from 1 to {LARGEST_SIZE}")
     return value
 
 

@@ -187,7 +187,7 @@ def compare(
     expected = np.where(special, rounded, ref64)
     mismatch, where = _special_mismatch(out64, expected, out.shape)
     regular = np.isfinite(out64) & ~special
-    error = np.where(regular, np.abs(np.where(regular, out64, 0) - np.where(regular, ref64, 0)), 0.0)
+    error = _distance(out64, ref64, regular)
     row_error = error.max(axis=1, initial=0.0)
     e, unit = (np.zeros(len(ref64)),) * 2 if exact else _measures(ref64, base64, special, out.dtype)
     if roundings is not None and not exact:
@@ -224,8 +224,14 @@ def compare(
 def _measures(ref64: Any, base64: Any, special: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     """For each row the error of the baseline, and the ulp of the largest value."""
     usable = ~special & np.isfinite(base64)
-    e = np.where(usable, np.abs(np.where(usable, base64, 0) - np.where(usable, ref64, 0)), 0.0).max(axis=1, initial=0.0)
+    e = _distance(base64, ref64, usable).max(axis=1, initial=0.0)
     return e, ulp(np.where(special, 0.0, np.abs(ref64)).max(axis=1, initial=0.0), dtype)
+
+
+def _distance(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """``|a - b|``, and 0 elsewhere."""
+    with np.errstate(invalid="ignore"):
+        return np.where(where, np.abs(a - b), 0.0)
 
 
 def _rows(array: np.ndarray) -> np.ndarray:

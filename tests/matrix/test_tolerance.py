@@ -8,7 +8,7 @@ import pytest
 
 from rocmkern.matrix import compare
 from rocmkern.matrix.schema import Tolerance
-from rocmkern.matrix.tolerance import ulp
+from rocmkern.matrix.tolerance import Rule, dtype_name, rule_of, ulp
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -129,3 +129,113 @@ def test_the_description_says_what_was_measured():
     for words in ("output lse: WRONG", "worst at (2, 1): got 9.5, expected 9", "error 0.5", "2 * ulp 9.537e-07"):
         assert words in text
     assert "first 10: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9.5]" in text and "min 0 max 11" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "distance"),
+    [(0.0, 2.0**-1074), (1e-320, 2.0**-1074), (2.0**-1022, 2.0**-1074), (2.0**-1021, 2.0**-1073), (1.0, 2.0**-52)],
+)
+def test_ulp_of_float64(value, distance):
+    assert ulp(value, np.float64) == distance == np.spacing(value)
+
+
+SMALL = 2.0**-10  # all numbers here are powers of two and exact in float32
+
+
+def test_what_is_measured_of_the_worst_row():
+    reference = SMALL * np.array([[1.0, -4.0, 2.0], [8.0, 0.5, -1.0]])
+    out, baseline = reference.astype(np.float32), reference.astype(np.float32)
+    out[1, 2] -= np.float32(SMALL * 2**-7)
+    baseline[1, 0] += np.float32(SMALL * 2**-5)
+    baseline[0, 0] += np.float32(SMALL)
+    result = compare(out, reference, baseline)
+    assert (result.error, result.e, result.ulp) == (SMALL * 2**-7, SMALL * 2**-5, 8 * SMALL * 2**-23)
+    assert (result.bound, result.share, result.ok) == (2 * SMALL * 2**-5, 1 / 8, True)
+    assert (result.index, result.got, result.expected) == ((1, 2), -SMALL * (1 + 2**-7), -SMALL)
+    assert result.out_range == result.ref_range == (-4 * SMALL, 8 * SMALL)
+    assert result.out_head == (*(SMALL * np.array([1, -4, 2, 8, 0.5])), -SMALL * (1 + 2**-7))
+    assert result.ref_head == tuple(reference.reshape(-1)) and result.mismatch == ""
+    assert result.parts == f"max(2 * {SMALL * 2**-5:.4g}, 2 * ulp {8 * SMALL * 2**-23:.4g})"
+
+
+def test_what_roundings_cost_is_a_least_error_of_the_baseline():
+    reference = SMALL * np.ones((2, 3))
+    exact = reference.astype(np.float32)
+    roundings = SMALL * np.array([[2.0**-8, 2.0**-6, 2.0**-9], [0, 0, 0]])
+    result = compare(exact, reference, exact, roundings)
+    assert (result.e, result.bound) == (SMALL * 2**-6, SMALL * 2**-5)
+    baseline = exact.copy()
+    baseline[0, 0] += np.float32(SMALL * 2**-4)
+    assert compare(exact, reference, baseline, roundings).e == SMALL * 2**-4
+    out = exact.copy()
+    out[1, 1] += np.float32(SMALL * 2**-6)
+    assert not compare(out, reference, exact, roundings).ok, "in their own row only"
+    assert compare(exact, reference, exact, roundings, exact=True).e == 0
+
+
+def test_what_is_no_number_is_in_no_measure():
+    """Infinity and NaN of the reference, of the baseline and of roundings there."""
+    reference = np.array([[np.inf, SMALL, -np.inf, np.nan], [70000.0, 0, 0, SMALL]])
+    out = np.array([[np.inf, SMALL, -np.inf, np.nan], [np.inf, 0, 0, SMALL]], np.float16)
+    roundings = np.array([[9.0, 0, np.inf, 9], [9, 0, 0, SMALL / 64]])
+    baseline = out.copy()
+    baseline[1, 3] = np.nan
+    result = compare(out, reference, baseline, roundings)
+    assert result.ok and result.share == 0 and (result.e, result.ulp) == (0, SMALL * 2**-10)
+    out[1, 3] += np.float16(SMALL / 32)
+    result = compare(out, reference, baseline, roundings)
+    assert result.ok and (result.error, result.e, result.share) == (SMALL / 32, SMALL / 64, 1.0)
+    assert result.ref_range == (0, 70000.0) and result.out_range == (0, SMALL + SMALL / 32)
+
+
+def test_of_specials_that_differ_the_first_is_named_and_all_are_counted():
+    reference = np.array([[1.0, 2.0, 3.0], [4.0, np.inf, 6.0]])
+    out = np.array([[1.0, 2.0, np.nan], [-np.inf, 5.0, 6.0]], np.float32)
+    result = compare(out, reference, name="lse")
+    assert result.mismatch == "3 NaN or infinity differ, first at (0, 2): got nan, expected 3"
+    assert result.index == (0, 2) and result.error == 0 and not result.ok
+    assert "\n  3 NaN or infinity differ" in result.describe()
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_an_empty_output_is_measured_as_nothing(shape):
+    result = compare(np.zeros(shape, np.float32), np.zeros(shape))
+    assert (result.ok, result.index) == (True, None)
+    assert (result.error, result.share) == (0.0, 0.0)
+    assert np.isnan([result.got, result.expected, *result.out_range, *result.ref_range]).all()
+    assert result.out_head == result.ref_head == ()
+
+
+def test_of_an_output_without_axes_the_only_element_is_named():
+    result = compare(np.array(1.5, np.float32), np.array(1.0))
+    assert (result.index, result.got, result.expected, result.ok) == ((), 1.5, 1.0, False)
+    assert result.share == 0.5 / 2.0**-22
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "dtype", "exact", "rule"),
+    [
+        (None, "f32", False, Rule(2.0, 2.0)),
+        (Tolerance(c=3.0, reason="told"), "f32", False, Rule(3.0, 2.0)),
+        (Tolerance(u=4.0, reason="told"), "f32", False, Rule(2.0, 4.0)),
+        (Tolerance(c=3.0, u=4.0, dtypes=["f16"], reason="told"), "f16", False, Rule(3.0, 4.0)),
+        (Tolerance(c=3.0, u=4.0, dtypes=["f16"], reason="told"), "f32", False, Rule(2.0, 2.0)),
+        (Tolerance(absolute=0.5, reason="told"), "f32", False, Rule(absolute=0.5)),
+        (Tolerance(c=3.0, reason="told"), "f32", True, Rule(absolute=0.0)),
+    ],
+)
+def test_the_rule_of_an_output(tolerance, dtype, exact, rule):
+    assert rule_of(tolerance, dtype, exact) == rule
+
+
+def test_a_rule_bounds_row_by_row_and_says_how():
+    e, unit = np.array([1.0, 0.25]), np.array([0.5, 2.0])
+    assert Rule(3.0, 4.0).bound(e, unit).tolist() == [3.0, 8.0]
+    assert Rule(absolute=0.5).bound(e, unit).tolist() == [0.5, 0.5]
+    assert Rule(3.0, 4.0).describe(1.0, 0.5) == "max(3 * 1, 4 * ulp 0.5)"
+    assert (Rule(absolute=0.0).describe(1, 1), Rule(absolute=0.5).describe(1, 1)) == ("exact", "absolute")
+
+
+def test_names_of_dtypes():
+    names = {"float32": "f32", "float16": "f16", "float64": "f64", "int32": "int32"}
+    assert {name: dtype_name(name) for name in names} == names and dtype_name(BF16) == "bf16"

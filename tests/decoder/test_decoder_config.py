@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 
 from rocmkern.decoder import DecoderConfig
-from rocmkern.runtime.errors import CheckpointError
+from rocmkern.runtime.errors import ArgumentError, CheckpointError
 
-HF, GGUF = DecoderConfig.from_hugging_face, DecoderConfig.from_gguf
+
+def HF(config):
+    """With strings that were read, not those of this file."""
+    return DecoderConfig.from_hugging_face(json.loads(json.dumps(config)))
+
+
+def GGUF(metadata):
+    return DecoderConfig.from_gguf(json.loads(json.dumps(metadata)))
+
+
 #: As little as a file may say.
 LITTLE = {
     "model_type": "llama", "vocab_size": 300, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
@@ -142,3 +153,54 @@ def test_a_size_that_is_none_is_no_default(name, given):
     with pytest.raises(CheckpointError, match=rf"config\.json: {name} is .*, not a whole number"):
         HF({**LITTLE, name: given})
     assert name == "hidden_size" or dataclasses.asdict(HF({**LITTLE, name: None}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        *(({name: 0}, f"{name}: got 0; allowed: an integer of at least 1")
+          for name in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
+                       "head_dim", "sliding_window")),
+        ({"num_layers": 2**31}, f"num_layers: got {2**31}; allowed: at most {2**31 - 1}"),
+        ({"sliding_window": 2**31}, f"sliding_window: got {2**31}; allowed: at most {2**31 - 1}"),
+        ({"num_kv_heads": 4}, "num_kv_heads: got 4; allowed: a divisor of num_heads=6"),
+        ({"num_kv_heads": 12}, "num_kv_heads: got 12; allowed: a divisor of num_heads=6"),
+        ({"head_dim": 7}, "head_dim: got 7; allowed: an even number from 2 to 256"),
+        ({"head_dim": 258}, "head_dim: got 258; allowed: an even number from 2 to 256"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps: got -1.0; allowed: 0 or a positive number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: got nan; allowed: a finite number in the range of float32"),
+        ({"rope_base": 0.0}, "rope_base: got 0.0; allowed: a number above 1"),
+        ({"rope_base": 1.0}, "rope_base: got 1.0; allowed: a number above 1"),
+        ({"norm_weight_offset": float("inf")},
+         "norm_weight_offset: got inf; allowed: a finite number in the range of float32"),
+        ({"embedding_scale": float("inf")},
+         "embedding_scale: got inf; allowed: a finite number in the range of float32"),
+        ({"rope_variant": "whole"}, "rope_variant: got 'whole'; allowed: 'half', 'interleaved'"),
+        ({"activation": "relu"}, "activation: got 'relu'; allowed: 'silu', 'gelu', 'gelu_tanh'"),
+    ],
+)  # fmt: skip
+def test_a_field_that_no_decoder_has_is_refused_by_name(fields, message):
+    with pytest.raises(ArgumentError) as caught:
+        changed(**fields)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"head_dim": 2}, {"head_dim": 256}, {"num_kv_heads": 1}, {"num_kv_heads": 6}, {"rms_norm_eps": 0.0},
+        {"rope_base": 1.5}, {"sliding_window": 1}, {"sliding_window": 2**31 - 1}, {"norm_weight_offset": -1.0},
+        {"embedding_scale": 0.5}, {"num_layers": np.int64(4)},
+    ],
+)  # fmt: skip
+def test_fields_at_their_limits(fields):
+    assert dataclasses.asdict(changed(**fields)) == dataclasses.asdict(PLAIN) | fields
+
+
+def test_what_a_file_says_must_go_together():
+    with pytest.raises(
+        CheckpointError, match=r"^config\.json: num_kv_heads: got 4; allowed: a divisor of num_heads=6$"
+    ):
+        HF(LITTLE | {"num_key_value_heads": 4})
+    with pytest.raises(CheckpointError, match=r"^the GGUF file: head_dim: got 5; allowed: an even number"):
+        GGUF(pairs("llama") | {"llama.attention.key_length": 5})

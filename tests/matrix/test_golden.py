@@ -1,0 +1,110 @@
+"""How a report looks, as a whole: each number of its geometry, each of its words.
+
+What is compared lies in ``golden/``. Who changes a report on purpose runs this file as a program, which writes it anew,
+looks at the pictures, and commits them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from rocmkern.matrix import expand, loads
+from rocmkern.matrix.report import plots, summarise, text
+from rocmkern.matrix.results import Environment, MeasuredDevice, Run, labels_of, result_of
+
+GOLDEN = Path(__file__).parent / "golden"
+TABLE = """\
+version: 1
+registry: rocmkern.ops.catalog
+groups:
+  plain:
+    why: an attention
+    operation: flash_attention
+    rows:
+      - {shape: {batch: 1, heads: 2, seq_q: 4, head_dim: 80}, features: {causal: true}, dtypes: [f32, bf16]}
+      - {category: benchmark, axes: {seq_q: [512, 1024]}, shape: {batch: 1, heads: 2, head_dim: 64}, peers: [torch]}
+  other:
+    why: a multiple
+    operation: scale
+    rows:
+      - {axes: {size: [[5], [7]]}, dtypes: [f32]}
+"""
+
+
+class Title(NamedTuple):
+    """A place of a report."""
+
+    title: str
+
+
+def timed(operation, length, flops, nbytes, ratios):
+    """A row as plots take it; of ten, so that marks change their shape."""
+    peers = {name: {"ratio": ratio} for name, ratio in ratios.items()}
+    roof = {"flop_per_s": 4e12, "byte_per_s": 2e11}
+    return SimpleNamespace(
+        operation=operation, group="some", case=f"{operation}-some-s{length}-a_label_that_is_too_long_{'x' * 60}",
+        dtype="f32", dims={"seq_q": length, "heads": 4}, features={"causal": True},
+        speed={"flop_per_s": flops, "byte_per_s": nbytes, "roof": roof, "peers": peers},
+    )  # fmt: skip
+
+
+def a_summary():
+    rows = [
+        timed(
+            f"operation{n}", length, 1e9 * (n + 1) * length**0.5, 3e8 * (12 - n), {"torch": 0.5 + n / 4, "numpy": 2.0}
+        )
+        for n in range(10)
+        for length in (64, 512, 16384)
+    ]
+    timed_rows = [*((Title("cpu"), row) for row in rows), *((Title("gfx1100 <2>"), row) for row in rows[:3])]
+    return SimpleNamespace(timed=timed_rows)
+
+
+def a_report():
+    cases = expand(loads(TABLE))
+    devices = {"cpu": MeasuredDevice("cpu-avx2", "A processor"), "hip": MeasuredDevice("gfx1100", "A card")}
+    place = Environment("a machine", "2026-01-01T00:00:00+00:00", "Linux x86_64", "3.12.1", {"numpy": "2.4.0"}, devices)
+
+    def measured(share):
+        return {"outputs": [{"output": "out", "error": share / 1e3, "bound": 1e-3, "share": share, "parts": "2 * e"}]}
+
+    def speed(flops):
+        roof, peers = {"flop_per_s": 4e9, "byte_per_s": 4e9}, {"torch": {"ratio": 1.25}, "other": {"unavailable": "no"}}
+        rates = {"cpu_s": 2e-3, "wall_s": 1e-3, "flop_per_s": flops, "byte_per_s": 1e9}
+        return {"speed": {**rates, "roof": roof, "peers": peers}}
+
+    outcomes = [
+        (0, "cpu", "passed", "", measured(0.5)), (1, "cpu", "passed", "", measured(0.25)),
+        (0, "hip", "failed", "check parity | failed", {}), (1, "hip", "passed", "", measured(0.75)),
+        (2, "cpu", "passed", "", speed(1e9)), (3, "cpu", "passed", "", speed(2.5e9)),
+        (4, "cpu", "passed", "", measured(0.125)), (5, "cpu", "skipped", "no time", {}),
+        (5, "hip", "passed", "", measured(0.0)),
+    ]  # fmt: skip
+    results = [result_of(cases[number], *facts) for number, *facts in outcomes]
+    return text(summarise([Run(place, results, labels_of(cases))]))
+
+
+MADE = {
+    "bars.svg": lambda: plots.ratio_bars(a_summary()),
+    "lines.svg": lambda: plots.speed_over_length(a_summary()),
+    "roofline.svg": lambda: plots.roofline(a_summary()),
+    "report.md": a_report,
+}
+
+
+def in_lines(made):
+    return made.replace("><", ">\n<").rstrip("\n") + "\n"
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_looks_as_it_did(name):
+    assert in_lines(MADE[name]()).splitlines() == (GOLDEN / name).read_text(encoding="utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    for name, make in MADE.items():
+        (GOLDEN / name).write_text(in_lines(make()), encoding="utf-8")
