@@ -59,7 +59,8 @@ class Recorder:
 
     def watch_compiler(self) -> None:
         """Learn which kernels are launched on the cpu target, and what compiling them runs."""
-        from rocmkern.targets import cpu, source
+        from rocmkern.targets import cpu
+        from rocmkern.tile.reached import reached
 
         launched, compiled = cpu.CpuTarget.compile, cpu.compile_entry
 
@@ -74,7 +75,7 @@ class Recorder:
             try:
                 return compiled(kernel, cfg, dtypes)
             finally:
-                for function in source._reached(kernel):
+                for function in reached(kernel):
                     code = function.__code__
                     if code.co_filename.startswith(mutation_lines.PACKAGE):
                         for _, _, line in code.co_lines():

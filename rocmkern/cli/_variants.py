@@ -18,7 +18,7 @@ from rocmkern.matrix import Document, Draw, expand
 from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.targets import launching_on, source
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import Config
 
 #: Compute units of a large card: decoding splits its keys over so many blocks.
 _PARALLELISM = 96
@@ -29,7 +29,7 @@ class Variant:
     """A kernel, its configuration, and the element type of each of its tensors."""
 
     kernel: Callable
-    cfg: api.Config
+    cfg: Config
     dtypes: tuple[str, ...]
 
     @property
@@ -58,7 +58,7 @@ class VariantRecorder:
         self.arch, self.name = arch, name
         self.found: dict[Variant, None] = {}
 
-    def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Note a launch."""
         self.found[Variant(kernel, cfg, source.dtypes_of(kernel, args))] = None
 

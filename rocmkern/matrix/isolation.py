@@ -135,7 +135,7 @@ def isolate(
     chosen = [case for case in cases if case.skip_reason(target) is None]
     if target == "cpu":
         # The compiler is the same for all of them, and the largest part of a child's time.
-        from rocmkern.tile.lowering.cpu.install import install
+        from rocmkern.tile.cpu import install
 
         install()
     orders = {"random": random.Random(seed).sample(chosen, len(chosen))}

@@ -17,9 +17,9 @@ from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
 from rocmkern.ops.rotary.kernels import rope
 from rocmkern.ops.sampling.kernels import sample
 from rocmkern.ops.steps.kernels import qk_scores, weighted_values
-from rocmkern.tile.api import VECTOR_WIDTH, rows_at_once
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED
+from rocmkern.tile.language.kernel import VECTOR_WIDTH, rows_at_once
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Blocks:
         as many rows, and the largest bucket that it is for; 0 rows: no such block.
     split_kv : dict of int to (int, int, int)
         Keys per step, waves and stages of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
-        all of the rows (see `rocmkern.tile.api.Config`): few rows, as in decoding, and no sinks.
+        all of the rows (see `rocmkern.tile.Config`): few rows, as in decoding, and no sinks.
     paged_alone : dict of int to (int, int, int)
         The same where keys and values lie in pages, and each block has a multiprocessor to itself.
     resident : dict of int to (int, int)

@@ -20,7 +20,7 @@ from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
 from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import pack
 from rocmkern.targets.workers import workers
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import Config
 
 __all__ = ["ARCHITECTURES", "CpuTarget", "compile_entry", "host_architecture", "thread_count"]
 
@@ -54,7 +54,7 @@ class CpuTarget:
         """Number of compiled kernels in this process."""
         return len(self._variants)
 
-    def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
         words = objects.launch_words(pack(kernel, args))
@@ -68,7 +68,7 @@ class CpuTarget:
         nx, ny, nz = grid
         workers.run(functools.partial(run, words, nx, ny), nx * ny * nz, self.threads)
 
-    def compile(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+    def compile(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Callable:
         """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
@@ -78,7 +78,7 @@ class CpuTarget:
                 run = self._variants.get(key) or self._obtained(kernel, cfg, dtypes)
         return run
 
-    def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Callable:
+    def _obtained(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Callable:
         def use(entry: Entry) -> Callable:
             return self._variants.setdefault(variant, launch_function(entry))
 
@@ -95,13 +95,13 @@ def compiled() -> int:
     return len(_compiled)
 
 
-def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     machine = host_cpu.machine(cfg.arch)
     return source.variant_key("cpu", kernel, cfg, dtypes, (machine.kind, machine.cpu, machine.features))
 
 
-def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """Compile one variant for ``cfg.arch``, which need not be this host's; errors as of `native.compile_kernel`."""
     from rocmkern.targets import native
 

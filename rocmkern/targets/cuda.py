@@ -23,8 +23,9 @@ from rocmkern.targets.messages import first_message
 from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
 from rocmkern.targets.words import ParameterBuffer
-from rocmkern.tile import api, entry
+from rocmkern.tile import entry
 from rocmkern.tile.check import check_consumed
+from rocmkern.tile.language.kernel import Config
 
 TEMPLATE = """\
 def launch({words}):
@@ -102,13 +103,13 @@ class CompiledKernel:
         return cls(**{**launch, "maps": maps}, ptx=ptx)
 
 
-def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
+def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
     """Compile one variant for ``cfg.arch`` (``sm_80`` and later).
 
     Parameters
     ----------
     kernel, cfg
-        A function marked with `api.kernel`, and its configuration.
+        A function marked with `kernel`, and its configuration.
     dtypes : sequence of str
         Element type of each tensor argument.
 
@@ -124,12 +125,12 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     from numba.cuda.compiler import compile as compile_ptx
     from numba.cuda.core.errors import NumbaError as NumbaCudaError
 
-    from rocmkern.tile.lowering import cuda as lowering
+    from rocmkern.tile import cuda as lowering
 
     if not lowering.has_matrix_instructions(cfg.arch):
         raise TargetError(f"arch {cfg.arch!r} cannot be compiled by the CUDA target; allowed: sm_80 and later")
     check_consumed(kernel, cfg)
-    lowering.install()
+    lowering.install(kernel)
     n_words = sum(entry.words_of(p) for _, p in kernel.parameters)
     text = TEMPLATE.format(
         words=", ".join(f"w{i}" for i in range(n_words)),
@@ -166,7 +167,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps, lowering.can_overlap(cfg))
 
 
-def _argument_expressions(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> list[str]:
+def _argument_expressions(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> list[str]:
     """As `source.argument_expressions`; what is read can have a tensor map where several windows are on their way."""
     expressions, at = source.argument_expressions(kernel, dtypes, "w{}"), 0
     for i, (_, parameter) in enumerate(kernel.parameters):  # type: ignore[attr-defined]
@@ -258,12 +259,12 @@ def versions() -> str:
     return ", ".join([*(f"{name} {installed_version(name) or 'absent'}" for name in packages), *code_settings()])
 
 
-def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     return source.variant_key("cuda", kernel, cfg, dtypes)
 
 
-def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes)
     return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.ptx.encode("ascii"))
@@ -282,7 +283,7 @@ class CudaTarget(GpuTarget):
             driver, driver.cuDeviceGetAttribute(attribute, self.device.info.index)
         )
 
-    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_entry(kernel, cfg, dtypes)
 

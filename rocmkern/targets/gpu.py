@@ -16,7 +16,7 @@ from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import Config
 
 
 class CodeRefusedError(TargetError):
@@ -148,7 +148,7 @@ class GpuTarget(ABC):
         self._compiling = Mutex()
 
     @abstractmethod
-    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class GpuTarget(ABC):
         return len(self._variants)
 
     def launch(
-        self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None
+        self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None
     ) -> None:
         """Start all blocks of a launch on ``stream`` (default: the manager's); does not wait for them."""
         from rocmkern.runtime.manager import default_manager
@@ -190,7 +190,7 @@ class GpuTarget(ABC):
         if _thread.observer is not None:
             _thread.observer(self, kernel, args, handle, variant.prepare(grid, words, handle))
 
-    def _variant(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
+    def _variant(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         key = (kernel, cfg, dtypes)
         cache.refuse_within()
         with self._compiling:
@@ -199,7 +199,7 @@ class GpuTarget(ABC):
                     return self._obtained(kernel, cfg, dtypes)
             return self._variants[key]
 
-    def _obtained(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> LoadedVariant:
+    def _obtained(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         """The loaded variant, from disk if it was compiled before."""
 
         def use(entry: Entry) -> LoadedVariant:

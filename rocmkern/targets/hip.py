@@ -27,8 +27,9 @@ from rocmkern.targets.messages import first_message
 from rocmkern.targets.numba_hip import numba_hip
 from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import ParameterBuffer
-from rocmkern.tile import api, entry
+from rocmkern.tile import entry
 from rocmkern.tile.check import check_consumed
+from rocmkern.tile.language.kernel import Config
 
 TEMPLATE = """\
 def launch({words}):
@@ -186,12 +187,12 @@ def versions() -> str | None:
     return compiler_versions("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
 
 
-def variant_key(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     return source.variant_key("hip", kernel, cfg, dtypes)
 
 
-def compile_entry(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes).executable
     return source.entry_of(variant_key(kernel, cfg, dtypes), versions() or "", made.launch, made.code)
@@ -211,7 +212,7 @@ class HipTarget(GpuTarget):
         result = hip.hipDeviceGetAttribute(attribute, self.device.info.index)
         return self.BLOCKS_PER_MULTIPROCESSOR * _check("hipDeviceGetAttribute", result)
 
-    def compile_entry(self, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_entry(kernel, cfg, dtypes)
 
@@ -257,7 +258,7 @@ def _compiling_for(arch: str) -> Iterator[None]:
         dispatcher.get_current_device, comgrutils.get_target_specific_attributes = device, attributes
 
 
-def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> CompiledKernel:
+def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
     """Compile one variant of a kernel for ``cfg.arch``; no device is needed.
 
     Parameters
@@ -282,13 +283,13 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: Sequence[str]) -> 
     from numba.core.errors import NumbaError
     from numba.hip import compiler
 
-    from rocmkern.tile.lowering import hip as lowering
+    from rocmkern.tile import hip as lowering
 
     hardware = architecture(cfg.arch)
     if hardware.target != "hip":
         raise TargetError(f"{cfg.arch!r} cannot be compiled by the HIP target; allowed: AMD's, such as 'gfx1100'")
     check_consumed(kernel, cfg)
-    lowering.install()
+    lowering.install(kernel)
     n_words = sum(entry.words_of(p) for _, p in kernel.parameters)
     names = [f"w{i}" for i in range(n_words)]
     space: dict[str, Any] = {

@@ -29,9 +29,9 @@ from rocmkern.runtime.errors import TileError
 from rocmkern.targets import half_conversions, objects, source
 from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
-from rocmkern.tile import api, entry
+from rocmkern.tile import cpu, entry
 from rocmkern.tile.check import check_consumed
-from rocmkern.tile.lowering import cpu
+from rocmkern.tile.language.kernel import Config
 
 SYMBOL = "rocmkern_launch"
 TEMPLATE = """\
@@ -86,13 +86,13 @@ class _Codegen(codegen.AOTCPUCodegen):
 _codegens: dict[Machine, _Codegen] = {}
 
 
-def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], machine: Machine) -> bytes:
+def compile_kernel(kernel: Callable, cfg: Config, dtypes: tuple[str, ...], machine: Machine) -> bytes:
     """Compile one variant to an object file.
 
     Parameters
     ----------
     kernel, cfg
-        A function marked by `api.kernel`, and its configuration.
+        A function marked by `kernel`, and its configuration.
     dtypes : tuple of str
         Element type of each tensor argument.
     machine : Machine
@@ -106,7 +106,7 @@ def compile_kernel(kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], m
     check_consumed(kernel, cfg)
     text = TEMPLATE.format(arguments=",\n            ".join(source.argument_expressions(kernel, dtypes)))
     with global_compiler_lock, _compiling_for(machine) as context:
-        cpu.install()
+        cpu.install(kernel)
         space: dict[str, Any] = {
             "CFG": cpu.bound_config(cfg),
             "body": njit(inline="always", nogil=True, error_model="numpy", boundscheck=False)(kernel),

@@ -11,8 +11,10 @@ import numpy as np
 from rocmkern.runtime.errors import TileError
 from rocmkern.targets import source
 from rocmkern.targets.launches import launching
-from rocmkern.tile import api
-from rocmkern.tile.types import DTYPES, dtype_refusal
+from rocmkern.tile.language.block import running
+from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kinds import DTYPES, dtype_refusal
+from rocmkern.tile.language.values import Tensor
 
 
 class PythonTarget:
@@ -24,13 +26,13 @@ class PythonTarget:
     #: Blocks that run at the same time.
     parallelism = 1
 
-    def launch(self, kernel: Callable, cfg: api.Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""
         for name in source.dtypes_of(kernel, args):
             if name not in DTYPES:
                 raise TileError(f"kernel {kernel.__name__}: {dtype_refusal(name)}")
-        # Infinities and NaN are data here, as on the machine targets: no warnings about them.
-        with np.errstate(all="ignore"), launching(kernel.__name__):
+        values = [a.view(Tensor) if isinstance(a, np.ndarray) else a for a in args]
+        with launching(kernel.__name__):
             for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
-                api.set_block((x, y, z))
-                kernel(cfg, *args)
+                with running((x, y, z)):
+                    kernel(cfg, *values)

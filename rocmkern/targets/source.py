@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,9 @@ import numpy as np
 
 from rocmkern.architectures import architecture
 from rocmkern.targets.entries import Entry
-from rocmkern.tile import api, entry
+from rocmkern.tile import entry
+from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.reached import named_by, reached
 
 #: Targets that compile; a file named after one of them is its own business.
 TARGETS = ("cpu", "hip", "cuda")
@@ -83,7 +84,7 @@ class Key:
 
 
 def variant_key(
-    target: str, kernel: Callable, cfg: api.Config, dtypes: tuple[str, ...], machine: Sequence[str] = ()
+    target: str, kernel: Callable, cfg: Config, dtypes: tuple[str, ...], machine: Sequence[str] = ()
 ) -> Key:
     """The key of a variant.
 
@@ -97,7 +98,7 @@ def variant_key(
         What else the code is made for, beside ``cfg.arch``.
     """
     name, config = f"{kernel.__module__}.{kernel.__qualname__}", repr(cfg)
-    kept = all(map(_has_all_in_files, _reached(kernel)))
+    kept = all(map(_has_all_in_files, reached(kernel)))
     hardware = repr(architecture(cfg.arch))
     parts = [target, cfg.arch, hardware, name, config, repr(dtypes), *machine, library_fingerprint(target)]
     if kept:
@@ -130,11 +131,11 @@ def _has_all_in_files(fn: Callable) -> bool:
     return fn.__globals__.get(fn.__name__) is fn and not code.co_freevars and os.path.isfile(code.co_filename)
 
 
-def _classes(cfg: api.Config) -> set[type]:
+def _classes(cfg: Config) -> set[type]:
     """The classes of a configuration and of those in it, without the library's own base."""
     values = [getattr(cfg, field.name) for field in dataclasses.fields(cfg)]
-    inner = [_classes(value) for value in values if isinstance(value, api.Config)]
-    return {cls for cls in type(cfg).__mro__ if issubclass(cls, api.Config) and cls is not api.Config}.union(*inner)
+    inner = [_classes(value) for value in values if isinstance(value, Config)]
+    return {cls for cls in type(cfg).__mro__ if issubclass(cls, Config) and cls is not Config}.union(*inner)
 
 
 def _class_fingerprint(cls: type) -> str:
@@ -164,31 +165,19 @@ def library_files(target: str) -> list[Path]:
         path
         for folder in (root / "tile", root / "targets")
         for path in sorted(folder.rglob("*.py"))
-        if others.isdisjoint(Path(part).stem for part in path.relative_to(folder).parts)
+        if Path(path.relative_to(folder).parts[0]).stem not in others
     ]
 
 
 def kernel_fingerprint(kernel: Callable) -> str:
-    """Hash of the files that define a kernel and the device functions it reaches, and of the constants they name."""
+    """Hash of the files that define a kernel and the functions it reaches, and of the constants they name."""
     digest = hashlib.sha256()
-    for fn in _reached(kernel):
+    for fn in reached(kernel):
         digest.update(_file_hash(fn.__code__.co_filename))
-        for name, value in _named_by(fn):
+        for name, value in named_by(fn):
             if _is_constant(value):
                 digest.update(f"{name} = {value!r}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _reached(kernel: Callable) -> list[Callable]:
-    """A kernel and the device functions that it reaches, in an order that follows from their code."""
-    seen: dict[Callable, None] = {}
-    waiting = [kernel]
-    while waiting:
-        fn = waiting.pop()
-        if fn not in seen:
-            seen[fn] = None
-            waiting += [value for _, value in _named_by(fn) if any(value is each for each in api.DEVICE_FUNCTIONS)]
-    return list(seen)
 
 
 def _is_constant(value: Any) -> bool:
@@ -198,11 +187,3 @@ def _is_constant(value: Any) -> bool:
 @functools.cache
 def _file_hash(path: str) -> bytes:
     return hashlib.sha256(Path(path).read_bytes()).digest()
-
-
-def _named_by(fn: Callable) -> list[tuple[str, Any]]:
-    """Globals that a function names, and what it may take from the modules among them, in the order of its code."""
-    names = fn.__code__.co_names
-    found = [(name, fn.__globals__[name]) for name in names if name in fn.__globals__]
-    modules = [value for _, value in found if isinstance(value, types.ModuleType)]
-    return found + [(name, getattr(m, name)) for m in modules for name in names if hasattr(m, name)]

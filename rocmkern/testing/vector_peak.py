@@ -60,7 +60,7 @@ def _burst() -> tuple[Any, int]:
     from numba.extending import intrinsic
 
     from rocmkern.targets.cpu import host_architecture
-    from rocmkern.tile.lowering.cpu.layouts import VECTOR_WIDTH
+    from rocmkern.tile.cpu import VECTOR_WIDTH
 
     width = VECTOR_WIDTH[host_architecture()]
     vector = ir.VectorType(ir.FloatType(), width)

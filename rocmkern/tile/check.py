@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import DEVICE_FUNCTIONS, Config
+from rocmkern.tile.language.operation import OF_FUNCTION, Operation
 
 #: Device functions may call each other this deep.
 MAX_DEPTH = 16
@@ -33,13 +34,13 @@ OPPOSITES = {ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.NotIn: ast
 Facts = frozenset  # of (condition, outcome)
 
 
-def check_consumed(kernel: Callable, cfg: api.Config) -> None:
+def check_consumed(kernel: Callable, cfg: Config) -> None:
     """Raise if a kernel uses what an operation has consumed.
 
     Parameters
     ----------
     kernel : callable
-        A function marked by `api.kernel`.
+        A function marked by `kernel`.
     cfg : Config
         The configuration that it is compiled for.
 
@@ -385,9 +386,9 @@ class _Walker:
         target = self.function(node.func, state)
         given = [(a, self.value(a, state)) for a in node.args]
         named = {k.arg: (k.value, self.value(k.value, state)) for k in node.keywords}
-        if target is not None and api.OPERATIONS.get(target.__name__) is target:
-            return self.operation(target, given, named, state)
-        if target in api.DEVICE_FUNCTIONS and not named:
+        if target in OF_FUNCTION:
+            return self.operation(OF_FUNCTION[target], given, named, state)
+        if target in DEVICE_FUNCTIONS and not named:
             return self.call(target, [self.fresh() if v is None else v for _, v in given], state)
         return self.fresh()
 
@@ -407,22 +408,24 @@ class _Walker:
             found = getattr(found, name, None)
         return found if inspect.isfunction(found) else None
 
-    def operation(self, target: Callable, given: list, named: dict, state: _State) -> Any:
+    def operation(self, target: Operation, given: list, named: dict, state: _State) -> Any:
         """Uses and consumptions of one operation of the tile language."""
-        signature, name = inspect.signature(target), target.__name__
+        signature, name = target.signature, target.name
         try:
             arguments = signature.bind(*given, **named).arguments
         except TypeError:
             raise _Unknown from None
-        for parameter, (node, value) in arguments.items():
-            self.use(value, node, name, state)
-            # Where rows may be given as well as a tile, only a tile is consumed.
-            is_tile = signature.parameters[parameter].annotation != "Any" or self.kind(value) == "Tile"
-            if parameter in api.CONSUMES.get(name, ()) and is_tile:
-                self.consume(value, node, name, state)
+        for parameter, bound in arguments.items():
+            several = signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL
+            for node, value in bound if several else (bound,):
+                self.use(value, node, name, state)
+                # Where rows may be given as well as a tile, only a tile is consumed.
+                is_sure = "Rows" not in signature.parameters[parameter].annotation or self.kind(value) == "Tile"
+                if parameter in target.consumes and is_sure:
+                    self.consume(value, node, name, state)
         result = signature.return_annotation
-        if result == "Any":
-            return self.fresh(self.kind(next(iter(arguments.values()))[1]))
+        if result == "Tile | Rows":
+            return self.fresh(next(filter(None, (self.kind(value) for _, value in given)), None))
         if result.startswith("tuple["):
             return tuple(self.fresh(kind.strip()) for kind in result[len("tuple[") : -1].split(","))
         return self.fresh(result)

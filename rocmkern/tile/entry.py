@@ -10,11 +10,14 @@ kernel is called with its arguments as they are.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import Parameter
+from rocmkern.tile.language.kinds import DTYPES, ConfigKind, ScalarKind, TensorKind, dtype_refusal, refuse, want
+from rocmkern.tile.language.operation import Operation
 
 
 class BoundConfig:
@@ -45,9 +48,22 @@ def float32_bits(value: float) -> int:
     return struct.unpack("<i", struct.pack("<f", np.float32(value)))[0]
 
 
-def words_of(parameter: api.Parameter) -> int:
+def words_of(parameter: Parameter) -> int:
     """Number of 64-bit words that an argument takes."""
     return 1 + 2 * parameter.ndim if parameter.kind == "tensor" else 1
 
 
+def _tensor(dtype: Any, *words: Any) -> Any:
+    name = getattr(dtype, "value", None)
+    if name not in DTYPES:
+        refuse(dtype_refusal(name))
+    return TensorKind(name, len(words) // 2)
+
+
+#: The operation that a function declares, of those that all targets have.
+OF_FUNCTION: dict[Callable, Operation] = {
+    config: Operation("config", config, lambda bound, x, y, z: want(ConfigKind, bound)),
+    tensor: Operation("tensor", tensor, _tensor),
+    float32: Operation("float32", float32, lambda word: ScalarKind("float32")),
+}
 ENTRY_OPERATIONS = (config, tensor, mapped, float32)

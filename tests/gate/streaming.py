@@ -21,7 +21,8 @@ from rocmkern.ops.rotary.scaling import frequencies
 from rocmkern.ops.rows.kernels import embedding
 from rocmkern.ops.steps.kernels import softmax
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile.api import VECTOR_WIDTH, set_block
+from rocmkern.tile.language.block import running
+from rocmkern.tile.language.kernel import VECTOR_WIDTH
 
 sys.path.append(str(Path(__file__).parents[1] / "tile"))
 import fold_kernels
@@ -89,8 +90,8 @@ def check_everything(run, arch: str, dtype, col0: int, waves: float = 1) -> None
         arguments = [x, y, seen, number, index, turns, out, stats, col0]
         if where == "python":
             for block in range(2):
-                set_block((block, 0, 0))
-                everything(cfg, *arguments)
+                with running((block, 0, 0)):
+                    everything(cfg, *arguments)
         else:
             run(everything, cfg, (2, 1, 1), arguments)
         results.append((out, stats))

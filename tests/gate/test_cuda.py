@@ -20,8 +20,9 @@ from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
 from rocmkern.targets.cuda import LoadedKernel, compile_kernel
-from rocmkern.tile import api, entry
+from rocmkern.tile import entry
 from rocmkern.tile.formats import FORMATS
+from rocmkern.tile.language.block import running
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'rocmkern[cuda]'")
 
@@ -458,8 +459,8 @@ def test_elementwise_operations_equal_numpy(dtype, waves):
     ours, numpys = outputs(), outputs()
     arguments = [x, y, flags, counts, numbers, *ours, 5, 0.75]
     run(elementwise, Shape(arch=device_arch(), waves=waves), (1, 1, 1), arguments)
-    api.set_block((0, 0, 0))
-    elementwise(Shape(), x, y, flags, counts, numbers, *numpys, 5, 0.75)
+    with running((0, 0, 0)):
+        elementwise(Shape(), x, y, flags, counts, numbers, *numpys, 5, 0.75)
     (tiles, per_row), (expected_tiles, expected_per_row) = ours, numpys
     assert_fence(tiles)
     assert_fence(per_row)
@@ -523,8 +524,8 @@ def test_products_equal_numpy(dtype, waves):
 
     ours, numpys = output(), output()
     run(products, Shape(arch=device_arch(), waves=waves), (1, 1, 1), [x, y, z, ours])
-    api.set_block((0, 0, 0))
-    products(Shape(), *(t.astype(np.float32) for t in (x, y, z)), numpys)
+    with running((0, 0, 0)):
+        products(Shape(), *(t.astype(np.float32) for t in (x, y, z)), numpys)
     assert_fence(ours)
     np.testing.assert_array_equal(ours, numpys)
 

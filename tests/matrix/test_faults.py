@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from rocmkern import tile
+from rocmkern import tile as T
 from rocmkern.matrix import load_cases, run_case
 from rocmkern.matrix.faults import Edit, Fault, FaultError, caught_by, inject, runtime
 from rocmkern.ops.attention.kernels import flash_attention
 from rocmkern.ops.catalog import FAULTS, OPERATIONS
 from rocmkern.runtime.pool import Pool
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import DEVICE_FUNCTIONS
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,13 @@ def test_faults_leave_nothing_behind():
     for fault in FAULTS.values():
         with inject(fault):
             pass  # imports the kernels, which enter their device functions once
-    kernel, functions = flash_attention.flash_attention, list(api.DEVICE_FUNCTIONS)
+    kernel, functions = flash_attention.flash_attention, list(DEVICE_FUNCTIONS)
     pool = dict(vars(Pool))
-    operations = {name: getattr(tile, name) for name in api.OPERATIONS if hasattr(tile, name)}
+    operations = {name: getattr(tile, name) for name in T.OPERATIONS if hasattr(tile, name)}
     for fault in FAULTS.values():
         with pytest.raises(ZeroDivisionError), inject(fault):
             raise ZeroDivisionError
-    assert flash_attention.flash_attention is kernel and functions == api.DEVICE_FUNCTIONS
+    assert flash_attention.flash_attention is kernel and functions == DEVICE_FUNCTIONS
     assert dict(vars(Pool)) == pool
     assert all(getattr(tile, name) is operation for name, operation in operations.items())
 

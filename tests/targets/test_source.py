@@ -15,7 +15,7 @@ ROOT = Path(rocmkern.__file__).parent
 @pytest.mark.parametrize("target", TARGETS)
 def test_files_of_a_target_and_what_all_share(target):
     files = {path.relative_to(ROOT).as_posix() for path in library_files(target)}
-    assert {"tile/api.py", "tile/types.py", "targets/source.py", f"targets/{target}.py"} <= files
+    assert {"tile/language/operation.py", "tile/types.py", "targets/source.py", f"targets/{target}.py"} <= files
     assert not {f"targets/{other}.py" for other in TARGETS if other != target} & files
 
 

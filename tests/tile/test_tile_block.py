@@ -9,7 +9,6 @@ import pytest
 
 from rocmkern import tile as T
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile import api
 
 pytestmark = pytest.mark.tiles(widest=(1, 4, 16, 32), others=(4,))
 
@@ -89,7 +88,7 @@ def test_places_of_float32_numbers_are_in_order(launch, arch, m):
     assert orders == sorted(orders) and orders[0] == -2139095041 and orders[-1] == 2139095040
     x = np.broadcast_to(values, (m, len(values)))
     for value, order in zip(values, orders, strict=True):
-        bits = np.float32(api.ordered_float(order)).view(np.int32)
+        bits = np.float32(T.ordered_float(order)).view(np.int32)
         assert bits == value.view(np.int32)
         out, _, _ = run(launch, arch, m, x, np.zeros(m, np.float32), order=order)
         np.testing.assert_array_equal(out[2], x >= value, err_msg=str(value))
@@ -101,12 +100,12 @@ def test_misuse_is_named(arch, m):
     cfg = Config(m=m)
     integers = np.zeros(m, np.int32)
     with pytest.raises(TileError, match="total: needs rows of f32"):
-        api.total(integers)
+        T.total(integers)
     with pytest.raises(TileError, match="largest: needs rows of f32"):
-        api.largest(1.0)
+        T.largest(1.0)
     with pytest.raises(TileError, match="store_rows"):
-        api.store_rows(np.zeros(4, np.float32), (0,), integers, integers == 0)
+        T.store_rows(np.zeros(4, np.float32), (0,), integers, integers == 0)
     with pytest.raises(TileError, match="store_rows"):
-        api.store_rows(np.zeros(4, np.int32), (0,), np.zeros(m, np.float32), integers == 0)
+        T.store_rows(np.zeros(4, np.int32), (0,), np.zeros(m, np.float32), integers == 0)
     with pytest.raises(TileError, match="at_least: the bound"):
-        api.at_least(api.zeros(cfg, m, 8), api.zeros(cfg, m, 8))
+        T.at_least(T.zeros(cfg, m, 8), T.zeros(cfg, m, 8))

@@ -13,7 +13,6 @@ import rocmkern.tile.check
 from rocmkern import TileError
 from rocmkern import tile as T
 from rocmkern.ops.places import kernel_modules
-from rocmkern.tile import api
 from rocmkern.tile.check import check_consumed
 
 
@@ -404,6 +403,6 @@ def test_a_kernel_without_source_is_not_checked():
 
 def test_the_table_of_what_is_consumed_agrees_with_the_documentation():
     for name, operation in T.OPERATIONS.items():
-        documented = "consume" in operation.__doc__.replace("Does not consume", "")
-        assert documented == (name in api.CONSUMES), name
-        assert set(api.CONSUMES.get(name, ())) <= set(inspect.signature(operation).parameters)
+        documented = "consume" in operation.meaning.__doc__.replace("Does not consume", "")
+        assert documented == bool(operation.consumes), name
+        assert set(operation.consumes) <= set(operation.signature.parameters)

@@ -39,9 +39,9 @@ def test_two_tensors_are_read_and_written_as_one_after_the_other():
 @pytest.mark.parametrize("other", [X[:, :4], X.astype(np.float16), X[:2]])
 def test_two_tensors_that_differ_are_no_pair(other):
     row, tile = T.row_index(CFG, 4), T.zeros(CFG, 4, 4)
-    with pytest.raises(TileError, match=r"load_pair: float32 \[4, 8\] and float.* do not match"):
+    with pytest.raises(TileError, match=r"load_pair: .*float32.* and .*float.* do not match"):
         T.load_pair(CFG, X, other, (row,), 0, 4, row < 4)
-    with pytest.raises(TileError, match=r"store_pair: float.* and float32 \[4, 8\] do not match"):
+    with pytest.raises(TileError, match=r"store_pair: .*float.* and .*float32.* do not match"):
         T.store_pair(other, X, (row,), 0, tile, T.zeros(CFG, 4, 4), row < 4)
 
 

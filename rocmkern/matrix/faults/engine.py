@@ -21,7 +21,7 @@ from rocmkern.matrix.faults.anchors import FaultError
 from rocmkern.matrix.faults.syntax import replaced
 from rocmkern.matrix.registry import Edit, Fault
 from rocmkern.matrix.runner import run_case
-from rocmkern.tile import api
+from rocmkern.tile.language.kernel import DEVICE_FUNCTIONS
 
 __all__ = ["Edit", "Fault", "FaultError", "caught_by", "inject"]
 
@@ -163,10 +163,10 @@ def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., A
     copy.__file__ = f"<{edit.kernel} with the fault {fault}>"
     # Tracebacks, and whoever else asks for the source, get the text that runs.
     linecache.cache[copy.__file__] = (len(text), None, text.splitlines(keepends=True), copy.__file__)
-    registered = len(api.DEVICE_FUNCTIONS)
+    registered = len(DEVICE_FUNCTIONS)
     try:
         exec(compile(text, copy.__file__, "exec"), copy.__dict__)
     finally:
         # The wrong device functions are reached through the wrong kernel only.
-        del api.DEVICE_FUNCTIONS[registered:]
+        del DEVICE_FUNCTIONS[registered:]
     return getattr(copy, edit.place[1])

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern import tile as T
 from rocmkern.matrix.faults.engine import Edit, Fault
-from rocmkern.tile import api
 
 ATTENTION = ("flash_attention", "flash_attention_packed", "decode_attention")
 
@@ -24,7 +24,7 @@ def _mask_one_further(right: Callable[..., Any]) -> Callable[..., Any]:
 def _mask_finite(right: Callable[..., Any]) -> Callable[..., Any]:
     def mask_outside(tile: Any, col0: int, low: Any, high: Any) -> Any:
         masked = right(tile, col0, low, high).data
-        return api.Tile(np.where(np.isneginf(masked), np.float32(-1e9), masked))
+        return T.Tile(np.where(np.isneginf(masked), np.float32(-1e9), masked))
 
     return mask_outside
 
@@ -33,13 +33,13 @@ def _mask_by_adding(right: Callable[..., Any]) -> Callable[..., Any]:
     def mask_outside(tile: Any, col0: int, low: Any, high: Any) -> Any:
         scores = tile.data.copy()
         with np.errstate(invalid="ignore"):
-            return api.Tile(scores + right(api.Tile(np.zeros_like(scores)), col0, low, high).data)
+            return T.Tile(scores + right(T.Tile(np.zeros_like(scores)), col0, low, high).data)
 
     return mask_outside
 
 
 def _without_last_column(right: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda tile: right(api.Tile(tile.data[:, :-1]))
+    return lambda tile: right(T.Tile(tile.data[:, :-1]))
 
 
 def _last_weight_not_summed(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def _last_weight_not_summed(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _no_rescale(right: Callable[..., Any]) -> Callable[..., Any]:
     def softmax_step(s: Any, scale: float, m: Any, l: Any, acc: Any) -> Any:
-        before = api.Tile(acc.data.copy())
+        before = T.Tile(acc.data.copy())
         p, new, l, rescaled = right(s, scale, m, l, acc)
         return p, new, l, before if np.isfinite(m).all() else rescaled
 
@@ -69,7 +69,7 @@ def _truncated(right: Callable[..., Any]) -> Callable[..., Any]:
                 rounded = values.astype(x.dtype)
                 away = np.abs(rounded.astype(np.float32)) > np.abs(values)
             values = np.where(away, (rounded.view(np.uint16) - away).view(x.dtype).astype(np.float32), values)
-        right(x, index, col0, api.Tile(values.astype(np.float32)), valid)
+        right(x, index, col0, T.Tile(values.astype(np.float32)), valid)
 
     return store_tile
 

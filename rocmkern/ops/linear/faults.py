@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern import tile as T
 from rocmkern.matrix.faults.engine import Edit, Fault
-from rocmkern.tile import api
 
 PRODUCTS = ("matmul", "linear")
 ALL = (*PRODUCTS, "mlp")
@@ -30,13 +30,13 @@ def _half_sums(right: Callable[..., Any]) -> Callable[..., Any]:
     def dot(a: Any, b: Any, transposed: bool, acc: Any) -> Any:
         total = right(a, b, transposed, acc).data
         with np.errstate(over="ignore", invalid="ignore"):
-            return api.Tile(total.astype(b.source.dtype).astype(np.float32))
+            return T.Tile(total.astype(b.source.dtype).astype(np.float32))
 
     return dot
 
 
 def _gelu_by_tanh(right: Callable[..., Any]) -> Callable[..., Any]:
-    return api.gelu_tanh
+    return T.gelu_tanh
 
 
 FAULTS = (

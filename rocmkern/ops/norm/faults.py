@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern import tile as T
 from rocmkern.matrix.faults.engine import Edit, Fault
-from rocmkern.tile import api
 
 NORMS = ("rms_norm", "layer_norm")
 
@@ -19,7 +19,7 @@ def _without_last_tile_column(square_step: Callable[..., Any]) -> Callable[..., 
     def faulty(tile: Any, scale: Any, total: Any) -> Any:
         values = tile.data.copy()
         values[:, -1] = 0
-        return square_step(api.Tile(values), scale, total)
+        return square_step(T.Tile(values), scale, total)
 
     return faulty
 

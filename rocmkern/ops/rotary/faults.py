@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern import tile as T
 from rocmkern.matrix.faults.engine import Edit, Fault
-from rocmkern.tile import api
 
 ROTARY = ("rope", "rope_append_kv")
 PAGED = ("paged_attention", "paged_attention_packed")
@@ -22,7 +22,7 @@ def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
         turns[: len(part)] = part
         step = (turns.astype(np.float64) * (2 * np.pi / 2.0**64)).astype(np.float32)
         angle = position.astype(np.float32)[:, None] * step
-        return api.Tile(np.cos(angle)), api.Tile(np.sin(angle))
+        return T.Tile(np.cos(angle)), T.Tile(np.sin(angle))
 
     return rotations
 
@@ -34,13 +34,13 @@ def _of_first_pair(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _turned_back(right: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda a, b, cos, sin: right(a, b, cos, api.Tile(-sin.data))
+    return lambda a, b, cos, sin: right(a, b, cos, T.Tile(-sin.data))
 
 
 def _second_unturned(right: Callable[..., Any]) -> Callable[..., Any]:
     def rotate(a: Any, b: Any, cos: Any, sin: Any) -> Any:
         first, second = right(a, b, cos, sin)
-        return first, api.Tile(second.data - 2 * first.data * sin.data)
+        return first, T.Tile(second.data - 2 * first.data * sin.data)
 
     return rotate
 
@@ -65,7 +65,7 @@ def _changed_codes(change: Callable[[np.ndarray], np.ndarray]) -> Callable[..., 
 
     def replacement(right: Callable[..., Any]) -> Callable[..., Any]:
         def store_tile(x: Any, index: Any, col0: int, tile: Any, valid: Any) -> None:
-            right(x, index, col0, api.Tile(change(tile.data)) if x.dtype == np.int8 else tile, valid)
+            right(x, index, col0, T.Tile(change(tile.data)) if x.dtype == np.int8 else tile, valid)
 
         return store_tile
 

@@ -17,7 +17,7 @@ def _nothing(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _only_the_barrier(right: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, ty: Any) -> None:
-        from rocmkern.tile.lowering.cuda.emit import barrier
+        from rocmkern.tile.cuda.emit import barrier
 
         barrier(b)
 

@@ -1,0 +1,184 @@
+"""Operations: what a kernel may do, declared once for the interpreter and all targets.
+
+::
+
+    def _reduced(tile):
+        return RowsKind(want(TileKind, tile).m, "f32", tile.hw)
+
+    @operation(_reduced)
+    def rowmax(tile: Tile) -> Rows:
+        \"\"\"Largest value of each row; NaN is ignored. Does not consume.\"\"\"
+        return np.fmax.reduce(tile, axis=1)
+
+The function is the meaning of the operation. Its annotations say what a kernel hands over and gets; what its body sees
+are NumPy arrays, in place of tiles, rows, tensors and operands (a stage is there as it is), and NumPy arrays are what
+it returns. The rule takes the kinds of the arguments and returns the kind of the result, or refuses: see `kinds`.
+``consumes`` names the arguments whose tiles, operands and stages are dead afterwards; a target may reuse their storage.
+
+When a kernel calls an operation in the interpreter, the rule is asked first, so that what the compilers refuse is
+refused in the same words; then what is consumed is marked, and the meaning computes. `binding` makes the same record
+known to numba, and each target has a method of the operation's name that emits its code.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rocmkern.runtime.errors import TileError
+from rocmkern.tile.language import values
+from rocmkern.tile.language.expression import Expression
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Kinds of arguments that an operation remembers the result's kind of.
+KEPT = 1024
+KEYWORDS = "tile operations take positional arguments only"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the tile language.
+
+    Attributes
+    ----------
+    name : str
+        What kernels call it; of an operator, its name in Python's module ``operator``.
+    meaning : callable
+        What it computes, of NumPy arrays.
+    rule : callable
+        The kind of the result, of the kinds of the arguments; it raises `TileError`.
+    consumes : tuple of str
+        Parameters whose tiles, operands and stages are dead afterwards.
+    expression : Expression, optional
+        Of an elementwise operation: what it computes of the numbers at one place. Targets emit it.
+    scalar : callable, optional
+        The same as a function of traced numbers, for use in a function of `map`.
+    by : str
+        Its name in what is said of a value that it consumed.
+    """
+
+    name: str
+    meaning: Callable[..., Any]
+    rule: Callable[..., Any]
+    consumes: tuple[str, ...] = ()
+    expression: Expression | None = None
+    scalar: Callable[..., Any] | None = None
+    by: str = ""
+    signature: inspect.Signature = field(init=False, compare=False)
+    _taken: tuple[tuple[bool, ...], bool] = field(init=False, compare=False, repr=False)
+    _known: dict[tuple, tuple] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        signature = inspect.signature(self.meaning)
+        parameters = signature.parameters.values()
+        several = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
+        taken = tuple(p.name in self.consumes for p in parameters if p not in several)
+        for name, value in {
+            "signature": signature,
+            "by": self.by or self.name,
+            "_taken": (taken, any(p.name in self.consumes for p in several)),
+            "_known": {},
+        }.items():
+            object.__setattr__(self, name, value)
+
+    def typed(self, kinds: tuple) -> Any:
+        """The kind of the result.
+
+        Raises
+        ------
+        TileError
+            That begins with the operation's name.
+        """
+        try:
+            self.signature.bind(*kinds)
+            return self.rule(*kinds)
+        except (TypeError, TileError) as error:
+            raise TileError(f"{self.name}: {error}") from None
+
+    def consumed(self, number: int) -> bool:
+        """Whether an argument is consumed if it is a tile, an operand or a stage."""
+        taken, rest = self._taken
+        return taken[number] if number < len(taken) else rest
+
+    def __call__(self, *given: Any) -> Any:
+        """Compute it in the interpreter."""
+        kind = self._kind(given)
+        arguments = [self._argument(number, x) for number, x in enumerate(given)]
+        try:
+            if values.quiet.numpy:
+                result = self.meaning(*arguments)
+            else:
+                with np.errstate(all="ignore"):
+                    result = self.meaning(*arguments)
+        except TileError as error:
+            raise TileError(f"{self.name}: {error}") from None
+        return values.value_of(result, kind)
+
+    def _kind(self, given: tuple) -> Any:
+        """As `typed`, of values; what was found before is kept, because the interpreter asks at every call."""
+        key = tuple([values.key_of(x) for x in given])
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) == KEPT:
+                self._known.clear()
+            # The values are kept with it, because some of their keys are theirs only while they live.
+            kept = [x for x in given if not isinstance(x, np.ndarray | values.Tile)]
+            known = self._known[key] = (self.typed(tuple([values.kind_of(x) for x in given])), kept)
+        return known[0]
+
+    def _argument(self, number: int, x: Any) -> Any:
+        cls = type(x)
+        if cls is values.Rows or cls is values.Tensor:
+            return x.view(np.ndarray)
+        if cls is values.Tile or cls is values.Operand:
+            return x.consume(self.by) if self.consumed(number) else x.data
+        if cls is values.Stage:
+            return x.consume(self.by) if self.consumed(number) else x
+        return tuple([self._argument(number, each) for each in x]) if cls is tuple else x
+
+
+#: All operations, by name.
+OPERATIONS: dict[str, Operation] = {}
+#: Operators, by the function of Python's module ``operator`` that is the operator.
+OPERATORS: dict[Callable, Operation] = {}
+#: The operation that a function declares, which is what kernels call.
+OF_FUNCTION: dict[Callable, Operation] = {}
+
+
+def operation(
+    rule: Callable[..., Any],
+    consumes: tuple[str, ...] = (),
+    expression: Expression | None = None,
+    scalar: Callable[..., Any] | None = None,
+) -> Callable[[F], F]:
+    """Declare an operation: the decorated function is its meaning. See `Operation` for the arguments."""
+
+    def declared(meaning: F) -> F:
+        record = Operation(meaning.__name__, meaning, rule, consumes, expression, scalar)
+
+        @functools.wraps(meaning)
+        def function(*given: Any, **named: Any) -> Any:
+            if named:
+                raise TileError(f"{record.name}: {KEYWORDS}")
+            if scalar is not None and any(map(values.is_traced, given)):
+                return scalar(*given)
+            return record(*given)
+
+        OPERATIONS[record.name] = OF_FUNCTION[function] = record
+        return function  # type: ignore[return-value]
+
+    return declared
+
+
+def operator_of(
+    op: Callable, rule: Callable[..., Any], meaning: Callable[..., Any], consumes: tuple[str, ...] = (), by: str = ""
+) -> None:
+    """Declare an operator of Python for values of the tile language."""
+    record = Operation(op.__name__.rstrip("_"), meaning, rule, consumes, by=by)
+    OPERATORS[op] = values.operators[op] = record
