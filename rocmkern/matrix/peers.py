@@ -47,9 +47,9 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """`torch.nn.functional.scaled_dot_product_attention`, with the flags that reach its fast paths."""
     torch, bring = _on(target)
     features, dims = case.features, case.dims
-    for name in ("softcap", "alibi", "sinks"):
+    for name in ("softcap", "alibi", "sinks", "bias", "mask"):
         if features.get(name):
-            raise PeerUnavailable(f"scaled_dot_product_attention has no {name}")
+            raise PeerUnavailable(f"scaled_dot_product_attention is not asked for {name}")
     q, k, v = (bring(call.arguments[name]) for name in "qkv")
     if features["layout"] == "bshd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -195,8 +195,8 @@ def _prepare_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """``x * cos + rotate_half(x) * sin``, as models write it, the tables of cosine and sine made before."""
     torch, bring = _on(target)
     features, dims = case.features, case.dims
-    plain = all(features[name] in (None, False, "half") for name in ("variant", "scaling", "rotary_dim", "inverse"))
-    if not plain or features["block_positions"]:
+    usual = {feature.name: feature.default for feature in case.operation.features}
+    if any(features[name] != usual[name] for name in usual if name not in ("layout", "positions", "rows")):
         raise PeerUnavailable("the plain form only")
     x, positions = (bring(call.arguments[name]) for name in ("x", "positions"))
     dim = dims["head_dim"]
@@ -204,6 +204,8 @@ def _prepare_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
     angle = torch.cat((angle, angle), -1)
     if features["layout"] == "shd":
         angle = angle[..., None, :]
+    elif positions.ndim > 1:
+        angle = angle[..., None, :, :]
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
     def run() -> Any:

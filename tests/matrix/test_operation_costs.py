@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rocmkern.matrix import load_cases, make_call
+from rocmkern.ops.attention import cases as attention
 
 SIZES = {"input": None, "f32": 4, "i32": 4, "u8": 1}
 #: Vectors, masks and tables beside the arrays that count make up the rest; fewer rows of a table are read than it has,
@@ -117,3 +119,13 @@ def test_of_a_table_the_rows_count_that_are_read(calls, name):
             row = sum(arrays[f"{each}_cache"][0, 0].nbytes for each in ("key", "value"))
             expected = arrays["context_lens"].sum() * row
         assert case.operation.nbytes(case) == expected, case.id
+
+
+@pytest.mark.parametrize("causal", [False, "top_left", "bottom_right"])
+@pytest.mark.parametrize("window", [None, [0, 0], [2, None], [None, 1], [None, 0], [3, 2], [0, 9]])
+def test_visible_pairs_are_counted_whatever_the_shape(causal, window):
+    """Rows that see nothing too: they are no less than none."""
+    for rows, columns in ((1, 1), (1, 7), (5, 5), (6, 3), (3, 8), (9, 1)):
+        features = {"causal": causal, "window": window}
+        case = SimpleNamespace(dims={"seq_q": rows, "seq_k": columns}, features=features)
+        assert attention._pairs(case.dims, features) == visible(case), (rows, columns)

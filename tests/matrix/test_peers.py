@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch_in_numpy
 
-from rocmkern.matrix import PeerUnavailable, find_case, make_call
+from rocmkern.matrix import PeerUnavailable, find_case, load_cases, make_call
+from rocmkern.matrix.registry import resolve
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
 PLAIN = "plain-b1h2s4d8-f32-causal"
@@ -50,3 +56,80 @@ def test_peers_of_another_place_are_unavailable():
         peer(case, "triton").prepare(call, case, "cpu")
     with pytest.raises(PeerUnavailable, match="NumPy computes on the host"):
         peer(case, "numpy").prepare(call, case, "cuda")
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch, or as much of it as peers use."""
+    if importlib.util.find_spec("torch") is None:
+        for name, module in torch_in_numpy.MODULES.items():
+            monkeypatch.setitem(sys.modules, name, module)
+    return sys.modules["torch"] if "torch" in sys.modules else importlib.import_module("torch")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Quick rows in float32 of the operations that have PyTorch as peer."""
+    found = defaultdict(list)
+    for case in load_cases(MATRIX)[1]:
+        plain = (case.category, case.dtype, case.memory, dict(case.facts.inputs)) == ("quick", "f32", "contiguous", {})
+        if plain and not case.facts.expect_error and "torch" in case.operation.peer_table:
+            found[case.operation.name].append(case)
+    return found
+
+
+def test_pytorch_computes_what_the_reference_does(torch, rows):
+    compared = dict.fromkeys(rows, 0)
+    for case in (case for cases in rows.values() for case in cases):
+        call = make_call(case)
+        if not all(array.size for array in call.arguments.values() if isinstance(array, np.ndarray)):
+            continue
+        try:
+            work = peer(case, "torch").prepare(call, case, "cpu")
+        except PeerUnavailable:
+            continue
+        expected = resolve(case.operation.reference)(**call.arguments)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        if case.features.get("layout") == "bshd":
+            expected = np.swapaxes(expected, 1, 2)
+        with np.errstate(all="ignore"):
+            theirs = np.asarray(work())
+        # Where nothing is visible, it has no number. Its angles of far positions are those of float32.
+        known, far = np.isfinite(theirs), np.abs(call.arguments.get("positions", 0)).max() > 1000
+        close = {"rtol": 2e-3, "atol": 0.02 if far else 2e-4, "err_msg": case.id}
+        np.testing.assert_allclose(theirs[known], expected[known], **close)
+        compared[case.operation.name] += bool(known.mean() > 0.5)
+    assert len(compared) >= 12 and min(compared.values()) >= 3
+
+
+@pytest.mark.parametrize("name", ["softcap", "alibi", "sinks", "bias", "mask"])
+def test_pytorch_is_not_asked_for_what_it_does_not_do_here(torch, rows, name):
+    case = next(case for case in rows["flash_attention"] if case.features.get(name))
+    with pytest.raises(PeerUnavailable, match=f"scaled_dot_product_attention is not asked for (softcap|{name})"):
+        peer(case, "torch").prepare(make_call(case), case, "cpu")
+    assert sum(not any(case.features.get(n) for n in ("bias", "mask")) for case in rows["flash_attention"]) > 20
+
+
+def test_a_rotation_that_is_not_plain_has_no_peer(torch, rows):
+    for case in rows["rope"]:
+        plain = not any(
+            case.features[name] for name in ("base", "scaling", "freq_factors", "inverse", "block_positions")
+        )
+        plain = plain and case.features["variant"] == "half" and case.features["rotary_dim"] is None
+        if plain:
+            peer(case, "torch").prepare(make_call(case), case, "cpu")
+        else:
+            with pytest.raises(PeerUnavailable, match="the plain form only"):
+                peer(case, "torch").prepare(make_call(case), case, "cpu")
+
+
+def test_what_is_missing_is_said(torch, rows):
+    case = rows["flash_attention"][0]
+    call = make_call(case)
+    with pytest.raises(PeerUnavailable, match=r"this torch \(.*\) cannot use the device of the target (hip|cuda)"):
+        peer(case, "torch").prepare(call, case, "hip")
+    if torch is torch_in_numpy.torch:
+        with pytest.raises(PeerUnavailable, match=r"this torch \(in NumPy\) has no SDPBackend\.FLASH_ATTENTION"):
+            peer(case, "torch_flash").prepare(call, case, "cpu")
+        alone, all_of_them = (peer(case, n).prepare(call, case, "cpu")() for n in ("torch_math", "torch"))
+        np.testing.assert_array_equal(alone, all_of_them)
