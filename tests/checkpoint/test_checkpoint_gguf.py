@@ -117,6 +117,28 @@ def test_values_of_gguf(tmp_path):
         np.testing.assert_array_equal(checkpoint["t"].to_numpy(), np.arange(6.0).reshape(3, 2))
 
 
+#: Bytes of a block by its parts: scales and minima, high bits, codes, signs.
+BLOCKS = {
+    2: ("q4_0", 32, 2 + 16), 3: ("q4_1", 32, 4 + 16), 6: ("q5_0", 32, 2 + 4 + 16), 7: ("q5_1", 32, 4 + 4 + 16),
+    8: ("q8_0", 32, 2 + 32), 10: ("q2_k", 256, 16 + 64 + 4), 11: ("q3_k", 256, 32 + 64 + 12 + 2),
+    12: ("q4_k", 256, 4 + 12 + 128), 13: ("q5_k", 256, 4 + 12 + 32 + 128), 14: ("q6_k", 256, 128 + 64 + 16 + 2),
+    15: ("q8_k", 256, 4 + 256 + 32), 16: ("iq2_xxs", 256, 2 + 64), 17: ("iq2_xs", 256, 2 + 64 + 8),
+    18: ("iq3_xxs", 256, 2 + 64 + 32), 19: ("iq1_s", 256, 2 + 32 + 16), 20: ("iq4_nl", 32, 2 + 16),
+    21: ("iq3_s", 256, 2 + 64 + 8 + 32 + 4), 22: ("iq2_s", 256, 2 + 64 + 8 + 8), 23: ("iq4_xs", 256, 2 + 2 + 4 + 128),
+    29: ("iq1_m", 256, 32 + 16 + 8), 34: ("tq1_0", 256, 48 + 4 + 2), 35: ("tq2_0", 256, 64 + 2),
+    39: ("mxfp4", 32, 1 + 16), 40: ("nvfp4", 64, 4 + 32), 41: ("q1_0", 128, 2 + 16),
+}  # fmt: skip
+
+
+def test_blocks_are_as_large_as_their_parts():
+    assert {number: kind[:3] for number, kind in KINDS.items() if kind.dtype is None} == BLOCKS
+
+
+def test_numbers_in_files_have_their_dtypes():
+    found = {number: (kind.elements, kind.nbytes, np.dtype(kind.dtype)) for number, kind in KINDS.items() if kind.dtype}
+    assert found == {number: (1, np.dtype(dtype).itemsize, np.dtype(dtype)) for number, dtype in PLAIN.items()}
+
+
 def test_types_of_ggml_are_those_of_its_own_library():
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")
     theirs = {kind.value: (kind.name.lower(), *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}

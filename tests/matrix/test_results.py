@@ -279,8 +279,13 @@ def test_the_search_knows_dimensions_features_and_architectures(mixed):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, ""), (0.0, "0 X"), (12.5, "12.5 X"), (3e6, "3 MX"), (1.8698e14, "187 TX"), (4.2e15, "4200 TX")],
-)
+    [
+        (None, ""), (0.0, "0 X"), (12.5, "12.5 X"), (3e6, "3 MX"), (1.8698e14, "187 TX"), (4.2e15, "4200 TX"),
+        # A prefix begins with its number: of the number before, there are 1000 of the smaller one.
+        (1e6, "1 MX"), (1e9, "1 GX"), (1e12, "1 TX"), (999_999.0, "1e+06 X"), (999_999_999.5, "1e+03 MX"),
+        (1e12 - 0.5, "1e+03 GX"), (9.99e14, "999 TX"), (1e15, "1000 TX"),
+    ],
+)  # fmt: skip
 def test_rates_are_shown_with_prefixes(value, shown):
     assert si(value, "X") == shown
 

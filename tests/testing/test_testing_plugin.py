@@ -114,3 +114,28 @@ def test_cases_are_shuffled_among_the_places_of_cases(monkeypatch, seed):
     plugin._shuffle(items, seed)
     assert (items[0], items[10]) == ("own1", "own2")
     assert items[1:10] + items[11:] == shuffled != cases
+
+
+@pytest.mark.parametrize(
+    ("name", "writable", "reason"),
+    [
+        ("new.json", True, None), ("old.json", True, None), ("new.json", False, "cannot be written"),
+        ("old.json", False, "cannot be written"), ("folder", True, "is a directory"),
+        ("folder", False, "is a directory"),
+        ("none/new.json", True, "has no directory"), ("none/new.json", False, "has no directory"),
+    ],
+)  # fmt: skip
+def test_results_that_cannot_be_written_are_refused_before_the_run(tmp_path, monkeypatch, name, writable, reason):
+    (tmp_path / "old.json").write_text("")
+    (tmp_path / "folder").mkdir()
+    asked = []
+    monkeypatch.setattr(plugin.os, "access", lambda path, mode: asked.append((path, mode)) or writable)
+    if reason is None:
+        plugin._refuse_unwritable(tmp_path / name)
+        # Of a file that is there the file, of a new one its directory.
+        assert asked == [(tmp_path / name if name == "old.json" else tmp_path, plugin.os.W_OK)]
+    else:
+        with pytest.raises(pytest.UsageError) as caught:
+            plugin._refuse_unwritable(tmp_path / name)
+        path = tmp_path / name
+        assert str(caught.value) == f"--rocmkern-json: {path} {reason}; allowed: a file in a directory that exists"
