@@ -55,6 +55,7 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/check_device_calls.py $(LINTED)
+	$(PY) tools/check_imports.py
 
 format: $(VENV)/.dev
 	$(PY) -m ruff check --fix .

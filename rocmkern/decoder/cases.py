@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.decoder import DecoderConfig
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SEED = 42

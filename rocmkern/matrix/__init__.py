@@ -7,8 +7,10 @@ A project declares its own operations with `Operation`, `Dim`, `Feature`, `Outpu
 
 from __future__ import annotations
 
-from rocmkern.matrix.expand import Case, expand, load_cases
-from rocmkern.matrix.inputs import Draw, make_call
+from rocmkern.matrix.case import Case
+from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.expand import expand, load_cases
+from rocmkern.matrix.inputs import make_call
 from rocmkern.matrix.loader import Document, load, loads, nearest
 from rocmkern.matrix.registry import (
     Call,

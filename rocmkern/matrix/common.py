@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.inputs import Draw, numpy_dtype
+from rocmkern.matrix.draw import Draw, numpy_dtype
 from rocmkern.matrix.registry import Dim, Feature
 from rocmkern.reference import roundings
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix import inputs as _inputs
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.runner import compare_outputs, expected_outputs, reproduce
 from rocmkern.matrix.tolerance import Rule, rule_of
 

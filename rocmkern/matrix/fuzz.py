@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 import yaml
 
-from rocmkern.matrix.expand import OUT_ARRAY, array_shapes, expand
+from rocmkern.matrix.case import OUT_ARRAY
+from rocmkern.matrix.expand import array_shapes, expand
 from rocmkern.matrix.inputs import OneHotError
 from rocmkern.matrix.layouts import CONTIGUOUS, layouts_of
 from rocmkern.matrix.loader import Document, loads

@@ -1,35 +1,21 @@
 """The arguments of a case, made from its id alone.
 
-Each array is seeded by a hash of the case id and its own name, so a case has the same inputs on every machine, in every
-order, alone or among others. Arrays then move into their memory layout: a view into a larger buffer that is NaN
-everywhere else, so a read beside an array shows in the result and a write beside it shows in the buffer.
+Arrays are drawn (`rocmkern.matrix.draw`) and then move into their memory layout: a view into a larger buffer that is
+NaN everywhere else, so a read beside an array shows in the result and a write beside it shows in the buffer.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.expand import ALL_ARRAYS, Case
+from rocmkern.matrix.case import Case
+from rocmkern.matrix.draw import Draw, Undrawn, check_elements, numpy_dtype
 from rocmkern.matrix.layouts import CONTIGUOUS, laid_out, repeats
 from rocmkern.matrix.registry import Call
-from rocmkern.matrix.schema import (
-    MAX_ELEMENTS,
-    Constant,
-    Denormal,
-    Generator,
-    Large,
-    Masked,
-    Normal,
-    Ramp,
-    Uniform,
-    Values,
-    Wave,
-)
+from rocmkern.matrix.schema import MAX_ELEMENTS, Masked
 from rocmkern.matrix.spoilers import SPOILERS
 from rocmkern.runtime.errors import MatrixError
 
@@ -46,67 +32,9 @@ class OneHotError(MatrixError):
     """The inputs of a case make its softmax one-hot, and the row does not ask for that."""
 
 
-def numpy_dtype(name: str) -> np.dtype:
-    """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` or, for outputs, ``"u8"`` or ``"i32"``."""
-    if name == "bf16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    names = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8, "i32": np.int32}
-    return np.dtype(names[name])
-
-
 def is_float(array: np.ndarray) -> bool:
     """Whether an array holds floating-point numbers, bfloat16 included."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-class Draw:
-    """What a declaration's ``call(draw)`` makes a `Call` from.
-
-    Attributes
-    ----------
-    dims, features : dict
-        Dimensions and features of the case.
-    dtype : numpy.dtype
-        dtype of the row.
-    """
-
-    def __init__(self, case: Case):
-        self.case = case
-        self.dims: Mapping[str, Any] = case.dims
-        self.features: Mapping[str, Any] = case.features
-        self.dtype = numpy_dtype(case.dtype)
-
-    def rng(self, name: str) -> np.random.Generator:
-        """Random numbers that depend on the case id and `name` only."""
-        digest = hashlib.sha256(f"{self.case.id}:{name}".encode()).digest()
-        return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
-        """An array of the row's dtype (or `dtype`), filled by the generator that the row names for it."""
-        check_elements(self.case, shape)
-        dtype = self.dtype if dtype is None else np.dtype(dtype)
-        inputs = self.case.facts.inputs
-        generator = inputs.get(name) or inputs.get(ALL_ARRAYS) or Normal(kind="normal")
-        with np.errstate(over="ignore"):
-            return generate(generator, shape, dtype, self.rng(name))
-
-    def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """``make()``, an array of this shape and dtype. Whoever wants no contents does not call it."""
-        check_elements(self.case, shape)
-        return make()
-
-
-class Undrawn(Draw):
-    """Arrays of the shapes and dtypes of a case that hold nothing but zeros, and that nobody may write to."""
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
-        return self.made(shape, self.dtype if dtype is None else dtype, lambda: np.empty(0))
-
-    def made(self, shape: tuple[int, ...], dtype: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
-        check_elements(self.case, shape)
-        return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def described_call(case: Case) -> Call:
@@ -115,18 +43,6 @@ def described_call(case: Case) -> Call:
         return case.operation.call(Undrawn(case))
     except ValueError:
         return case.operation.call(Draw(case))
-
-
-def check_elements(case: Case, shape: Iterable[int]) -> None:
-    """Raise a `MatrixError` with the row's position for an array that is larger than the schema allows."""
-    count = math.prod(map(int, shape))
-    if count > MAX_ELEMENTS:
-        raise MatrixError(
-            f"case {case.id} needs an array of {count} elements; at most {MAX_ELEMENTS} are allowed",
-            file=case.facts.file,
-            line=case.facts.line,
-            column=1,
-        )
 
 
 def check_sizes(case: Case) -> None:
@@ -143,46 +59,6 @@ def check_sizes(case: Case) -> None:
         return
     for shape in shapes:
         check_elements(case, shape)
-
-
-def generate(generator: Generator, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-    """Values of one array.
-
-    Parameters
-    ----------
-    generator : Generator
-        One of the models of `rocmkern.matrix.schema`.
-    shape : tuple of int
-    dtype : numpy.dtype
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray
-        Contiguous, of `shape` and `dtype`.
-    """
-    if isinstance(generator, Normal):
-        return (generator.mean + generator.std * rng.standard_normal(shape)).astype(dtype)
-    if isinstance(generator, Uniform):
-        return rng.uniform(generator.low, generator.high, shape).astype(dtype)
-    if isinstance(generator, Large):
-        return rng.uniform(-generator.amplitude, generator.amplitude, shape).astype(dtype)
-    if isinstance(generator, Constant):
-        return np.full(shape, generator.value, dtype)
-    if isinstance(generator, Denormal):
-        import ml_dtypes
-
-        tiny = float(ml_dtypes.finfo(dtype).smallest_normal)
-        return (rng.uniform(-1.0, 1.0, shape) * tiny).astype(dtype)
-    flat = np.arange(int(np.prod(shape)), dtype=np.float64).reshape(shape)
-    if isinstance(generator, Ramp):
-        return (generator.a * flat + generator.b).astype(dtype)
-    if isinstance(generator, Wave):
-        wave = {"sin": np.sin, "cos": np.cos, "tan": np.tan}[generator.kind]
-        return (generator.factor * wave(generator.step * flat)).astype(dtype)
-    assert isinstance(generator, Values)
-    values = np.asarray(generator.values, np.float64)
-    return values[flat.astype(np.int64) % len(values)].astype(dtype)
 
 
 def make_call(case: Case) -> Call:

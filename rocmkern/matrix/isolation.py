@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.isolation_log import Outcome
 from rocmkern.matrix.runner import run_case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.runner import CaseFailure
 
 

@@ -21,14 +21,12 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from rocmkern.matrix.draw import Draw
 from rocmkern.ops.places import kernel_module
-
-if TYPE_CHECKING:
-    from rocmkern.matrix.inputs import Draw
 
 # A callable, or "module:attribute", which is imported when it is first called.
 Function = Callable[..., Any] | str
@@ -204,7 +202,7 @@ class Operation:
     reference : callable or str
         The same in float64 NumPy: arrays of floats arrive as float64, but those of 8 bits as they are.
     call : callable
-        ``call(draw)`` makes the `Call` of a case; see `rocmkern.matrix.inputs.Draw`.
+        ``call(draw)`` makes the `Call` of a case; see `rocmkern.matrix.draw.Draw`.
     dims, features : tuple
         What a row may give.
     arrays : tuple of str

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.loader import path_in_data, short
 from rocmkern.matrix.result_schema import FORMAT, ResultsFile
 from rocmkern.matrix.yaml_source import format_path

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix import inputs as _inputs
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.device_memory import PlacedArray
-from rocmkern.matrix.expand import Case, error_type
+from rocmkern.matrix.expand import error_type
 from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 
 
 def in_fixed_order(cases: Iterable[Case], target: str) -> list[Case]:

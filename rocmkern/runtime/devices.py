@@ -13,6 +13,7 @@ from rocmkern.runtime.host import HostDevice
 from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.once import once
 from rocmkern.runtime.probe import check_driver
+from rocmkern.runtime.target_choice import chosen
 
 KINDS = ("hip", "cuda")
 _opened: dict[tuple[str, str | int], Device] = {}
@@ -66,10 +67,7 @@ def default_device() -> Device:
     DeviceUnavailableError
         If that target is a GPU which cannot be used.
     """
-    # The choice of a target lies one layer up. It is asked for here only, where it is left to us.
-    from rocmkern.targets import chosen_name
-
-    name = chosen_name()
+    name, _ = chosen()
     return open_device(name) if name in KINDS else host_device()
 
 

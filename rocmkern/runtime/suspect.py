@@ -27,15 +27,7 @@ LIFETIME_S = 300.0
 EXERCISE_TIMEOUT_S = 60.0
 
 _SUFFIX = ".suspect"
-_BYTES = 1 << 20
-_PATTERN = 0x5A
-_CHILD = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from rocmkern.runtime.device import DeviceInfo
-from rocmkern.runtime.suspect import fill_and_copy
-fill_and_copy(DeviceInfo(**json.loads(sys.argv[2])))
-"""
+_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from rocmkern.runtime.exercise import main; main(*sys.argv[2:])"
 
 
 @dataclass(frozen=True)
@@ -115,11 +107,11 @@ def clear(device: DeviceInfo, *, directory: Path | None = None) -> None:
 def exercise(device: DeviceInfo, timeout_s: float = EXERCISE_TIMEOUT_S) -> str | None:
     """Let a device fill and copy memory, in a child process; return how that failed, or None."""
     package_root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _CHILD, package_root, json.dumps(asdict(device))]
+    command = [sys.executable, "-c", _CHILD, package_root, json.dumps(asdict(device)), str(timeout_s / 2)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, text=True)
     except subprocess.TimeoutExpired:
-        return f"it did not fill and copy {_BYTES} bytes within {timeout_s:g} s"
+        return f"it did not fill and copy memory within {timeout_s:g} s"
     except OSError as error:
         return f"the process that was to look at it could not be started: {error}"
     if not done.returncode:
@@ -159,21 +151,3 @@ def check(
             return
         suspicion = suspicion_of(device, directory=directory) or suspicion
     raise DeviceUnavailableError(str(suspicion))
-
-
-def fill_and_copy(info: DeviceInfo) -> None:
-    """Fill memory of a device, copy it to the host and compare, with a deadline. For a process of its own."""
-    import numpy as np
-
-    from rocmkern.runtime.devices import make_device
-    from rocmkern.runtime.waiting import poll
-
-    device = make_device(info)
-    stream, address, found = device.create_stream(), device.allocate(_BYTES), np.zeros(_BYTES, np.uint8)
-    device.fill(address, _BYTES, _PATTERN, stream)
-    device.copy_to_host(found.ctypes.data, address, _BYTES, stream)
-    event = device.record(stream)
-    poll(lambda: device.query(event), lambda: "filling and copying memory", EXERCISE_TIMEOUT_S / 2)
-    if not (found == _PATTERN).all():
-        raise DeviceUnavailableError(f"{info} copied something else than it was filled with")
-    device.free(address)

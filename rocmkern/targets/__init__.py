@@ -1,12 +1,11 @@
-"""Where kernels run: ``hip``, ``cuda``, ``cpu`` or ``python``, and how one is chosen.
+"""Where kernels run: ``hip``, ``cuda``, ``cpu`` or ``python``.
 
 The choice, first match: a `using` block of this thread, `use`, the environment variable ``ROCMKERN_TARGET``, automatic
-(HIP if a usable AMD card is there, else CUDA, else CPU).
+(see `rocmkern.runtime.target_choice`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,12 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.numba_switches import check_switches
 from rocmkern.runtime.once import once
-from rocmkern.targets.numba_switches import check_switches, compiles
-
-#: Targets that run on a graphics card, and all targets, best first.
-GPU_TARGETS = ("hip", "cuda")
-NAMES = (*GPU_TARGETS, "cpu", "python")
+from rocmkern.runtime.target_choice import GPU_TARGETS, NAMES, choose_for_process, choose_for_thread, chosen
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,6 @@ class TargetInfo:
     reason: str
 
 
-_process: str | None = None
-# A compilation has its caller's context, in a thread of its own.
-_name: ContextVar[str | None] = ContextVar("_name", default=None)
 _object: ContextVar[Any] = ContextVar("_object", default=None)
 
 
@@ -74,45 +67,37 @@ class use:
     """
 
     def __init__(self, name: str | None):
-        global _process
         if name is not None:
             _get(name)
-        self._before, _process = _process, name
+        self._before = choose_for_process(name)
 
     def __enter__(self) -> use:
         return self
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        global _process
-        _process = self._before
+        choose_for_process(self._before)
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
     """Choose the target for this thread, within the block; parameters and errors as for `use`."""
     _get(name)
-    before = _name.get()
-    _name.set(name)
+    before = choose_for_thread(name)
     try:
         yield
     finally:
-        _name.set(before)
+        choose_for_thread(before)
 
 
 def target() -> TargetInfo:
     """The target that an operation on NumPy arrays uses now, and why."""
-    name, reason = _chosen()
+    name, reason = chosen()
     return TargetInfo(name, _get(name).arch, reason)
-
-
-def chosen_name() -> str:
-    """Name of the target that an operation on NumPy arrays uses now; nothing is opened or compiled."""
-    return _chosen()[0]
 
 
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
-    return _object.get() or _get(_chosen()[0])
+    return _object.get() or _get(chosen()[0])
 
 
 @contextmanager
@@ -136,32 +121,6 @@ def target_of(device: Any) -> Any:
     from rocmkern.targets.cuda import CudaTarget
 
     return CudaTarget(device)
-
-
-def _chosen() -> tuple[str, str]:
-    override = _name.get()
-    if override:
-        return override, "chosen by using() in this thread"
-    if _process:
-        return _process, "chosen by use()"
-    wanted = os.environ.get("ROCMKERN_TARGET", "").strip()
-    if wanted:
-        if wanted not in NAMES:
-            raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))
-        return wanted, f"ROCMKERN_TARGET={wanted}"
-    if not compiles():
-        return "python", "automatic: NUMBA_DISABLE_JIT is set, so nothing is compiled"
-    return _automatic()
-
-
-@once
-def _automatic() -> tuple[str, str]:
-    from rocmkern.runtime.probe import gpu_status
-
-    status = gpu_status()
-    if status.available and status.chosen is not None:
-        return status.chosen.kind, f"automatic: {status.chosen}"
-    return "cpu", f"automatic: {status.reason}"
 
 
 def _get(name: str) -> Any:

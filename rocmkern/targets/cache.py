@@ -37,11 +37,11 @@ from rocmkern.runtime import fork
 from rocmkern.runtime.directories import cache_directory, is_others, make_own, shared_with
 from rocmkern.runtime.errors import RocmkernWarning, TargetError
 from rocmkern.runtime.mutex import Mutex, alone
+from rocmkern.runtime.numba_switches import code_settings
 from rocmkern.runtime.once import once
 from rocmkern.targets import entries
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.messages import announce_compilation
-from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.source import Key
 
 Loaded = TypeVar("Loaded")

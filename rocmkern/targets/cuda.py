@@ -15,12 +15,12 @@ from typing import Any
 
 from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TargetError, TileError
+from rocmkern.runtime.numba_switches import code_settings
 from rocmkern.runtime.versions import installed_version
 from rocmkern.targets import entries, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.gpu import CodeRefusedError, GpuTarget, LoadedVariant
 from rocmkern.targets.messages import first_message
-from rocmkern.targets.numba_switches import code_settings
 from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import entry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from rocmkern.runtime.numba_switches import code_settings
 from rocmkern.runtime.versions import installed_version
-from rocmkern.targets.numba_switches import code_settings
 
 
 @functools.cache

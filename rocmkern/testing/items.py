@@ -16,7 +16,7 @@ from rocmkern.runtime.errors import DeviceUnavailableError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing import bench, jobs
 from rocmkern.testing.devices import chosen_targets, target_reason
-from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY
+from rocmkern.testing.run import CASE_PROPERTY, PROPERTY
 from rocmkern.testing.worker import WorkerError
 
 # Where cases are run, not what they run: declarations and faults lie deeper.

@@ -34,10 +34,8 @@ from typing import Any
 
 import pytest
 
-MATRIX_INI = "rocmkern_matrix"
-PROPERTY = "rocmkern"
-# On every report of a case, also where it was skipped or failed: which case, on which target.
-CASE_PROPERTY = "rocmkern_case"
+from rocmkern.testing.run import MATRIX_INI, PROPERTY, matrix_files
+
 SEED = "rocmkern_fuzz_seed"
 BASELINE = pytest.StashKey[Any]()
 COMPARED = pytest.StashKey[list[str]]()
@@ -204,14 +202,6 @@ def _refuse_options_without_a_matrix(config: pytest.Config) -> None:
             "given. If that is not your project's directory, pytest has taken the value of an option for the path of a "
             "test: write it as --option=VALUE"
         )
-
-
-def matrix_files(config: pytest.Config) -> list[Path]:
-    """The matrix files of a run: those of ``--matrix``, or else the project's."""
-    named = config.getoption("matrix")
-    if named:
-        return [(config.invocation_params.dir / name).resolve() for name in named]
-    return [(config.rootpath / name).resolve() for name in config.getini(MATRIX_INI)]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -24,7 +24,7 @@ from rocmkern.matrix.results import (
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.devices import chosen_targets, target_reason
-from rocmkern.testing.plugin import CASE_PROPERTY, PROPERTY, matrix_files
+from rocmkern.testing.run import CASE_PROPERTY, PROPERTY, matrix_files
 from rocmkern.testing.worker import shared_worker
 
 #: pytest's own words for outcomes, and ours; a worse one counts where a case has several reports.

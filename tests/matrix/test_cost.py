@@ -13,7 +13,7 @@ import pytest
 from projects import PLUGIN
 from test_loader import GOOD
 
-from rocmkern.matrix import expand, inputs, load, load_cases, loader, loads, yaml_nodes, yaml_source
+from rocmkern.matrix import draw, expand, inputs, load, load_cases, loader, loads, yaml_nodes, yaml_source
 from rocmkern.runtime.errors import MatrixError
 
 COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
@@ -66,7 +66,7 @@ def test_nothing_is_drawn_and_the_models_are_checked_once(monkeypatch):
     document = load(COMMITTED)
     counts = calls_of(lambda: expand(document))
     assert len(validated) == 1
-    drawing = {function.__name__ for function in (inputs.generate, inputs.make_call, inputs.place)}
+    drawing = {function.__name__ for function in (draw.generate, inputs.make_call, inputs.place)}
     assert not drawing & set(counts)
     # Rows of each layout are asked for the shapes of their arrays, once for all of their cases.
     rows = sum(
@@ -131,10 +131,10 @@ def test_a_long_text_that_is_no_yaml_is_read_once(monkeypatch):
 
 COUNTING = """
 import importlib
-expand, inputs = (importlib.import_module(f"rocmkern.matrix.{name}") for name in ("expand", "inputs"))
-readings, draws, load, generate = [], [], expand.load, inputs.generate
+expand, draw = (importlib.import_module(f"rocmkern.matrix.{name}") for name in ("expand", "draw"))
+readings, draws, load, generate = [], [], expand.load, draw.generate
 expand.load = lambda path: readings.append(path) or load(path)
-inputs.generate = lambda *given: draws.append(given) or generate(*given)
+draw.generate = lambda *given: draws.append(given) or generate(*given)
 
 def pytest_collection_finish(session):
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")

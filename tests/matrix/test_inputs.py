@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rocmkern.matrix import MatrixError, expand, make_call
+from rocmkern.matrix.draw import numpy_dtype
 from rocmkern.matrix.inputs import (
     GUARD,
     entropy_share,
     fill_with_poison,
     is_poison,
-    numpy_dtype,
     owner,
     place,
     poisoned,

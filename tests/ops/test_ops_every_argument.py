@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import rocmkern
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.expand import load_cases
-from rocmkern.matrix.inputs import Draw, make_call
+from rocmkern.matrix.inputs import make_call
 from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import ArgumentError
 

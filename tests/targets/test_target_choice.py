@@ -182,7 +182,7 @@ print(json.dumps([t.name, t.reason, rocmkern.rms_norm(x, x[0]).tolist(), message
 
 
 def test_a_switch_of_zero_is_off(monkeypatch):
-    from rocmkern.targets import numba_switches
+    from rocmkern.runtime import numba_switches
 
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     for value, expected in (("0", True), ("", True), ("1", False)):

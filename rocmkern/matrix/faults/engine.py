@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.faults.anchors import FaultError
 from rocmkern.matrix.faults.syntax import replaced
 from rocmkern.matrix.registry import Edit, Fault

@@ -17,7 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from rocmkern.matrix.expand import Case
+from rocmkern.matrix.case import Case
 from rocmkern.matrix.faults.anchors import ROOTS, FaultError, changed
 from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.runner import CaseFailure, run_case

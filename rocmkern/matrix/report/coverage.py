@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from rocmkern.matrix.report.place import Place
 from rocmkern.matrix.results import Result
-
-if TYPE_CHECKING:
-    from rocmkern.matrix.report.summary import Place
 
 CARDS = {"hip": "an AMD card", "cuda": "an NVIDIA card"}
 # What is known of a case; of several architectures the first of these counts.

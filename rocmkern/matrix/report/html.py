@@ -10,7 +10,8 @@ from typing import Any
 
 from rocmkern.matrix.report import plots
 from rocmkern.matrix.report.coverage import CARDS, Coverage
-from rocmkern.matrix.report.summary import Cell, Place, Summary, counts, dtypes_of, ratios, roof_share, si
+from rocmkern.matrix.report.place import Place
+from rocmkern.matrix.report.summary import Cell, Summary, counts, dtypes_of, ratios, roof_share, si
 from rocmkern.matrix.results import Result, Run
 
 TITLE = "Kernels: support, accuracy, speed"

@@ -8,41 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocmkern.matrix.report.coverage import Coverage, coverage_of
+from rocmkern.matrix.report.place import Place
 from rocmkern.matrix.results import MeasuredDevice, Result, Run
 from rocmkern.targets import GPU_TARGETS
 
 DTYPES = ("f32", "f16", "bf16")
 #: For results of a target that their file says nothing about.
 UNKNOWN = MeasuredDevice("", "a device that the file does not name")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where results come from: a target and what it was.
-
-    Attributes
-    ----------
-    target, arch, name : str
-    emulated : bool
-    run : str
-        Label of the run.
-    """
-
-    target: str
-    arch: str
-    name: str
-    emulated: bool
-    run: str
-
-    @property
-    def title(self) -> str:
-        """Heading of a column."""
-        return self.arch if self.arch.startswith(self.target) else f"{self.target} {self.arch}".strip()
-
-    @property
-    def is_card(self) -> bool:
-        """Whether the machine code ran on a graphics card."""
-        return self.target in GPU_TARGETS and not self.emulated
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import elementwise, moved_bytes, options_of, oracles
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SIZE = Dim("size", "n", many=True)

@@ -25,7 +25,7 @@ from rocmkern.matrix.common import (
     oracles,
     with_heads,
 )
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 # The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.

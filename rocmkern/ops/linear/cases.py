@@ -8,7 +8,7 @@ import numpy as np
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import BIAS_DTYPE, beside, itemsize, options_of, oracles
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 ROWS = Dim("m", "m", default=1)

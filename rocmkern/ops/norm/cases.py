@@ -6,7 +6,7 @@ from typing import Any
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import WEIGHT_DTYPE, beside, elementwise, moved_bytes, options_of, oracles
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 SIZE = Dim("size", "n", many=True)

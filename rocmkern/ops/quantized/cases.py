@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix.common import itemsize, options_of, oracles
-from rocmkern.matrix.inputs import Draw, repeated_axis
+from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.inputs import repeated_axis
 from rocmkern.matrix.layouts import repeats
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 from rocmkern.ops.quantized.reference import BLOCKS

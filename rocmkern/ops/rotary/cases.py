@@ -18,7 +18,8 @@ from rocmkern.matrix.common import (
     options_of,
     oracles,
 )
-from rocmkern.matrix.inputs import Draw, duplicate
+from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.inputs import duplicate
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 from rocmkern.ops.attention.cases import LSE, RETURN_LSE, SCORES
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import moved_bytes, oracles
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 

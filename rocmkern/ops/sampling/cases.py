@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix.common import itemsize, options_of
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 #: Arguments that may be an array of one number for each row.

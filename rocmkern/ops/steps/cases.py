@@ -27,7 +27,7 @@ from rocmkern.matrix.common import (
     product_flops,
     with_heads,
 )
-from rocmkern.matrix.inputs import Draw
+from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 

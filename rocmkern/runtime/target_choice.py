@@ -1,0 +1,64 @@
+"""Which target operations use, by its name: what is opened and compiled for it is the business of `rocmkern.targets`.
+
+The choice, first match: that of this thread, that of the process, the environment variable ``ROCMKERN_TARGET``,
+automatic (HIP if a usable AMD card is there, else CUDA, else CPU).
+"""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+
+from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.numba_switches import compiles
+from rocmkern.runtime.once import once
+
+#: Targets that run on a graphics card, and all targets, best first.
+GPU_TARGETS = ("hip", "cuda")
+NAMES = (*GPU_TARGETS, "cpu", "python")
+
+_process: str | None = None
+# A compilation has its caller's context, in a thread of its own.
+_thread: ContextVar[str | None] = ContextVar("_thread", default=None)
+
+
+def choose_for_process(name: str | None) -> str | None:
+    """Choose for the whole process; None goes back to the automatic choice. Return what was chosen before."""
+    global _process
+    before, _process = _process, name
+    return before
+
+
+def choose_for_thread(name: str | None) -> str | None:
+    """Choose for this thread; None goes back to what the process chose. Return what was chosen before."""
+    before = _thread.get()
+    _thread.set(name)
+    return before
+
+
+def chosen() -> tuple[str, str]:
+    """Return the name of the target that an operation on NumPy arrays uses now, and why; nothing is opened."""
+    override = _thread.get()
+    if override:
+        return override, "chosen by using() in this thread"
+    if _process:
+        return _process, "chosen by use()"
+    wanted = os.environ.get("ROCMKERN_TARGET", "").strip()
+    if wanted:
+        if wanted not in NAMES:
+            raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))
+        return wanted, f"ROCMKERN_TARGET={wanted}"
+    if not compiles():
+        return "python", "automatic: NUMBA_DISABLE_JIT is set, so nothing is compiled"
+    return _automatic()
+
+
+@once
+def _automatic() -> tuple[str, str]:
+    # deferred: start-up
+    from rocmkern.runtime.probe import gpu_status
+
+    status = gpu_status()
+    if status.available and status.chosen is not None:
+        return status.chosen.kind, f"automatic: {status.chosen}"
+    return "cpu", f"automatic: {status.reason}"

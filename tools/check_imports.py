@@ -1,0 +1,251 @@
+"""Refuse circles among modules, imports against the layers, and deferred imports that do not say why.
+
+    python tools/check_imports.py
+
+Files that need each other are one file in disguise, whenever it is that they ask for each other. So all imports are
+arrows here: those that run with the module, the *deferred* ones inside a function, and those for types only, under ``if
+TYPE_CHECKING``. `LAYERS` says which package may import which.
+
+An import is deferred for one of the `REASONS`, which its line says, or a comment above it; one comment serves all
+imports that follow it without an empty line between::
+
+    # deferred: start-up
+    import numba
+    from llvmlite import ir
+
+    import torch  # deferred: optional dependency
+
+The packages in `KNOWN_CIRCLES` and `KNOWN_SILENT` are still to be mended. One that is mended is refused there, so that
+both only get shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REASONS = {
+    "start-up": "it takes time that many processes can do without",
+    "optional dependency": "it may not be installed",
+    "platform": "it is not on every system",
+}
+_REASON = re.compile(r"#\s*deferred:\s*(" + "|".join(map(re.escape, REASONS)) + r")\b")
+
+#: From the bottom up: the packages of a row import those of the rows before it, and nothing of their own row.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("architectures", "runtime"),
+    ("tile", "checkpoint", "reference"),
+    ("targets",),
+    ("calls", "kernels"),
+    ("ops",),
+    ("decoder",),
+    ("matrix",),
+    ("testing",),
+    ("cli",),
+)
+
+#: Packages whose modules still form circles, and those with deferred imports that do not say why.
+KNOWN_CIRCLES = frozenset({"ops", "runtime", "tile"})
+KNOWN_SILENT = frozenset({"cli", "matrix", "ops", "runtime", "targets", "testing", "tile"})
+
+
+class Kind(enum.Enum):
+    """When an import runs."""
+
+    MODULE = "import"
+    DEFERRED = "deferred"
+    TYPES = "types only"
+
+
+@dataclass(frozen=True, order=True)
+class Arrow:
+    """One import: the module it stands in, its line, the module that it asks for, and when."""
+
+    source: str
+    target: str
+    line: int
+    kind: Kind = field(compare=False)
+
+    def __str__(self) -> str:
+        when = "" if self.kind is Kind.MODULE else f", {self.kind.value}"
+        return f"{self.source}:{self.line} imports {self.target}{when}"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is refused elsewhere, but still to be mended here."""
+
+    circles: frozenset[str] = KNOWN_CIRCLES
+    silent: frozenset[str] = KNOWN_SILENT
+
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """Return the modules of a package by their names; `root` is the package's folder."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+class _Imports(ast.NodeVisitor):
+    """The imports of one module, with the kind of each."""
+
+    def __init__(self, package: str) -> None:
+        self.package, self.kind = package, Kind.MODULE
+        self.found: list[tuple[ast.Import | ast.ImportFrom, Kind]] = []
+
+    def _within(self, kind: Kind, nodes: Iterable[ast.AST]) -> None:
+        before, self.kind = self.kind, kind
+        for node in nodes:
+            self.visit(node)
+        self.kind = before
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._within(Kind.TYPES if self.kind is Kind.TYPES else Kind.DEFERRED, node.body)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            self._within(Kind.TYPES, node.body)
+            self._within(self.kind, node.orelse)
+        else:
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found.append((node, self.kind))
+
+    visit_ImportFrom = visit_Import  # type: ignore[assignment]
+
+    def named(self, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+        """The dotted names that an import statement asks for, the longest that may be modules."""
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+            return
+        base = self.package.split(".")[: None if node.level <= 1 else 1 - node.level] if node.level else []
+        module = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@dataclass
+class Package:
+    """What the files of a package import of each other, and which deferred imports do not say why, by their files."""
+
+    arrows: set[Arrow] = field(default_factory=set)
+    silent: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read(root: Path) -> Package:
+    """Read the imports of all modules below a package's folder."""
+    package, modules = Package(), modules_of(root)
+    for name, path in modules.items():
+        text = path.read_text(encoding="utf-8")
+        imports = _Imports(name if path.name == "__init__.py" else name.rpartition(".")[0])
+        imports.visit(ast.parse(text, str(path)))
+        said = _said(text.splitlines())
+        for node, kind in imports.found:
+            for wanted in imports.named(node):
+                target = wanted if wanted in modules else wanted.rpartition(".")[0]
+                if target in modules and target != name:
+                    package.arrows.add(Arrow(name, target, node.lineno, kind))
+            if kind is Kind.DEFERRED and node.lineno not in said:
+                package.silent.append((name, f"{path}:{node.lineno}: {ast.unparse(node)}"))
+    return package
+
+
+def _said(lines: list[str]) -> set[int]:
+    """The numbers of the lines that a reason is given for: its own, and those that follow a comment without a gap."""
+    said, lasting = set(), False
+    for number, line in enumerate(lines, 1):
+        words = line.strip()
+        if words.startswith("#"):
+            lasting = lasting or bool(_REASON.match(words))
+        elif not words:
+            lasting = False
+        if lasting or _REASON.search(line):
+            said.add(number)
+    return said
+
+
+def circles(arrows: Iterable[Arrow]) -> list[list[str]]:
+    """Return the groups of modules that reach each other, each sorted (Tarjan's strongly connected components)."""
+    graph: dict[str, set[str]] = {}
+    for arrow in arrows:
+        graph.setdefault(arrow.source, set()).add(arrow.target)
+        graph.setdefault(arrow.target, set())
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            start = stack.index(node)
+            found.append(sorted(stack[start:]))
+            del stack[start:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return sorted(group for group in found if len(group) > 1)
+
+
+def against_layers(arrows: Iterable[Arrow], layers: Sequence[Sequence[str]] = LAYERS) -> list[Arrow]:
+    """Return the arrows between packages that do not point down. The package's own `__init__` may import all."""
+    level = {package: number for number, row in enumerate(layers) for package in row}
+
+    def is_refused(arrow: Arrow) -> bool:
+        source, target = _part(arrow.source), _part(arrow.target)
+        return source != target and level.get(source, len(level)) <= level.get(target, -1)
+
+    return sorted(filter(is_refused, arrows))
+
+
+def _part(module: str) -> str:
+    """The first folder or file below the package."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def complaints(package: Package, layers: Sequence[Sequence[str]] = LAYERS, known: Known | None = None) -> list[str]:
+    """Return what is refused, a text each."""
+    known = Known() if known is None else known
+    said, circular = [], set()
+    for group in circles(package.arrows):
+        parts = set(map(_part, group))
+        circular |= parts
+        if not parts <= known.circles:
+            lines = [f"    {arrow}" for arrow in sorted(package.arrows) if {arrow.source, arrow.target} <= set(group)]
+            said.append("\n".join([f"a circle of {len(group)} modules:", *lines]))
+    said += [f"against the layers: {arrow}" for arrow in against_layers(package.arrows, layers)]
+    silent = {_part(name) for name, _ in package.silent}
+    for name, line in package.silent:
+        if _part(name) not in known.silent:
+            said.append(f"deferred, and does not say why: {line}")
+    for title, mended in (("KNOWN_CIRCLES", known.circles - circular), ("KNOWN_SILENT", known.silent - silent)):
+        said += [f"{name} is mended: take it out of {title}" for name in sorted(mended)]
+    return said
+
+
+def main(root: Path = Path("rocmkern")) -> int:
+    """Print what is refused; return the exit status."""
+    found = complaints(read(root))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
