@@ -33,9 +33,8 @@ _HOME = {
         "OutOfBlocksError", "RocmkernError", "TargetError", "TileError",
     ),
     "rocmkern.runtime.kv_cache": ("KVCache",),
-    "rocmkern.runtime.manager": ("ResourceManager", "default_manager"),
+    "rocmkern.runtime.manager": ("DeviceTensor", "ResourceManager", "default_manager"),
     "rocmkern.runtime.probe": ("gpu_available", "gpu_status", "require_gpu"),
-    "rocmkern.runtime.tensor": ("DeviceTensor",),
     "rocmkern.targets": ("TargetInfo", "target", "use", "using"),
 }  # fmt: skip
 _SUBMODULES = ("reference", "tile")

@@ -52,12 +52,12 @@ from rocmkern.runtime.errors import RocmkernError as RocmkernError
 from rocmkern.runtime.errors import TargetError as TargetError
 from rocmkern.runtime.errors import TileError as TileError
 from rocmkern.runtime.kv_cache import KVCache as KVCache
+from rocmkern.runtime.manager import DeviceTensor as DeviceTensor
 from rocmkern.runtime.manager import ResourceManager as ResourceManager
 from rocmkern.runtime.manager import default_manager as default_manager
 from rocmkern.runtime.probe import gpu_available as gpu_available
 from rocmkern.runtime.probe import gpu_status as gpu_status
 from rocmkern.runtime.probe import require_gpu as require_gpu
-from rocmkern.runtime.tensor import DeviceTensor as DeviceTensor
 from rocmkern.targets import TargetInfo as TargetInfo
 from rocmkern.targets import target as target
 from rocmkern.targets import use as use

@@ -50,7 +50,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 #: Packages whose modules still form circles, and those with deferred imports that do not say why.
-KNOWN_CIRCLES = frozenset({"ops", "runtime", "tile"})
+KNOWN_CIRCLES = frozenset({"ops", "tile"})
 KNOWN_SILENT = frozenset({"cli", "matrix", "ops", "runtime", "targets", "testing", "tile"})
 
 

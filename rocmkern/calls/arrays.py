@@ -154,7 +154,7 @@ def _view(name: str, x: Any) -> tuple[np.ndarray, Any]:
         raise masked_array_error(name)
     if isinstance(x, np.ndarray):
         return np.asarray(x), HOST
-    from rocmkern.runtime.tensor import DeviceTensor
+    from rocmkern.runtime.manager import DeviceTensor
 
     if isinstance(x, DeviceTensor):
         return (x.numpy_view() if x.device.host_accessible else device_view(x)), x.device
@@ -243,7 +243,7 @@ def _reachable(name: str, x: Any, kind: str | None, index: int | None, address: 
 
 
 def _foreign_view(there: ForeignArray, device: Any, origin: Any, read_only: bool) -> DeviceView:
-    from rocmkern.runtime.tensor import DeviceTensor
+    from rocmkern.runtime.manager import DeviceTensor
 
     tensor = DeviceTensor.from_foreign(
         there.owner, there.address, there.shape, there.dtype, there.strides, device, read_only=read_only

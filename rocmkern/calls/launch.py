@@ -20,8 +20,7 @@ from rocmkern.calls.staging import Staging
 from rocmkern.calls.view import DeviceView, device_view
 from rocmkern.ops import _configs
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
-from rocmkern.runtime.manager import default_manager
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets import current_target, target_of
 
 

@@ -41,9 +41,9 @@ from rocmkern.calls import recording as _recording
 from rocmkern.calls import spellings as _spellings
 from rocmkern.calls import streams as _streams
 from rocmkern.runtime.layout import ALIGNMENT, StridedLayout
+from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.mutex import Mutex, alone
-from rocmkern.runtime.tensor import DeviceTensor
 from rocmkern.runtime.torch_tensors import outside_of_transforms
 
 #: Plans of one operation that are kept at least; twice as many at most.

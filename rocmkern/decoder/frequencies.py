@@ -15,7 +15,7 @@ from rocmkern.checkpoint import FileTensor
 from rocmkern.decoder.config import DecoderConfig
 from rocmkern.ops.rotary.scaling import accept_scaling, attention_factor, frequencies
 from rocmkern.runtime.errors import CheckpointError
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor
 
 #: Name of the weight, and of the tensor in GGUF files.
 FREQ_FACTORS, TENSOR = "rope_freq_factors", "rope_freqs.weight"

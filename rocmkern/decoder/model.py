@@ -12,7 +12,7 @@ from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.frequencies import FREQ_FACTORS, rotation
 from rocmkern.decoder.names import QuantizedWeight
 from rocmkern.runtime.errors import ArgumentError
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor
 
 # What None stands for among numbers of several prompts.
 _KEEPS_ALL = {"top_k": np.iinfo(np.int32).max, "top_p": 1.0}

@@ -22,7 +22,7 @@ from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.frequencies import FREQ_FACTORS, TENSOR, read_factors
 from rocmkern.ops.quantized.api import FORMATS
 from rocmkern.runtime.errors import CheckpointError
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.tile.formats import format_named
 
 _OUTER = {

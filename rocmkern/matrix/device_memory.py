@@ -32,7 +32,7 @@ class PlacedArray:
     """
 
     def __init__(self, array: np.ndarray, manager: Any, alive: ExitStack):
-        from rocmkern.runtime.tensor import DeviceTensor
+        from rocmkern.runtime.manager import DeviceTensor
 
         whole = _inputs.owner(array)
         owned = whole.reshape(-1).view(np.uint8) if whole.flags.c_contiguous and whole.ndim else None

@@ -210,12 +210,7 @@ def dirty_pools(target: str, generator: np.random.Generator) -> int:
 
     with rocmkern.using(target):
         device = open_device(current_target().device)
-    memory, manager = DeviceMemory.of(device), default_manager(device)
-    memory.settle()
-    manager.wait("work on idle buffers")
-    blocks = memory.pool.blocks()
-    for block in blocks:
-        garbage = generator.integers(0, 256, block.capacity, dtype=np.uint8)
-        memory.write(block.address, garbage)
-        manager.wait("filling idle buffers")
-    return len(blocks)
+    manager = default_manager(device)
+    return DeviceMemory.of(device).overwrite_idle(
+        lambda nbytes: generator.integers(0, 256, nbytes, dtype=np.uint8), manager.wait
+    )

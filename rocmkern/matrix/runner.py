@@ -33,6 +33,7 @@ from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare
 from rocmkern.runtime.errors import GuardBandError
+from rocmkern.runtime.leaks import live_in_process
 
 
 class CaseFailure(AssertionError):
@@ -204,19 +205,6 @@ def on_target(target: str, poison: bool) -> Iterator[Launched]:
             manager.settings = before
 
 
-def live_buffers() -> int:
-    """Number of device buffers that are alive in this process, by the exact ledger of the runtime.
-
-    What a manager keeps for itself does not count: the first call that needs a constant leaves it behind.
-    """
-    from rocmkern.runtime.memory import DeviceMemory
-
-    memories = DeviceMemory.all()
-    for memory in memories:
-        memory.settle()
-    return sum(not entry.kept for memory in memories for entry in memory.ledger.entries())
-
-
 def rounding_costs(case: Case, call: Call) -> tuple[np.ndarray, ...] | None:
     """What roundings cost in every output, where the declaration says so."""
     if case.operation.roundings is None:
@@ -261,7 +249,7 @@ def compare_outputs(case: Case, call: Call, outputs: tuple[np.ndarray, ...]) -> 
 def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     call = _inputs.make_call(case)
     function = resolve(case.operation.function)
-    before, live = _snapshot(call.arguments), live_buffers()
+    before, live = _snapshot(call.arguments), len(live_in_process())
 
     given = None
     if case.operation.out:
@@ -286,8 +274,9 @@ def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
         _check_device_memory(case, call, function)
 
     del again, given
-    if live_buffers() > live:
-        raise CaseFailure("ledger", f"{live_buffers() - live} buffers are alive after the call", comparisons)
+    left = len(live_in_process()) - live
+    if left > 0:
+        raise CaseFailure("ledger", f"{left} buffers are alive after the call", comparisons)
     return comparisons, tuple(hashlib.sha256(out.tobytes()).hexdigest() for out in outputs)
 
 
@@ -460,7 +449,7 @@ def _check_error(case: Case) -> None:
     arguments = _inputs.make_bad_call(case)
     if "out" not in arguments and case.operation.out:
         arguments["out"] = _poisoned_outputs(case, _inputs.make_call(case))
-    before, live = _snapshot(arguments), live_buffers()
+    before, live = _snapshot(arguments), len(live_in_process())
     wanted = error_type(expected.type)
     try:
         resolve(case.operation.function)(**arguments)
@@ -479,8 +468,9 @@ def _check_error(case: Case) -> None:
     else:
         raise CaseFailure("error", f"nothing was raised; expected {expected.type} for {expected.argument!r}")
     _check_inputs(case, before, "the refused call")
-    if live_buffers() > live:
-        raise CaseFailure("ledger", f"the refused call left {live_buffers() - live} buffers")
+    left = len(live_in_process()) - live
+    if left > 0:
+        raise CaseFailure("ledger", f"the refused call left {left} buffers")
 
 
 def _snapshot(arguments: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -6,21 +6,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rocmkern.runtime.allocator import MemoryStats
     from rocmkern.runtime.choice import choose_device
     from rocmkern.runtime.device import Device, DeviceInfo
     from rocmkern.runtime.lock import device_lock
-    from rocmkern.runtime.manager import MemoryStats, ResourceManager, default_manager
+    from rocmkern.runtime.manager import DeviceTensor, ResourceManager, default_manager
     from rocmkern.runtime.probe import GpuStatus, gpu_available, gpu_status, require_gpu
     from rocmkern.runtime.settings import MemorySettings
-    from rocmkern.runtime.tensor import DeviceTensor
 
 _MODULES = {
     "Device": "device",
     "DeviceInfo": "device",
-    "DeviceTensor": "tensor",
+    "DeviceTensor": "manager",
     "GpuStatus": "probe",
     "MemorySettings": "settings",
-    "MemoryStats": "manager",
+    "MemoryStats": "allocator",
     "ResourceManager": "manager",
     "choose_device": "choice",
     "default_manager": "manager",

@@ -8,15 +8,13 @@ that was interrupted while it changed those leaves a mark, and the next one make
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, OutOfBlocksError
-from rocmkern.runtime.tensor import check_dtype
-
-if TYPE_CHECKING:
-    from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.handle import check_dtype
+from rocmkern.runtime.manager import ResourceManager
 
 #: Element types of caches that attention reads.
 DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
@@ -94,7 +92,7 @@ class KVCache:
         elements = layers * self.num_blocks * self.block_size * heads * max(columns, wide)
         if elements * dtype.itemsize >= 2**63:
             raise ArgumentError("head_dim", f"{elements} elements in all", "less than 2 ** 63 bytes: smaller arguments")
-        if manager is not None and not _is_manager(manager):
+        if manager is not None and not isinstance(manager, ResourceManager):
             raise ArgumentTypeError("manager", type(manager).__name__, "None, for host memory, or a ResourceManager")
         make: Any = np.zeros if manager is None else manager.zeros
         self._keys: Any = make((*shape, columns), dtype)
@@ -322,12 +320,6 @@ class KVCache:
         for sequence in chosen:
             self._known("sequences", sequence)
         return chosen
-
-
-def _is_manager(value: Any) -> bool:
-    from rocmkern.runtime.manager import ResourceManager
-
-    return isinstance(value, ResourceManager)
 
 
 def _count(argument: str, value: Any, least: int) -> int:

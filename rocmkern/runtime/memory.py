@@ -565,6 +565,16 @@ class DeviceMemory:
         """Copy contiguous host bytes to an address on the runtime's stream."""
         self.device.copy_to_device(address, data.ctypes.data, data.nbytes, self.stream)
 
+    def overwrite_idle(self, content: Callable[[int], np.ndarray], wait: Callable[[str], None]) -> int:
+        """Fill every idle block with what `content` returns for its bytes; return how many blocks there were."""
+        self.settle()
+        wait("work on idle buffers")
+        blocks = self.pool.blocks()
+        for block in blocks:
+            self.write(block.address, content(block.capacity))
+            wait("filling idle buffers")
+        return len(blocks)
+
     def read(self, out: np.ndarray, address: int) -> None:
         """Copy bytes at an address to a contiguous host array on the runtime's stream."""
         self.device.copy_to_host(out.ctypes.data, address, out.nbytes, self.stream)

@@ -8,17 +8,16 @@ needs inner results, and counts nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime.base_manager import BaseManager
 from rocmkern.runtime.device import Stream
+from rocmkern.runtime.handle import Handle
+from rocmkern.runtime.memory import DeviceMemory
 from rocmkern.runtime.mutex import alone
-
-if TYPE_CHECKING:
-    from rocmkern.runtime.manager import ResourceManager
-    from rocmkern.runtime.memory import DeviceMemory
-    from rocmkern.runtime.pool import Block
+from rocmkern.runtime.pool import Block
 
 
 class Scratch:
@@ -27,10 +26,12 @@ class Scratch:
     It may be lent again and again, also by several threads at once, but not within a call that it is lent to.
     """
 
-    __slots__ = ("_block", "_lasting", "_manager", "_memory", "_nbytes", "_stream")
+    __slots__ = ("_block", "_empty", "_lasting", "_manager", "_memory", "_nbytes", "_stream")
 
-    def __init__(self, manager: ResourceManager, memory: DeviceMemory, nbytes: int, stream: Stream):
-        self._manager, self._memory, self._nbytes, self._stream = manager, memory, nbytes, stream
+    def __init__(
+        self, manager: BaseManager, memory: DeviceMemory, nbytes: int, stream: Stream, empty: Callable[..., Handle]
+    ):
+        self._manager, self._memory, self._nbytes, self._stream, self._empty = manager, memory, nbytes, stream, empty
         self._lasting = memory.is_lasting(stream)  # no graph is ever recorded there
         # The block that was lent the last time. Whoever holds the memory's lock may change it.
         self._block: Block | None = None
@@ -54,5 +55,5 @@ class Scratch:
                     result = submit(block.address, *arguments)
                     memory.pool.used(block, self._stream)
                     return result
-        with self._manager.empty(self._nbytes, np.uint8, uninitialized=True, stream=self._stream) as tensor:
+        with self._empty(self._nbytes, np.uint8, uninitialized=True, stream=self._stream) as tensor:
             return submit(tensor.data_ptr, *arguments)

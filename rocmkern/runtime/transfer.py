@@ -10,24 +10,21 @@ import ctypes
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocmkern.runtime.base_manager import BaseManager
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.geometry import byte_extent, contiguous_runs, contiguous_strides, is_contiguous
+from rocmkern.runtime.handle import Handle
 from rocmkern.runtime.memory import Buffer, DeviceMemory
 from rocmkern.runtime.pinned import BLOCK_BYTES
-
-if TYPE_CHECKING:
-    from rocmkern.runtime.manager import ResourceManager
-    from rocmkern.runtime.tensor import DeviceTensor
 
 # Fetching the bytes between the elements too is cheaper than many small copies, up to this factor.
 _WORTHWHILE_EXTENT = 4
 
 
-def order_after_users(tensor: DeviceTensor) -> None:
+def order_after_users(tensor: Handle) -> None:
     """Make our stream wait for the other streams that use the tensor, and note that ours uses it too.
 
     A stream that records a graph is passed over: with an event of it our own would record the same graph.
@@ -56,11 +53,11 @@ def copies() -> int:
     return _thread.copies
 
 
-def _describe(tensor: DeviceTensor) -> str:
+def _describe(tensor: Handle) -> str:
     return f"{tensor.dtype.name}{list(tensor.shape)} on {tensor.device.info}"
 
 
-def check_writable(tensor: DeviceTensor) -> None:
+def check_writable(tensor: Handle) -> None:
     """Raise `ArgumentError` for a destination that is read-only or whose elements share memory."""
     if tensor.read_only:
         raise ArgumentError("self", "a read-only tensor", "a tensor that may be written")
@@ -68,7 +65,7 @@ def check_writable(tensor: DeviceTensor) -> None:
         raise ArgumentError("self", f"a broadcast tensor with strides {tensor.strides}", "a tensor without stride 0")
 
 
-def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
+def to_host(tensor: Handle, out: np.ndarray) -> None:
     """Copy a tensor into a host array of its shape and dtype, and wait for it."""
     _thread.copies += 1
     manager, device = tensor.manager, tensor.device
@@ -95,7 +92,7 @@ def to_host(tensor: DeviceTensor, out: np.ndarray) -> None:
         np.copyto(out, np.ndarray(tensor.shape, tensor.dtype, staged, -first, tensor.strides))
 
 
-def from_host(tensor: DeviceTensor, array: np.ndarray) -> None:
+def from_host(tensor: Handle, array: np.ndarray) -> None:
     """Copy a host array of the tensor's shape and dtype into it; on return the array is no longer needed."""
     _thread.copies += 1
     manager, device = tensor.manager, tensor.device
@@ -117,7 +114,7 @@ def from_host(tensor: DeviceTensor, array: np.ndarray) -> None:
     manager.track(what)
 
 
-def _fetch(tensor: DeviceTensor, out: np.ndarray, run_bytes: int, runs: Iterable[tuple[int, int]], what: str) -> None:
+def _fetch(tensor: Handle, out: np.ndarray, run_bytes: int, runs: Iterable[tuple[int, int]], what: str) -> None:
     """Copy runs of a tensor, given by their offsets there and in `out`, and wait for them."""
     manager, device = tensor.manager, tensor.device
     for pieces in _blocks(run_bytes, runs):
@@ -146,7 +143,7 @@ def _blocks(run_bytes: int, runs: Iterable[tuple[int, int]]) -> Iterator[list[tu
 
 
 @contextmanager
-def _lend(manager: ResourceManager, pieces: list[tuple[int, int, int]], what: str) -> Iterator[tuple[int, int, int]]:
+def _lend(manager: BaseManager, pieces: list[tuple[int, int, int]], what: str) -> Iterator[tuple[int, int, int]]:
     """Lend a page-locked block to some pieces: its address, their first offset in host memory, their bytes."""
     start, nbytes = pieces[0][1], sum(length for *_, length in pieces)
     pinned = DeviceMemory.of(manager.device).pinned
@@ -154,7 +151,7 @@ def _lend(manager: ResourceManager, pieces: list[tuple[int, int, int]], what: st
         yield block, start, nbytes
 
 
-def between(destination: DeviceTensor, source: DeviceTensor) -> None:
+def between(destination: Handle, source: Handle) -> None:
     """Copy a tensor into another one of its shape and dtype, in stream order; they may overlap."""
     _thread.copies += 1
     device = destination.device
@@ -176,7 +173,7 @@ def between(destination: DeviceTensor, source: DeviceTensor) -> None:
     destination.manager.track(f"the copy to {_describe(destination)}")
 
 
-def _may_overlap(a: DeviceTensor, b: DeviceTensor) -> bool:
+def _may_overlap(a: Handle, b: Handle) -> bool:
     (a_first, a_end), (b_first, b_end) = (
         (t.data_ptr + edge for edge in byte_extent(t.shape, t.strides, t.dtype.itemsize)) for t in (a, b)
     )

@@ -326,7 +326,7 @@ def manager():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_device_tensors_in_and_out(manager, normal, close, dtype):
-    from rocmkern.runtime.tensor import DeviceTensor
+    from rocmkern.runtime.manager import DeviceTensor
 
     arrays = [normal(1, 5, 2, 8, dtype=dtype) for _ in range(3)]
     tensors = [manager.from_numpy(x).transpose(0, 2, 1, 3) for x in arrays]

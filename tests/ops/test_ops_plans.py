@@ -22,9 +22,8 @@ from rocmkern.matrix import load_cases, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, IndexOutOfRangeError, TargetError
-from rocmkern.runtime.manager import ResourceManager, default_manager
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager, default_manager
 from rocmkern.runtime.settings import MemorySettings
-from rocmkern.runtime.tensor import DeviceTensor
 
 CASES = [
     case

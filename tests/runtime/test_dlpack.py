@@ -15,8 +15,7 @@ from fake_device import FakeDevice
 from rocmkern.runtime import dlpack
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.host import HostDevice
-from rocmkern.runtime.manager import ResourceManager
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager
 from rocmkern.runtime.views import memory_view
 
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

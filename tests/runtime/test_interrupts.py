@@ -23,19 +23,26 @@ from async_exceptions import Interrupt, everywhere, interrupted, of_modules
 from fake_device import FakeDevice
 
 from rocmkern.runtime import (
+    allocator,
+    base_manager,
     device,
     devices,
     error_word,
     graph_memory,
     guard,
+    handle,
+    kept,
     kv_cache,
+    leaks,
     ledger,
     manager,
     memory,
     mutex,
     pinned,
     pool,
+    queue,
     scratch,
+    storage,
     tensor,
     transfer,
     waiting,
@@ -52,8 +59,8 @@ from rocmkern.runtime.once import once
 from rocmkern.runtime.settings import MemorySettings
 
 RUNTIME = of_modules(
-    device, devices, error_word, fake_device, graph_memory, guard, kv_cache, ledger, manager, memory, mutex, pinned,
-    pool, scratch, tensor, transfer, waiting,
+    allocator, base_manager, device, devices, error_word, fake_device, graph_memory, guard, handle, kept, kv_cache,
+    leaks, ledger, manager, memory, mutex, pinned, pool, queue, scratch, storage, tensor, transfer, waiting,
 )  # fmt: skip
 OTHER = 0x77
 DATA = np.arange(300, dtype=np.float32)
@@ -87,9 +94,9 @@ def swallowed(monkeypatch):
 def check(manager, held=()):
     """Whether everything is as it should be, with some tensors alive."""
     of_device = DeviceMemory.of(manager.device)
-    for lock in (of_device.lock, of_device.pinned._lock, of_device.error_words._lock, manager._in_flight_lock):
+    for lock in (of_device.lock, of_device.pinned._lock, of_device.error_words._lock, manager.queue._lock):
         assert not lock._is_owned()
-    assert not manager._constants_lock._is_owned() and not manager._counters_lock._is_owned()
+    assert not manager._constants._lock._is_owned() and not manager._counters._lock._is_owned()
     expected = sorted(tensor.nbytes for tensor in held)
     if sorted(entry.nbytes for entry in manager.live_buffers()) != expected:
         gc.collect()  # an exception while another is handled: its frames, and what they hold, wait to be collected
@@ -224,7 +231,7 @@ def test_counters_constants_and_waits(gpu):
         manager.wait()
 
     interrupt(manager, action, 500, step=5)
-    assert len(manager._in_flight) < 50
+    assert len(manager.queue._in_flight) < 50
     np.testing.assert_array_equal(manager.counters(5, manager.stream).to_numpy(), 0)
     manager.close()
     assert gpu.driver_bytes == 0
@@ -429,7 +436,7 @@ def test_pages_of_sequences():
 def test_a_forked_child_has_locks_of_its_own():
     host = ResourceManager(HostDevice(), settings=MemorySettings())
     of_device = DeviceMemory.of(host.device)
-    locks = (of_device.lock, host._in_flight_lock, host._constants_lock, host._counters_lock, devices._opening,
+    locks = (of_device.lock, host.queue._lock, host._constants._lock, host._counters._lock, devices._opening,
              of_device.pinned._lock, of_device.error_words._lock)  # fmt: skip
     for lock in locks:
         lock.acquire()

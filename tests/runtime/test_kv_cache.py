@@ -10,7 +10,7 @@ import pytest
 
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, OutOfBlocksError
 from rocmkern.runtime.kv_cache import KVCache
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 from fake_device import FakeDevice
 
 from rocmkern.runtime.errors import ArgumentTypeError, CheckpointError, ClosedError, DeviceMemoryError
-from rocmkern.runtime.manager import ResourceManager, default_manager
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager, default_manager
 from rocmkern.runtime.settings import MemorySettings
-from rocmkern.runtime.tensor import DeviceTensor
 
 
 class Source:

@@ -14,7 +14,21 @@ import pytest
 from async_exceptions import of_modules
 from fake_device import FakeDevice
 
-from rocmkern.runtime import error_word, manager, memory, pinned, pool, scratch, tensor, transfer
+from rocmkern.runtime import (
+    allocator,
+    base_manager,
+    error_word,
+    handle,
+    manager,
+    memory,
+    pinned,
+    pool,
+    queue,
+    scratch,
+    storage,
+    tensor,
+    transfer,
+)
 from rocmkern.runtime.errors import ReentryError
 from rocmkern.runtime.manager import ResourceManager
 from rocmkern.runtime.memory import DeviceMemory
@@ -22,7 +36,21 @@ from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.once import once
 from rocmkern.runtime.settings import MemorySettings
 
-RUNTIME = of_modules(error_word, manager, memory, pinned, pool, scratch, tensor, transfer)
+RUNTIME = of_modules(
+    allocator,
+    base_manager,
+    error_word,
+    handle,
+    manager,
+    memory,
+    pinned,
+    pool,
+    queue,
+    scratch,
+    storage,
+    tensor,
+    transfer,
+)
 DATA = np.arange(300, dtype=np.float32)
 
 

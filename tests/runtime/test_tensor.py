@@ -13,8 +13,7 @@ from fake_device import FakeDevice
 
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError
 from rocmkern.runtime.host import HostDevice
-from rocmkern.runtime.manager import ResourceManager
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager
 
 ARRAY = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
 

@@ -15,10 +15,9 @@ from rocmkern.runtime import dlpack
 from rocmkern.runtime.errors import DeadlineError, DeviceMemoryError, GuardBandError, LeakError
 from rocmkern.runtime.host import HostDevice
 from rocmkern.runtime.interface import read_cuda_array_interface
-from rocmkern.runtime.manager import ResourceManager, default_manager
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager, default_manager
 from rocmkern.runtime.pinned import BLOCK_BYTES
 from rocmkern.runtime.settings import MemorySettings
-from rocmkern.runtime.tensor import DeviceTensor
 
 ARRAY = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 MIB = 1 << 20

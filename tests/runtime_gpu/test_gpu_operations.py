@@ -16,8 +16,7 @@ from rocmkern.calls import launch as _launch
 from rocmkern.calls import plan as _plan
 from rocmkern.calls.view import DeviceView, address, read, write
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
-from rocmkern.runtime.manager import default_manager
-from rocmkern.runtime.tensor import DeviceTensor
+from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets.python import PythonTarget
 
 

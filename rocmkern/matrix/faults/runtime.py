@@ -207,7 +207,7 @@ FAULTS = (
     Fault(
         "runtime_copy_without_wait",
         "a copy to the host returns before its stream has done it",
-        patches={"rocmkern.runtime.manager:ResourceManager.wait": _without_waiting},
+        patches={"rocmkern.runtime.base_manager:BaseManager.wait": _without_waiting},
     ),
     Fault(
         "runtime_copy_out_of_order",
