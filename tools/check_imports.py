@@ -38,7 +38,8 @@ _REASON = re.compile(r"#\s*deferred:\s*(" + "|".join(map(re.escape, REASONS)) + 
 
 #: From the bottom up: the packages of a row import those of the rows before it, and nothing of their own row.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("architectures", "runtime"),
+    ("runtime",),
+    ("architectures",),
     ("tile", "checkpoint", "reference"),
     ("targets",),
     ("calls", "kernels"),
