@@ -43,7 +43,9 @@ from rocmkern.cli._anonymous import Anonymizer
 from rocmkern.matrix import Case, CaseFailure
 from rocmkern.matrix.known import tolerated
 from rocmkern.matrix.results import MeasuredDevice, Run, as_data, environment_of, labels_of, result_of
+from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.directories import read_plain_file
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.worker import DEFAULT_DEADLINE_S, Worker, WorkerError
@@ -246,7 +248,6 @@ class CardReport:
         self._lost += 1
         if self._info is None or self._info.kind not in GPU_TARGETS:
             return
-        from rocmkern.runtime import suspect
 
         mark = suspect.suspicion_of(self._info)
         failure = None if mark is None else suspect.look_again(mark)
@@ -325,7 +326,7 @@ def system(filesystem_root: Path | str = "/") -> dict[str, Any]:
 
 def described_code(wanted: Sequence[str], directory: Path | None = None) -> dict[str, dict[str, Any]]:
     """What the cache of kernels knows of machine code, by the sha256 of its bytes."""
-    from rocmkern.runtime.directories import read_plain_file
+    # deferred: start-up
     from rocmkern.targets import cache, entries
 
     directory = cache.own_directory() if directory is None else directory
@@ -348,6 +349,7 @@ def described_code(wanted: Sequence[str], directory: Path | None = None) -> dict
 
 
 def _of_code_object(code: bytes) -> dict[str, Any]:
+    # deferred: start-up
     from rocmkern.targets import code_object
 
     contents = code_object.read(code)
@@ -364,6 +366,7 @@ def _of_code_object(code: bytes) -> dict[str, Any]:
 
 def describe(target: str) -> tuple[MeasuredDevice, DeviceInfo | None]:
     """What a target is here, and its device; opens a GPU."""
+    # deferred: start-up
     from rocmkern.matrix.results import device_of
     from rocmkern.runtime.devices import open_device
 
@@ -375,6 +378,7 @@ def is_emulated(target: str) -> bool:
     """Whether the HIP runtime is that of the virtual GPU (tools/virtual_gpu), which runs machine code on the CPU."""
     if target != "hip":
         return False
+    # deferred: start-up
     from rocmkern.targets import amd_llvm
 
     try:
@@ -385,6 +389,7 @@ def is_emulated(target: str) -> bool:
 
 def speed_of(path: str, case_id: str, target: str) -> dict[str, Any]:
     """Time a case of a matrix file, as a record."""
+    # deferred: start-up
     from rocmkern.testing.jobs import benchmark_of
 
     return {"speed": benchmark_of(path, case_id, target)[0]}

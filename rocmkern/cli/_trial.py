@@ -16,6 +16,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import rocmkern
+from rocmkern.runtime.errors import RocmkernError
+
 DEADLINE_S = 120.0
 # The attention is one of a few dozen float32 numbers; its results are of order one.
 _TOLERANCE = 1e-5
@@ -73,9 +76,10 @@ def _read(done: subprocess.CompletedProcess[str]) -> Trial:
 def measure(target: str) -> Trial:
     """Compile and run a small causal attention on a target, in this process."""
     try:
+        # deferred: start-up
         import numpy as np
 
-        import rocmkern
+        # deferred: start-up
         from rocmkern.targets.cpu import thread_count
 
         rng = np.random.default_rng(0)
@@ -96,8 +100,6 @@ def measure(target: str) -> Trial:
 
 def words(error: BaseException) -> str:
     """An exception in one line of text, by its own words where it is ours."""
-    from rocmkern.runtime.errors import RocmkernError
-
     return str(error) if isinstance(error, RocmkernError) else f"{type(error).__name__}: {error}"
 
 

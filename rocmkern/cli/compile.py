@@ -17,6 +17,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmkern.cli._matrix_file import default_matrix
+from rocmkern.runtime.errors import ArgumentError, RocmkernError, TargetError
+from rocmkern.targets import launching_on, target, using
+
 SUMMARY = "compile kernels ahead of time"
 
 TARGETS = ("cpu", "hip", "cuda")
@@ -43,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Find the variants, compile what is missing, count."""
-    from rocmkern.runtime.errors import ArgumentError, TargetError
-    from rocmkern.targets import cache, target
+    # deferred: start-up
+    from rocmkern.targets import cache
 
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
@@ -77,9 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _architecture(name: str) -> str:
     """That of this machine for a target."""
-    from rocmkern.targets import target, using
-
     if name == "cpu":
+        # deferred: start-up
         from rocmkern.targets.host_cpu import host_architecture
 
         return host_architecture()
@@ -89,12 +92,10 @@ def _architecture(name: str) -> str:
 
 def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) -> list[Any]:
     """What is to be compiled, in the order of the architectures."""
+    # deferred: start-up
     from rocmkern.cli import _common_calls
-    from rocmkern.cli._matrix_file import default_matrix
     from rocmkern.cli._variants import VariantRecorder, check_archs, record
     from rocmkern.matrix import load
-    from rocmkern.runtime.errors import ArgumentError
-    from rocmkern.targets import launching_on
 
     check_archs(archs, name)
     operations, dtypes = _words(arguments.ops), _words(arguments.dtypes)
@@ -116,6 +117,7 @@ def _variants(name: str, archs: Sequence[str], arguments: argparse.Namespace) ->
 
 
 def _is_there(name: str, variant: Any, directory: Path, shipped: bool) -> bool:
+    # deferred: start-up
     from rocmkern.targets import cache
 
     module = importlib.import_module(f"rocmkern.targets.{name}")
@@ -128,6 +130,7 @@ def _is_there(name: str, variant: Any, directory: Path, shipped: bool) -> bool:
 
 def _remove_others(name: str, wanted: Sequence[Any], directory: Path) -> None:
     """Leave nothing in a wheel's directory that the wheel does not need, such as variants of an older version."""
+    # deferred: start-up
     from rocmkern.targets import cache
 
     module = importlib.import_module(f"rocmkern.targets.{name}")
@@ -139,7 +142,7 @@ def _remove_others(name: str, wanted: Sequence[Any], directory: Path) -> None:
 
 def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
     """Compile a variant and write it: its size in bytes, and what went wrong."""
-    from rocmkern.runtime.errors import RocmkernError
+    # deferred: start-up
     from rocmkern.targets import cache, entries
     from rocmkern.targets.apart import apart
 
@@ -165,6 +168,8 @@ def _compiled(jobs: Sequence[tuple], at_once: int) -> Iterable[tuple[int, str]]:
     if at_once == 1 or len(jobs) < 2:
         yield from map(_compile_one, jobs)
         return
+
+    # deferred: start-up
     from rocmkern.cli._processes import processes
 
     with processes(min(at_once, len(jobs))) as pool:

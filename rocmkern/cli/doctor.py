@@ -19,6 +19,7 @@ from typing import Any
 
 from rocmkern.cli._trial import Trial, run_in_child, words
 from rocmkern.runtime.versions import installed_version
+from rocmkern.targets import NAMES, target, using
 
 SUMMARY = "what works on this machine, what does not, and what to do about it"
 
@@ -108,8 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def examine() -> Report:
     """Collect the report; asks the GPU drivers again. What is broken becomes part of the report."""
+    # deferred: start-up
     from rocmkern.runtime import gpu_status
-    from rocmkern.targets import NAMES, target
 
     suspects = examine_suspects()
     gpu = gpu_status(refresh=True)
@@ -146,8 +147,6 @@ def examine() -> Report:
 
 def examine_target(name: str) -> TargetReport:
     """Whether a target works here; where a package is missing, the line that installs it."""
-    from rocmkern.targets import target, using
-
     package = _EXTRAS.get(name)
     install = f'pip install "rocmkern[{name}]"' if package and installed_version(package) is None else ""
     try:
@@ -161,6 +160,7 @@ def examine_target(name: str) -> TargetReport:
 
 def examine_rocm() -> tuple[str, ...]:
     """Which ROCm runtime, bindings, LLVM and linker go together, where there are bindings; asked in a child."""
+    # deferred: start-up
     from rocmkern.targets.rocm_pair import lines_of_child
 
     return tuple(lines_of_child()) if installed_version(_EXTRAS["hip"]) else ()
@@ -168,6 +168,7 @@ def examine_rocm() -> tuple[str, ...]:
 
 def examine_suspects() -> tuple[SuspectReport, ...]:
     """Let every suspect device of this machine work; one that answers may be used again."""
+    # deferred: start-up
     from rocmkern.runtime.suspect import look_again, suspicions
 
     try:
@@ -178,6 +179,7 @@ def examine_suspects() -> tuple[SuspectReport, ...]:
 
 def examine_locks(devices: Iterable[Any]) -> dict[str, str]:
     """Who holds which of these devices (`DeviceInfo`) now."""
+    # deferred: start-up
     from rocmkern.runtime.lock import holder_of
 
     holders = {}
@@ -193,6 +195,7 @@ def examine_locks(devices: Iterable[Any]) -> dict[str, str]:
 
 def examine_memory(device: Any) -> MemoryReport:
     """Memory of ``"host"`` or of a GPU (its `DeviceInfo`) through the resource manager."""
+    # deferred: start-up
     from rocmkern.runtime import ResourceManager
 
     try:
@@ -205,6 +208,7 @@ def examine_memory(device: Any) -> MemoryReport:
 
 def examine_cache() -> CacheReport:
     """State of the directory of compiled kernels; nothing is created."""
+    # deferred: start-up
     from rocmkern.runtime.directories import cache_directory, shared_with
     from rocmkern.targets.cache import SUFFIX
 
@@ -269,6 +273,7 @@ def describe(report: Report) -> list[str]:
 
 
 def _conflict() -> str:
+    # deferred: start-up
     from rocmkern.runtime.probe import EXCLUSION
 
     return EXCLUSION if all(installed_version(package) for package in _EXTRAS.values()) else ""

@@ -27,12 +27,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rocmkern.cli._lds_check import LdsCheck
 from rocmkern.cli._matrix_file import default_matrix
-
-if TYPE_CHECKING:
-    from rocmkern.cli._lds_check import LdsCheck
+from rocmkern.runtime.errors import ArgumentError, RocmkernError, TargetError
 
 SUMMARY = "compile the kernels for AMD architectures without a card, and check registers and memory"
 
@@ -108,12 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, print, save, check."""
+    # deferred: start-up
     from rocmkern.architectures import known
     from rocmkern.cli import _budgets
-    from rocmkern.cli._lds_check import LdsCheck
     from rocmkern.cli._variants import check_archs, variants
     from rocmkern.matrix import load
-    from rocmkern.runtime.errors import ArgumentError
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
     if archs == ["all"]:
@@ -160,11 +158,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def require_compiler() -> None:
     """Raise `TargetError` with the line that mends it, unless numba-hip can be imported."""
-    from rocmkern.runtime.errors import TargetError
+    # deferred: start-up
     from rocmkern.targets.numba_hip import numba_hip
 
     numba_hip()
     try:
+        # deferred: optional dependency
         import rocmkern.targets.hip  # noqa: F401
     except Exception as error:  # without ROCm's libraries it is not always an ImportError
         words = f"{type(error).__name__}: {error}"
@@ -173,10 +172,12 @@ def require_compiler() -> None:
 
 def examine(variant: Any, check: LdsCheck | None = None, explained: bool = False) -> Row:
     """Compile one variant and look at its assembly, and at what was counted of its accesses to shared memory."""
+    # deferred: start-up
     from rocmkern.cli._explain import explain
-    from rocmkern.runtime.errors import RocmkernError
     from rocmkern.targets import code_object
     from rocmkern.targets.apart import apart
+
+    # deferred: optional dependency
     from rocmkern.targets.hip import compile_kernel
 
     arch = variant.cfg.arch
@@ -193,6 +194,7 @@ def examine(variant: Any, check: LdsCheck | None = None, explained: bool = False
 
 def row_of(variant: Any, assembly: str) -> Row:
     """What the assembly of a variant says; budgets are another matter."""
+    # deferred: start-up
     from rocmkern.cli import _assembly
 
     arch, resources = variant.cfg.arch, _assembly.resources(assembly)
@@ -211,6 +213,7 @@ def row_of(variant: Any, assembly: str) -> Row:
 
 def products(variant: Any) -> tuple[int, int]:
     """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave; 0 where this is not known."""
+    # deferred: start-up
     from rocmkern.architectures import architecture
     from rocmkern.tile.atoms import ATOMS
 
@@ -227,6 +230,7 @@ def products(variant: Any) -> tuple[int, int]:
 
 def problems(row: Row, settings: Mapping[str, Any], budgets: Mapping[str, Any]) -> tuple[str, ...]:
     """What is wrong with the numbers of a kernel, by the budgets that match it."""
+    # deferred: start-up
     from rocmkern.cli import _budgets
 
     kept = {n: b for n, b in budgets.items() if _budgets.matches(b, row.kernel, row.arch, row.dtypes, settings)}
@@ -260,6 +264,8 @@ def _compiled(work: Callable[[Any], Row], wanted: list[Any], jobs: int) -> Itera
     if jobs == 1 or len(wanted) == 1:
         yield from map(work, wanted)
         return
+
+    # deferred: start-up
     from rocmkern.cli._processes import processes
 
     with processes(min(jobs, len(wanted))) as pool:
@@ -268,8 +274,6 @@ def _compiled(work: Callable[[Any], Row], wanted: list[Any], jobs: int) -> Itera
 
 def _settings(text: str) -> dict[str, str]:
     """``head_dim=128,paged=True`` by name."""
-    from rocmkern.runtime.errors import ArgumentError
-
     pairs = [word.partition("=") for word in _words(text)]
     for name, equals, value in pairs:
         if not (name and equals and value):

@@ -28,7 +28,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import rocmkern
 from rocmkern.cli._matrix_file import default_matrix
+from rocmkern.runtime.errors import ArgumentError
 
 SUMMARY = "list, show, run and explain the cases of a matrix file; find out which faults it catches"
 COMPARED = (
@@ -156,12 +158,14 @@ def _record(case: Any) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix.explain import describe_case
 
     return _print_each(arguments, describe_case)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix.explain import explain_case
 
     target = _target(arguments)
@@ -169,6 +173,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[str]]) -> int:
+    # deferred: start-up
     from rocmkern.matrix import MatrixError
 
     for number, case in enumerate(_matching(_cases(arguments), arguments.patterns)):
@@ -182,6 +187,7 @@ def _print_each(arguments: argparse.Namespace, describe: Callable[[Any], list[st
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix import reproduce, run_case
     from rocmkern.matrix.known import tolerated
 
@@ -218,6 +224,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _failure_text(error: BaseException) -> str:
     """What was measured, or what is wrong with the row; of any other error where it comes from."""
+    # deferred: start-up
     from rocmkern.matrix import CaseFailure, MatrixError
 
     if isinstance(error, CaseFailure):
@@ -229,6 +236,7 @@ def _failure_text(error: BaseException) -> str:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix import load_cases
     from rocmkern.matrix.bounds import judge_bounds, mistakes
     from rocmkern.matrix.inputs import check_sizes
@@ -250,6 +258,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix import MatrixError, expand, load
     from rocmkern.matrix.faults import FaultError, caught_by
 
@@ -288,10 +297,10 @@ def _mutate(arguments: argparse.Namespace) -> int:
 
 
 def _mutate_lowering(arguments: argparse.Namespace, document: Any) -> int:
+    # deferred: start-up
     from rocmkern.matrix import expand
     from rocmkern.matrix.faults.lowering import judge
     from rocmkern.matrix.faults.lowerings import LOWERING_FAULTS
-    from rocmkern.runtime.errors import ArgumentError
 
     target = arguments.target
     faults = {name: fault for name, fault in LOWERING_FAULTS.items() if target in fault.targets}
@@ -318,8 +327,8 @@ def _mutate_lowering(arguments: argparse.Namespace, document: Any) -> int:
 
 def _check_names(names: list[str], faults: Iterable[str]) -> None:
     """Refuse the name of a fault that does not exist."""
+    # deferred: start-up
     from rocmkern.matrix import nearest
-    from rocmkern.runtime.errors import ArgumentError
 
     for name in names:
         if name not in faults:
@@ -327,6 +336,7 @@ def _check_names(names: list[str], faults: Iterable[str]) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix.regression import compare_runs
     from rocmkern.matrix.results import read
 
@@ -337,9 +347,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _isolate(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix.isolation import isolate, smallest
     from rocmkern.matrix.isolation_log import IsolationLog, source_digest
-    from rocmkern.runtime.errors import ArgumentError
     from rocmkern.testing.jobs import on_device
 
     if arguments.deadline is not None and not 0 < arguments.deadline < float("inf"):
@@ -390,6 +400,7 @@ def _isolate(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    # deferred: start-up
     from rocmkern.matrix import MatrixError
     from rocmkern.matrix.report import page, summarise, text
     from rocmkern.matrix.results import read
@@ -408,6 +419,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Any]:
+    # deferred: start-up
     from rocmkern.matrix import load_cases
 
     return load_cases(arguments.matrix)[1]
@@ -415,8 +427,8 @@ def _cases(arguments: argparse.Namespace) -> list[Any]:
 
 def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:
     """The cases whose id fits a pattern, in the order of the file; a pattern that fits none is an error."""
+    # deferred: start-up
     from rocmkern.matrix import nearest
-    from rocmkern.runtime.errors import ArgumentError
 
     ids, wanted = [case.id for case in cases], set()
     for pattern in patterns:
@@ -430,6 +442,4 @@ def _matching(cases: list[Any], patterns: Iterable[str]) -> list[Any]:
 
 
 def _target(arguments: argparse.Namespace) -> str:
-    import rocmkern
-
     return arguments.target or rocmkern.target().name

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rocmkern.cli._matrix_file import default_matrix
+from rocmkern.runtime.errors import ArgumentError
+from rocmkern.targets import NAMES
 
 SUMMARY = "one file about this machine's card, its rows and its speed, to send back"
 DEFAULT_FILE = "rocmkern-card-report.json"
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run, write, and say what was found; or compare."""
     if arguments.same_code:
+        # deferred: start-up
         from rocmkern.cli import _same_code
 
         lines, same = _same_code.compare(*map(_same_code.read, arguments.same_code))
@@ -67,11 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     """Make a report of this machine's card."""
+    # deferred: start-up
     from rocmkern.cli._anonymous import Anonymizer
     from rocmkern.cli._card_report import CardReport
     from rocmkern.matrix import load_cases
-    from rocmkern.runtime.errors import ArgumentError
-    from rocmkern.targets import NAMES
     from rocmkern.targets.cache import own_directory
 
     if arguments.target not in (None, *NAMES):
@@ -103,6 +105,7 @@ def _collect(
     report: Any, cases: list[Any], rows: int | None, benchmarks: int | None, arguments: argparse.Namespace
 ) -> None:
     """Everything that goes into the report."""
+    # deferred: start-up
     from rocmkern.cli._card_report import BENCHMARKS
     from rocmkern.matrix.sample import in_fixed_order
 
@@ -119,8 +122,6 @@ def _collect(
 
 def _count(name: str, text: str) -> int | None:
     """A number of rows; None for all."""
-    from rocmkern.runtime.errors import ArgumentError
-
     if text == "all":
         return None
     if not text.isdecimal():
@@ -130,8 +131,6 @@ def _count(name: str, text: str) -> int | None:
 
 def _refuse_unwritable(path: Path) -> None:
     """Find out before the run what would lose the report at the end."""
-    from rocmkern.runtime.errors import ArgumentError
-
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         reason = "a directory" if path.is_dir() else "in a folder that is missing or cannot be written"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.matrix import inputs as _inputs
+from rocmkern.runtime.manager import DeviceTensor
 
 
 class PlacedArray:
@@ -32,8 +33,6 @@ class PlacedArray:
     """
 
     def __init__(self, array: np.ndarray, manager: Any, alive: ExitStack):
-        from rocmkern.runtime.manager import DeviceTensor
-
         whole = _inputs.owner(array)
         owned = whole.reshape(-1).view(np.uint8) if whole.flags.c_contiguous and whole.ndim else None
         if owned is None or not owned.size or not array.size:

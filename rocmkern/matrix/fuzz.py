@@ -90,6 +90,7 @@ def fuzz(
     FuzzFailure
         A row fails; it is the smallest such one.
     """
+    # deferred: optional dependency
     import hypothesis
 
     found: dict[str, Any] = {}
@@ -125,6 +126,7 @@ def fuzz(
 
 def rows(operation: Operation, document: Document) -> Any:
     """Hypothesis strategy of rows within the domain of an operation; the settings of the document hold for them."""
+    # deferred: optional dependency
     from hypothesis import strategies as st
 
     domain = operation.domain
@@ -133,6 +135,7 @@ def rows(operation: Operation, document: Document) -> Any:
 
     @st.composite
     def draw_row(draw: Any) -> dict[str, Any]:
+        # deferred: optional dependency
         from hypothesis import assume
 
         shape: dict[str, Any] = {}

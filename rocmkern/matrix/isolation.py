@@ -21,13 +21,17 @@ from typing import Any
 
 import numpy as np
 
+import rocmkern
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.forked import Ended, can_fork, in_child
 from rocmkern.matrix.isolation_log import Outcome
 from rocmkern.matrix.runner import run_case
 from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.devices import open_device
 from rocmkern.runtime.errors import ArgumentError, TargetError
-from rocmkern.targets import GPU_TARGETS
+from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.memory import DeviceMemory
+from rocmkern.targets import GPU_TARGETS, current_target
 
 WAYS = ("alone", "file", "random", "dirty")
 
@@ -135,6 +139,7 @@ def isolate(
     chosen = [case for case in cases if case.skip_reason(target) is None]
     if target == "cpu":
         # The compiler is the same for all of them, and the largest part of a child's time.
+        # deferred: start-up
         from rocmkern.tile.cpu import install
 
         install()
@@ -195,19 +200,12 @@ def _device(target: str) -> DeviceInfo | None:
     """The GPU that a target runs on, which this process opens; None for the others."""
     if target not in GPU_TARGETS:
         return None
-    from rocmkern.runtime.devices import open_device
 
     return open_device(target).info
 
 
 def dirty_pools(target: str, generator: np.random.Generator) -> int:
     """Fill every idle buffer of the target's pool with random bytes; returns how many buffers there were."""
-    import rocmkern
-    from rocmkern.runtime.devices import open_device
-    from rocmkern.runtime.manager import default_manager
-    from rocmkern.runtime.memory import DeviceMemory
-    from rocmkern.targets import current_target
-
     with rocmkern.using(target):
         device = open_device(current_target().device)
     manager = default_manager(device)

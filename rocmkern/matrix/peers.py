@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern import reference
 from rocmkern.matrix.registry import Call, Peer, PeerUnavailable, resolve
 from rocmkern.targets import GPU_TARGETS
 
@@ -19,6 +20,7 @@ def _torch() -> Any:
     # OpenMP workers that wait for more work spin by default, and that CPU time would count against whatever runs next.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
+        # deferred: optional dependency
         import torch
     except ImportError:
         raise PeerUnavailable("torch is not installed (pip install torch)") from None
@@ -63,8 +65,6 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
         # is_causal aligns top-left, which for square shapes is the same.
         options["is_causal"] = bool(features["causal"])
     elif features["window"] is not None or (features["causal"] and dims["seq_q"] > 1):
-        from rocmkern import reference
-
         visible = reference.causal_mask(
             dims["seq_q"], dims["seq_k"], causal=features["causal"], window=call.options.get("window")
         )
@@ -246,6 +246,7 @@ def _prepare_compiled(peer: Peer) -> Callable[..., Callable[[], Any]]:
         if target not in GPU_TARGETS:
             raise PeerUnavailable("Triton compiles for GPUs")
         try:
+            # deferred: optional dependency
             import triton  # noqa: F401
         except ImportError:
             raise PeerUnavailable("triton is not installed") from None

@@ -18,10 +18,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+import rocmkern
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.loader import path_in_data, short
 from rocmkern.matrix.result_schema import FORMAT, ResultsFile
 from rocmkern.matrix.yaml_source import format_path
+from rocmkern.runtime.devices import open_device
 from rocmkern.runtime.errors import MatrixError
 from rocmkern.runtime.versions import installed_version
 
@@ -156,15 +158,12 @@ def environment_of(devices: dict[str, MeasuredDevice], label: str) -> Environmen
 
 def device_of(target: str, emulated: bool) -> MeasuredDevice:
     """What a target is on this machine; a GPU is opened in this process. `emulated` is said of GPUs."""
-    import rocmkern
-
     with rocmkern.using(target):
         arch = rocmkern.target().arch
     if target == "python":
         return MeasuredDevice("", f"Python {platform.python_version()}")
     if target == "cpu":
         return MeasuredDevice(arch, _processor())
-    from rocmkern.runtime.devices import open_device
 
     return MeasuredDevice(arch, open_device(target).info.name, emulated)
 

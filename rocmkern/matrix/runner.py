@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+import rocmkern
+from rocmkern.calls import arrays as _arrays
 from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.device_memory import PlacedArray
@@ -34,6 +36,10 @@ from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare
 from rocmkern.runtime.errors import GuardBandError
 from rocmkern.runtime.leaks import live_in_process
+from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.settings import MemorySettings
+from rocmkern.targets import current_target
+from rocmkern.targets.launches import Watcher, watching
 
 
 class CaseFailure(AssertionError):
@@ -179,13 +185,6 @@ def on_target(target: str, poison: bool) -> Iterator[Launched]:
     With `poison`, new results and buffers are filled with NaN, and buffers have guard bands, which are looked at after
     each launch.
     """
-    import rocmkern
-    from rocmkern.calls import arrays as _arrays
-    from rocmkern.runtime.manager import default_manager
-    from rocmkern.runtime.settings import MemorySettings
-    from rocmkern.targets import current_target
-    from rocmkern.targets.launches import Watcher, watching
-
     launched = Launched()
     with rocmkern.use(target), _arrays.poison_outputs(_inputs.fill_with_poison) if poison else nullcontext():
         manager = default_manager(current_target().device)
@@ -293,8 +292,6 @@ def _check_types(case: Case, call: Call, outputs: tuple[Any, ...]) -> None:
 
 
 def _check_written(name: str, out: np.ndarray) -> None:
-    from rocmkern.targets import current_target
-
     untouched, alternative = _inputs.is_poison(out), ""
     if current_target().device is not None and not untouched.any():
         # A GPU writes to buffers of the runtime, whose poison is also what lies around the inputs.
@@ -385,9 +382,6 @@ def _check_same(
 
 def _check_device_memory(case: Case, call: Call, function: Callable[..., Any]) -> None:
     """Two calls on tensors of the GPU that the target runs on, at different addresses."""
-    from rocmkern.runtime.manager import default_manager
-    from rocmkern.targets import current_target
-
     device = current_target().device
     if device is None:
         return

@@ -167,9 +167,11 @@ def _open(info: DeviceInfo) -> Device:
 def make_device(info: DeviceInfo) -> Device:
     """Make the object of a GPU anew; everybody but a process that only looks at it wants `open_device`."""
     if info.kind == "hip":
+        # deferred: optional dependency
         from rocmkern.runtime.hip import HipDevice
 
         return HipDevice(info)
+    # deferred: optional dependency
     from rocmkern.runtime.cuda import CudaDevice
 
     return CudaDevice(info)
@@ -177,8 +179,10 @@ def make_device(info: DeviceInfo) -> Device:
 
 def _index_at(kind: str, address: int) -> int | None:
     if kind == "hip":
+        # deferred: optional dependency
         from rocmkern.runtime.hip import device_index_at
     else:
+        # deferred: optional dependency
         from rocmkern.runtime.cuda import device_index_at
     return device_index_at(address)
 

@@ -91,6 +91,7 @@ def _existing(node: Path | None) -> Path | None:
 @contextlib.contextmanager
 def _node_lock(node: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
     # Not filelock: it sets the mode of what it locks and may remove it, and this is a device.
+    # deferred: platform
     import fcntl
 
     descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
@@ -112,6 +113,7 @@ def _node_lock(node: Path, wait_s: float, timeout_s: float, holder: Callable[[],
 
 @contextlib.contextmanager
 def _file_lock(path: Path, wait_s: float, timeout_s: float, holder: Callable[[], str]) -> Iterator[None]:
+    # deferred: start-up
     import filelock  # `import rocmkern` asks this module for names of files, and does without it
 
     lock = filelock.FileLock(str(path), timeout=wait_s, mode=0o666, thread_local=False)

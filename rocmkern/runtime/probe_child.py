@@ -25,6 +25,7 @@ def _text(value) -> str:
 
 def hip_devices() -> list[dict]:
     """Return the properties of the devices that the HIP runtime sees."""
+    # deferred: optional dependency
     from rocm.bindings import hip
 
     devices = []
@@ -48,6 +49,7 @@ def hip_devices() -> list[dict]:
 
 def cuda_devices() -> list[dict]:
     """Return the properties of the devices that the CUDA driver sees."""
+    # deferred: optional dependency
     from cuda.bindings import driver
 
     _check(driver.cuInit(0))

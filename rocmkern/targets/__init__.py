@@ -115,9 +115,11 @@ def launching_on(target: Any) -> Iterator[None]:
 def target_of(device: Any) -> Any:
     """The target object that runs kernels on a GPU device."""
     if device.kind == "hip":
+        # deferred: optional dependency
         from rocmkern.targets.hip import HipTarget
 
         return HipTarget(device)
+    # deferred: optional dependency
     from rocmkern.targets.cuda import CudaTarget
 
     return CudaTarget(device)
@@ -133,14 +135,17 @@ def _get(name: str) -> Any:
 @once
 def _made(name: str) -> Any:
     if name == "python":
+        # deferred: start-up
         from rocmkern.targets.python import PythonTarget
 
         return PythonTarget()
     if name == "cpu":
+        # deferred: start-up
         from rocmkern.targets.cpu import CpuTarget
 
         return CpuTarget()
     if name in GPU_TARGETS:
+        # deferred: start-up
         from rocmkern.runtime.devices import open_device
 
         return target_of(open_device(name))

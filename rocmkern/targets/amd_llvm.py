@@ -37,6 +37,7 @@ def library_path(name: str) -> str:
         If the bindings are not installed.
     """
     try:
+        # deferred: optional dependency
         from rocm.bindings.util import paths
     except ImportError as error:
         raise TargetError(f'the bindings of ROCm are not installed ({error}): pip install "rocmkern[hip]"') from None

@@ -40,6 +40,7 @@ from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.numba_switches import code_settings
 from rocmkern.runtime.once import once
 from rocmkern.targets import entries
+from rocmkern.targets.apart import apart
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.messages import announce_compilation
 from rocmkern.targets.source import Key
@@ -90,8 +91,6 @@ def obtain(
         if directory is not None:
             loaded = _kept(directory, key, versions, use)
     if loaded is None:
-        from rocmkern.targets.apart import apart
-
         _let_forks_wait()
         loaded = apart(lambda: _compiled(key, directory, versions, make, use, made))
     return loaded
@@ -126,6 +125,7 @@ def _compiled(
 
 @once
 def _let_forks_wait() -> None:
+    # deferred: start-up
     import logging  # noqa: F401  # numba needs its lock while it compiles: see `await_lock`
 
     fork.await_lock(sys.modules[__name__], "_compiling")
@@ -251,6 +251,7 @@ def _of_any_compiler(directory: Path, key: Key) -> list[str]:
 @contextlib.contextmanager
 def _locked(directory: Path, key: Key) -> Iterator[None]:
     """Keep other processes from compiling the same variant."""
+    # deferred: start-up
     from filelock import FileLock, Timeout
 
     locks = directory / "locks"

@@ -103,6 +103,7 @@ def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> sourc
 
 def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """Compile one variant for ``cfg.arch``, which need not be this host's; errors as of `native.compile_kernel`."""
+    # deferred: start-up
     from rocmkern.targets import native
 
     machine, key = host_cpu.machine(cfg.arch), variant_key(kernel, cfg, dtypes)

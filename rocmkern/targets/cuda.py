@@ -120,11 +120,15 @@ def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> Comp
     TargetError
         The architecture is not an NVIDIA one with matrix instructions.
     """
+    # deferred: start-up
     from numba.core.errors import NumbaError
+
+    # deferred: optional dependency
     from numba.cuda import types
     from numba.cuda.compiler import compile as compile_ptx
     from numba.cuda.core.errors import NumbaError as NumbaCudaError
 
+    # deferred: start-up
     from rocmkern.tile import cuda as lowering
 
     if not lowering.has_matrix_instructions(cfg.arch):
@@ -188,6 +192,7 @@ class LoadedKernel(LoadedVariant):
     """A compiled kernel on the current device, ready to be launched from any thread."""
 
     def __init__(self, kernel: CompiledKernel):
+        # deferred: optional dependency
         from cuda.bindings import driver
 
         super().__init__(kernel.name, kernel.words, PARAMETERS_END, len(kernel.maps), MAP_BYTES)
@@ -276,6 +281,7 @@ class CudaTarget(GpuTarget):
     @functools.cached_property
     def parallelism(self) -> int:  # type: ignore[override]
         """Small blocks that run at the same time."""
+        # deferred: optional dependency
         from cuda.bindings import driver
 
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.mutex import Mutex
 from rocmkern.targets import cache, source
 from rocmkern.targets.entries import Entry, EntryError
@@ -175,8 +176,6 @@ class GpuTarget(ABC):
         self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None
     ) -> None:
         """Start all blocks of a launch on ``stream`` (default: the manager's); does not wait for them."""
-        from rocmkern.runtime.manager import default_manager
-
         manager = default_manager(self.device)
         handle = int(manager.stream if stream is None else getattr(stream, "handle", stream))
         dtypes = source.dtypes_of(kernel, args)

@@ -243,6 +243,7 @@ def _compiling_for(arch: str) -> Iterator[None]:
     depend on that clang: then the code would be another one with each ROCm. The processor implies its features; only
     the mode is to be chosen.
     """
+    # deferred: optional dependency
     from numba.hip import dispatcher
     from numba.hip.util import comgrutils
 
@@ -278,11 +279,15 @@ def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> Comp
         If the kernel misuses the tile language, or its stages need more shared memory than the architecture has.
     """
     hip_python = numba_hip()
+    # deferred: start-up
     from numba.core import types
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.errors import NumbaError
+
+    # deferred: optional dependency
     from numba.hip import compiler
 
+    # deferred: start-up
     from rocmkern.tile import hip as lowering
 
     hardware = architecture(cfg.arch)
@@ -333,6 +338,7 @@ def _optimized(bitcode: bytes, arch: str, name: str, stable: str) -> tuple[bytes
     numba's names count what the process has compiled before; with them the same kernel would be other bytes in each
     process. So the kernel gets a stable one, and what numba keeps for its dispatchers on a CPU goes: no GPU reads it.
     """
+    # deferred: optional dependency
     from numba.hip.amdgcn import AMDGPUTargetMachine
     from numba.hip.util import llvmutils
 
@@ -363,6 +369,7 @@ def _load_words(kernel: Any) -> None:
 
     LLVM would load arguments at the start, all at once, and would keep them in scalar registers until they are used.
     """
+    # deferred: start-up
     from llvmlite import ir
 
     call = next(i for i in kernel.entry_basic_block.instructions if isinstance(i, ir.CallInstr))

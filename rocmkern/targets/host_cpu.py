@@ -60,6 +60,7 @@ def host_features() -> frozenset[str]:
                     return frozenset(line.partition(":")[2].split())
     except OSError:
         pass
+    # deferred: start-up
     import llvmlite.binding as llvm
 
     found = llvm.get_host_cpu_features()
@@ -95,6 +96,7 @@ def machine(arch: str) -> Machine:
         If there is no such architecture.
     """
     if not is_x86_64():
+        # deferred: start-up
         import llvmlite.binding as llvm
 
         features = llvm.get_host_cpu_features().flatten()

@@ -71,6 +71,7 @@ def foreign_names(code: bytes) -> list[str]:
 
 def _load_by_llvm(code: bytes, symbol: str) -> Code:
     try:
+        # deferred: start-up
         import llvmlite.binding as llvm
     except ImportError:
         raise ElfError("LLVM loads it, and llvmlite is not installed") from None

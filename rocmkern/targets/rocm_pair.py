@@ -177,6 +177,7 @@ def _runtime() -> tuple[str, tuple[int, int]]:
 
 def _others() -> list[str]:
     """HIP runtimes beside the bindings' own: loaded in this process, or brought by a PyTorch that is installed."""
+    # deferred: start-up
     from rocmkern.runtime.devices import loaded_runtimes
 
     try:

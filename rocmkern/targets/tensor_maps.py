@@ -117,6 +117,7 @@ def axes_of(words: tuple[int, ...]) -> list[tuple[int, int]] | None:
 
 @functools.lru_cache(4096)
 def _encode(words: tuple[int, ...], rows: int, dtype: str) -> bytes | None:
+    # deferred: optional dependency
     from cuda.bindings import driver
 
     axes = axes_of(words)

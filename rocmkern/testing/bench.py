@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+import rocmkern
 from rocmkern.matrix import Case, CaseFailure, PeerUnavailable, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import Call, resolve
+from rocmkern.runtime.devices import open_device
+from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.clocks import DeviceClock, HostClock
 from rocmkern.testing.roofs import roof
@@ -49,8 +52,6 @@ def measure(benchmark: Any, case: Case, target: str) -> dict[str, Any]:
         ``samples`` and ``ratio``, peer / kernel (above 1: the kernel is faster), or
         ``unavailable`` with the reason.
     """
-    import rocmkern
-
     call = make_call(case)
     with rocmkern.use(target):
         place = place_of(case, target)
@@ -107,9 +108,6 @@ class _GpuPlace(_HostPlace):
     """Arrays in the memory of the card that a target stands for."""
 
     def __init__(self, case: Case, target: str):
-        from rocmkern.runtime.devices import open_device
-        from rocmkern.runtime.manager import default_manager
-
         super().__init__(case)
         self.manager = default_manager(open_device(target))
 

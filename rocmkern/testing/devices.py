@@ -7,8 +7,15 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import rocmkern
+from rocmkern.matrix.loader import unknown_name
+from rocmkern.runtime import lock, suspect
+from rocmkern.runtime.devices import open_device
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.probe import check_driver, gpu_status, require_gpu
 from rocmkern.targets import GPU_TARGETS, NAMES
+from rocmkern.testing import worker
 
 if TYPE_CHECKING:  # locks are taken without pytest too
     import pytest
@@ -28,8 +35,6 @@ def target_reason(target: str) -> str | None:
     """Why a target cannot be used here, or None. A GPU is opened in the worker process only."""
     if target not in GPU_TARGETS:
         return reason_here(target)
-    from rocmkern.runtime.probe import check_driver
-    from rocmkern.testing import worker
 
     try:
         check_driver(target)
@@ -40,8 +45,6 @@ def target_reason(target: str) -> str | None:
 
 def reason_here(target: str) -> str | None:
     """Why a target cannot be used in this process, or None."""
-    import rocmkern
-
     try:
         with rocmkern.using(target):
             return None
@@ -57,9 +60,7 @@ def chosen_targets(config: pytest.Config) -> tuple[str, ...]:
     names = tuple(name.strip() for name in option.split(",") if name.strip())
     for name in names or ("",):
         if name not in NAMES:
-            import pytest
-
-            from rocmkern.matrix.loader import unknown_name
+            import pytest  # deferred: optional dependency
 
             raise pytest.UsageError(f"--rocmkern-target: {unknown_name('target', name, NAMES)}")
     return names
@@ -67,8 +68,6 @@ def chosen_targets(config: pytest.Config) -> tuple[str, ...]:
 
 def gpu_reason() -> str | None:
     """Why there is no GPU for tests, or None."""
-    from rocmkern.runtime.probe import gpu_status
-
     status = gpu_status()
     if status.chosen is None:
         return f"no GPU: {status.reason}"
@@ -77,9 +76,6 @@ def gpu_reason() -> str | None:
 
 def device_lines() -> list[str]:
     """Lines of the header: the GPU with its memory, or why there is none and what to check."""
-    from rocmkern.runtime.probe import gpu_status
-    from rocmkern.testing import worker
-
     status = gpu_status()
     if status.chosen is None:
         checks = [f"  check {number}: {check}" for number, check in enumerate(status.checks, 1)]
@@ -96,8 +92,6 @@ def device_lines() -> list[str]:
 
 def memory_here(kind: str) -> str:
     """Memory of the device of a kind, which is opened in this process."""
-    from rocmkern.runtime.manager import default_manager
-
     manager = default_manager(kind)
     stats = manager.memory_stats()
     return (
@@ -112,10 +106,6 @@ def device_lock(kind: str) -> Iterator[Any]:
 
     A device that is suspect is refused.
     """
-    from rocmkern.runtime import lock, suspect
-    from rocmkern.runtime.devices import open_device
-    from rocmkern.testing import worker
-
     device = open_device(kind)
     worker.using_device(device.info)
     with ExitStack() as held:
@@ -129,9 +119,6 @@ def device_lock(kind: str) -> Iterator[Any]:
 @contextmanager
 def locked_manager() -> Iterator[Any]:
     """The shared manager of the chosen GPU, under its lock; a buffer that is alive afterwards is an error."""
-    from rocmkern.runtime.manager import default_manager
-    from rocmkern.runtime.probe import require_gpu
-
     with device_lock(require_gpu().kind) as device:
         manager = default_manager(device)
         yield manager

@@ -210,11 +210,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if results:
         _refuse_unwritable(Path(session.config.invocation_params.dir, results))
     if session.config.getoption("rocmkern_compare"):
+        # deferred: start-up
         from rocmkern.testing.results import baseline
 
         session.config.stash[BASELINE] = baseline(session.config)
     if not session.config.getoption("require_gpu"):
         return
+    # deferred: start-up
     from rocmkern.testing.devices import gpu_reason
 
     reason = gpu_reason()
@@ -236,6 +238,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     terminalreporter = config.pluginmanager.get_plugin("terminalreporter")
     if BASELINE not in config.stash or terminalreporter is None:
         return
+    # deferred: start-up
     from rocmkern.testing.results import compare
 
     lines, regressed = compare(terminalreporter.stats, config, config.stash[BASELINE])
@@ -256,6 +259,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     files = matrix_files(config)
     if not files:
         return []
+    # deferred: start-up
     from rocmkern.testing.devices import chosen_targets, device_lines
 
     lines = [f"rocmkern matrix: {', '.join(str(path) for path in files)}; targets: {', '.join(chosen_targets(config))}"]
@@ -278,6 +282,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """Collect the matrix files."""
     if file_path.suffix not in (".yaml", ".yml") or file_path.resolve() not in matrix_files(parent.config):
         return None
+    # deferred: start-up
     from rocmkern.testing.items import MatrixFile
 
     return MatrixFile.from_parent(parent, path=file_path)
@@ -304,6 +309,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # deferred: start-up
     from rocmkern.testing.items import category_of
 
     benchmarks = config.getoption("benchmark_only", False)
@@ -322,6 +328,7 @@ def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _shuffle(items: list[pytest.Item], seed: int) -> None:
     """Put the cases into a random order, at the places where there are cases."""
+    # deferred: start-up
     from rocmkern.testing.items import category_of
 
     places = [place for place, item in enumerate(items) if category_of(item) is not None]
@@ -343,6 +350,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for line in config.stash[COMPARED]:
             terminalreporter.line(line)
     if config.getoption("rocmkern_json"):
+        # deferred: start-up
         from rocmkern.testing.results import collect
 
         terminalreporter.line(collect(terminalreporter.stats, config))
@@ -383,6 +391,7 @@ def _summarise_benchmarks(terminalreporter: Any) -> None:
     records += [record for record in _properties(terminalreporter.stats.get("failed", [])) if "speed" in record]
     if not records:
         return
+    # deferred: start-up
     from rocmkern.testing.bench import table
 
     terminalreporter.section("speed against peers")
@@ -396,6 +405,7 @@ def gpu(request: pytest.FixtureRequest) -> Any:
 
     Without a usable GPU the test is skipped with the reason; ``--require-gpu`` makes that an error of the run.
     """
+    # deferred: start-up
     from rocmkern.testing.devices import gpu_reason, locked_manager
 
     reason = gpu_reason()

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.runtime.devices import open_device
+from rocmkern.runtime.manager import default_manager
 from rocmkern.testing.vector_peak import VectorPeak
 
 COPIED_BYTES = 1 << 28
@@ -49,6 +51,7 @@ class _HostRoof:
     """The roofs of this processor; the best that was measured so far."""
 
     def __init__(self) -> None:
+        # deferred: start-up
         from rocmkern.targets.cpu import thread_count
 
         self.threads = thread_count()
@@ -85,9 +88,6 @@ def _device_roof(target: str, dtype: str) -> dict[str, Any]:
 
 
 def _device_copy(target: str) -> float:
-    from rocmkern.runtime.devices import open_device
-    from rocmkern.runtime.manager import default_manager
-
     manager = default_manager(open_device(target))
     device, seconds = manager.device, []
     with manager.empty((2, COPIED_BYTES), np.uint8, uninitialized=True) as buffer:
@@ -102,6 +102,7 @@ def _device_copy(target: str) -> float:
 
 def _device_product(dtype: str) -> dict[str, Any]:
     try:
+        # deferred: optional dependency
         import torch
     except ImportError:
         return {"no_peak": "PyTorch, whose matrix product is the measure, is not installed"}

@@ -54,11 +54,13 @@ class VectorPeak:
 @cache
 def _burst() -> tuple[Any, int]:
     """A compiled function of a number of steps, each `SUMS` vector multiply-adds, and the numbers in a vector."""
+    # deferred: start-up
     import numba
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic
 
+    # deferred: start-up (the compiler)
     from rocmkern.targets.cpu import host_architecture
     from rocmkern.tile.cpu import VECTOR_WIDTH
 

@@ -9,6 +9,7 @@ lock of its device, and the device is marked as suspect. After a crash or a kill
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -28,6 +29,7 @@ from typing import IO, Any
 from rocmkern.matrix.forked import status_text
 from rocmkern.matrix.fuzz import FuzzFailure
 from rocmkern.matrix.runner import CaseFailure
+from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import (
     DeadlineError,
@@ -38,6 +40,7 @@ from rocmkern.runtime.errors import (
     RocmkernError,
 )
 from rocmkern.runtime.lock import DEFAULT_TIMEOUT_S
+from rocmkern.targets.launches import Watcher, watching
 
 DEFAULT_DEADLINE_S = 300.0
 # Imports and the first look at a driver; a machine may be busy.
@@ -225,8 +228,6 @@ class Worker:
         if device is None:
             lines.append(f"the worker process {process.pid} was killed")
         else:
-            from rocmkern.runtime import suspect
-
             suspect.mark(device, f"{what} {how}; {launched}")
             lines += [
                 f"the worker process {process.pid} was killed and the lock of {device} is free. The device is marked "
@@ -327,8 +328,6 @@ def using_device(info: DeviceInfo) -> None:
 
 def serve() -> None:
     """Take calls from the parent until it goes away. The process's whole life."""
-    import faulthandler
-
     # Nobody else writes to the parent: what is printed goes where errors go.
     _reports.file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -338,8 +337,6 @@ def serve() -> None:
     calls: queue.Queue[tuple[str, tuple] | None] = queue.Queue()
     busy = threading.Event()
     threading.Thread(target=_take_calls, args=(sys.stdin.buffer, calls, busy), daemon=True).start()
-
-    from rocmkern.targets.launches import Watcher, watching
 
     with watching(Watcher(before=lambda kernel: _reports.send("launch", kernel))):
         while (job := calls.get()) is not None:

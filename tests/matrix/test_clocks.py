@@ -168,8 +168,8 @@ def test_a_copy_on_a_card_is_between_two_halves_of_a_buffer(monkeypatch):
         card.now += next(times)
 
     card.copy_device, card.stream = copy_device, 9
-    monkeypatch.setattr("rocmkern.runtime.devices.open_device", lambda target: target)
-    monkeypatch.setattr("rocmkern.runtime.manager.default_manager", lambda device: card)
+    monkeypatch.setattr("rocmkern.testing.roofs.open_device", lambda target: target)
+    monkeypatch.setattr("rocmkern.testing.roofs.default_manager", lambda device: card)
     assert roofs._device_copy("cuda") == 1.0
     assert copies == [(roofs.COPIED_BYTES, roofs.COPIED_BYTES, 9)] * roofs.REPEATS
 

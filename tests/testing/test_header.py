@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocmkern.runtime import probe
 from rocmkern.runtime.errors import DriverError
 from rocmkern.testing import devices, plugin, results, worker
 
@@ -61,7 +60,7 @@ def test_without_a_matrix_nothing_is_said(header):
 
 
 def status(monkeypatch, chosen, reason="no driver", checks=()):
-    monkeypatch.setattr(probe, "gpu_status", lambda: SimpleNamespace(chosen=chosen, reason=reason, checks=checks))
+    monkeypatch.setattr(devices, "gpu_status", lambda: SimpleNamespace(chosen=chosen, reason=reason, checks=checks))
 
 
 def test_checks_are_numbered_from_one(monkeypatch):
@@ -103,7 +102,7 @@ def test_the_device_and_its_memory_or_why_it_cannot_be_used(monkeypatch):
 def test_memory_is_said_in_gibibytes(monkeypatch):
     stats = SimpleNamespace(total=20 << 30, free=3 << 29)
     manager = SimpleNamespace(memory_stats=lambda: stats, safe_alloc_size=lambda: 1 << 29)
-    monkeypatch.setattr("rocmkern.runtime.manager.default_manager", lambda kind: manager)
+    monkeypatch.setattr("rocmkern.testing.devices.default_manager", lambda kind: manager)
     assert devices.memory_here("hip") == "total 20.0 GiB, free 1.5 GiB, safe limit 0.5 GiB"
 
 

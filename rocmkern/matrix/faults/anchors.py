@@ -77,6 +77,7 @@ def find(target: str, anchor: str) -> tuple[list[Any], str, Any]:
 def lowering_class(target: str) -> type:
     """The class whose methods lower the operations of a target."""
     importlib.import_module(ROOTS[target])
+    # deferred: start-up
     from rocmkern.tile.tensors import TensorLowering
 
     def leaves(cls: type) -> set[type]:
@@ -123,6 +124,7 @@ def within(**instructions: Callable[[Callable[..., Any]], Callable[..., Any]]) -
 
     def make(right: Callable[..., Any]) -> Callable[..., Any]:
         def faulty(*args: Any, **options: Any) -> Any:
+            # deferred: start-up
             from llvmlite import ir
 
             with ExitStack() as stack:
@@ -183,6 +185,7 @@ def plus(number: int) -> Callable[[Any, Any], Any]:
     """For `argument`: an integer, or rows of integers as any target holds them, and so many more."""
 
     def change(b: Any, value: Any) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         ty = value.type

@@ -18,6 +18,7 @@ from typing import Any
 
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.faults.anchors import FaultError
+from rocmkern.matrix.faults.runtime import failing_checks
 from rocmkern.matrix.faults.syntax import replaced
 from rocmkern.matrix.registry import Edit, Fault
 from rocmkern.matrix.runner import run_case
@@ -79,8 +80,6 @@ def caught_by(
         The fault does not fit the kernels, or its text is no Python that runs.
     """
     if fault.patches:
-        from rocmkern.matrix.faults.runtime import failing_checks
-
         with inject(fault):
             failing = list(failing_checks())
         unsound = failing_checks() if failing else {}

@@ -8,6 +8,7 @@ kernel that does not compile proves nothing, so that is an error of the fault.
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,8 +130,6 @@ def judge(
 
 def _refuse_installed(target: str) -> None:
     """An emitter that numba knows already cannot be changed any more."""
-    import importlib
-
     module = importlib.import_module(ROOTS[target])
     if module._install_operations.cache_info().currsize:
         raise TargetError(f"{target}: this process has compiled kernels; faults of the lowering need a fresh one")

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import rocmkern
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import (
     HEAD_DIM,
@@ -105,8 +106,6 @@ def _rope_call(draw: Draw) -> Call:
 
 def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments: Any) -> tuple[Any, Any]:
     """`rocmkern.rope_append_kv` on copies of the caches, in their layouts; the row keeps its own."""
-    import rocmkern
-
     keys, values = duplicate(key_cache), duplicate(value_cache)
     return rocmkern.rope_append_kv(key_cache=keys, value_cache=values, **arguments)
 

@@ -18,6 +18,7 @@ def _one_column_less(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _half_of_the_lanes(right: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, x: Any, combine: Callable[..., Any]) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         half = x.type.count // 2
@@ -41,6 +42,7 @@ def _without_the_rest(right: Callable[..., Any]) -> Callable[..., Any]:
     """Loops over single numbers, behind those over whole vectors, do not run."""
 
     def faulty(b: Any, *given: Any) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         (module, *_), name, loop = find("cpu", "_k_loop")
@@ -63,6 +65,7 @@ def _without_the_rest(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _true(right: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, *given: Any) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(1), 1)

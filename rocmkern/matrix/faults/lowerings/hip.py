@@ -40,6 +40,7 @@ def _one_more(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _nothing_special(right: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, window: Any, local: Any) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(1), 0)

@@ -29,6 +29,7 @@ def _other_half(b: Any, first: Any, run_from: Callable[[Any], Any]) -> Any:
 
 
 def _flipped(b: Any, place: Any, bit: int) -> Any:
+    # deferred: start-up
     from llvmlite import ir
 
     if isinstance(place, ir.Constant):
@@ -45,6 +46,7 @@ def _scale_of_the_neighbour(b: Any, first: Any, run_from: Callable[[Any], Any]) 
 
 
 def _scale_is_never_nan(b: Any, first: Any, run_from: Callable[[Any], Any]) -> Any:
+    # deferred: start-up
     from llvmlite import ir
 
     run = run_from(first)
@@ -69,6 +71,7 @@ def _always(is_plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _more_by_a_quarter(to_byte: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, value: Any, dtype: str) -> Any:
+        # deferred: start-up
         from llvmlite import ir
 
         ty = value.type
