@@ -63,6 +63,8 @@ class Drawable(Protocol):
     @property
     def facts(self) -> DrawnRow: ...
 
+    def memory_of(self, array: str) -> str: ...
+
 
 def numpy_dtype(name: str) -> np.dtype:
     """NumPy dtype of ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` or, for outputs, ``"u8"`` or ``"i32"``."""
