@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["decoder_logits"]
+
 
 def decoder_logits(tokens: Any, *, config: Any, prefill: Any = None, block_size: Any = None, **weights: Any) -> Any:
     """Logits ``[S, V]`` after every token; how the tokens are passed in does not matter."""

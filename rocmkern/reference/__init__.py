@@ -1,64 +1,30 @@
 """Reference implementations in plain NumPy: the meaning of every operation, in float64.
 
 ``rocmkern.reference.<op>`` takes the array arguments of ``rocmkern.<op>`` as NumPy arrays of any floating dtype,
-computes in float64 and returns float64. ``rocmkern.reference.baseline.<op>`` is the same text in the precision that a
-kernel has, ``rocmkern.reference.roundings.<op>`` says what its roundings cost. Nothing here shares code with the
-kernels.
+computes in float64 and returns float64; with ``compute=numpy.float32`` the same text computes in float32.
+``rocmkern.reference.baseline.<op>`` is it in the precision that a kernel has, ``rocmkern.reference.roundings.<op>``
+says what its roundings cost. Nothing here shares code with the kernels.
+
+Each family of operations has its own in ``rocmkern/ops/<family>/reference.py``, which imports NumPy and other
+references, and names in ``__all__`` the operations that they are the meaning of.
 """
 
 from __future__ import annotations
 
-from rocmkern.decoder.reference import decoder_logits
-from rocmkern.ops.activations.reference import geglu, swiglu
-from rocmkern.ops.attention.reference import decode_attention, flash_attention, merge_attention
-from rocmkern.ops.linear.reference import linear, matmul, mlp
-from rocmkern.ops.norm.reference import add_residual, layer_norm, rms_norm
-from rocmkern.ops.paged.reference import paged_attention
-from rocmkern.ops.quantized.reference import dequantize, dequantize_rms_norm, quantize, quantized_linear
-from rocmkern.ops.rotary.reference import rope, rope_append_kv
-from rocmkern.ops.rows.reference import embedding, transpose
-from rocmkern.ops.sampling.reference import sample
-from rocmkern.ops.steps.reference import (
-    apply_mask,
-    causal_mask,
-    qk_scores,
-    repeat_kv,
-    scale,
-    softmax,
-    weighted_values,
-)
-from rocmkern.reference import baseline, roundings
+from collections.abc import Callable
+from typing import Any
 
-__all__ = [
-    "add_residual",
-    "apply_mask",
-    "baseline",
-    "causal_mask",
-    "decode_attention",
-    "decoder_logits",
-    "dequantize",
-    "dequantize_rms_norm",
-    "embedding",
-    "flash_attention",
-    "geglu",
-    "layer_norm",
-    "linear",
-    "matmul",
-    "merge_attention",
-    "mlp",
-    "paged_attention",
-    "qk_scores",
-    "quantize",
-    "quantized_linear",
-    "repeat_kv",
-    "rms_norm",
-    "rope",
-    "rope_append_kv",
-    "roundings",
-    "sample",
-    "scale",
-    "softmax",
-    "swiglu",
-    "transpose",
-    "weighted_values",
-]
+from rocmkern.reference import baseline, roundings
+from rocmkern.reference.gathered import gathered
+
+__all__ = ["baseline", "roundings"]
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name.startswith("__") or name not in gathered("reference"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return gathered("reference")[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *gathered("reference")})

@@ -1,56 +1,50 @@
 """The straightforward algorithm in the compute dtype: what an ordinary float32 implementation would return.
 
-Half inputs are widened to float32, all arithmetic is float32 (float64 for float64 inputs), and the result is rounded
-once to the dtype of the first argument; log-sum-exps stay in the compute dtype. Its error against the float64 functions
-of `rocmkern.reference` is the unit in which the error of a kernel is measured. Same arguments as there.
+Half inputs are widened to float32, all arithmetic is float32 (float64 for float64 inputs), and the results are rounded
+once to the dtype of the first argument. The error against the float64 functions of `rocmkern.reference` is the unit in
+which the error of a kernel is measured. Same arguments as there.
+
+It is the text of the reference, by its argument ``compute``. A family has a ``baseline.py`` of its own for what is not:
+log-sum-exps, which stay in the compute dtype, or numbers between two products, which have the dtype of the operands.
 """
 
 from __future__ import annotations
 
-from rocmkern.decoder.baseline import decoder_logits
-from rocmkern.ops.activations.baseline import geglu, swiglu
-from rocmkern.ops.attention.baseline import decode_attention, flash_attention, merge_attention
-from rocmkern.ops.linear.baseline import linear, matmul, mlp
-from rocmkern.ops.norm.baseline import add_residual, layer_norm, rms_norm
-from rocmkern.ops.paged.baseline import paged_attention
-from rocmkern.ops.quantized.baseline import dequantize_rms_norm, quantized_linear
-from rocmkern.ops.rotary.baseline import rope, rope_append_kv
-from rocmkern.ops.rows.baseline import embedding, transpose
-from rocmkern.ops.steps.baseline import (
-    apply_mask,
-    causal_mask,
-    qk_scores,
-    repeat_kv,
-    scale,
-    softmax,
-    weighted_values,
-)
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
 
-__all__ = [
-    "add_residual",
-    "apply_mask",
-    "causal_mask",
-    "decode_attention",
-    "decoder_logits",
-    "dequantize_rms_norm",
-    "embedding",
-    "flash_attention",
-    "geglu",
-    "layer_norm",
-    "linear",
-    "matmul",
-    "merge_attention",
-    "mlp",
-    "paged_attention",
-    "qk_scores",
-    "quantized_linear",
-    "repeat_kv",
-    "rms_norm",
-    "rope",
-    "rope_append_kv",
-    "scale",
-    "softmax",
-    "swiglu",
-    "transpose",
-    "weighted_values",
-]
+from rocmkern.ops.precision import compute_dtype, rounded
+from rocmkern.reference.gathered import gathered
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    found = None if name.startswith("__") else gathered("baseline").get(name) or _in_compute_dtype(name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def __dir__() -> list[str]:
+    own = gathered("baseline")
+    return sorted({*globals(), *own, *(name for name in gathered("reference") if _in_compute_dtype(name))})
+
+
+@functools.cache
+def _in_compute_dtype(name: str) -> Callable[..., Any] | None:
+    """A reference in the compute dtype of its first argument, if it can be computed in other precisions."""
+    reference = gathered("reference").get(name)
+    names = [] if reference is None else list(inspect.signature(reference).parameters)
+    if reference is None or "compute" not in names:
+        return None
+
+    @functools.wraps(reference)
+    def baseline(*arguments: Any, **options: Any) -> Any:
+        first = arguments[0] if arguments else options[names[0]]
+        results = reference(*arguments, **options, compute=compute_dtype(first))
+        if isinstance(results, tuple):
+            return tuple(rounded(result, first.dtype) for result in results)
+        return rounded(results, first.dtype)
+
+    return baseline

@@ -1,29 +1,46 @@
-"""Gated activations in plain NumPy, computed in float64 (other precisions: `rocmkern.reference.baseline`)."""
+"""Gated activations in plain NumPy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-
-def swiglu(gate, up=None, *, order="gate_up"):
-    """``silu(gate) * up`` in float64; without `up` gate holds both halves; "up_gate" swaps them."""
-    return _swiglu(gate, up, order, np.float64)
+__all__ = ["geglu", "swiglu"]
 
 
-def geglu(gate, up=None, *, approximate="none"):
-    """``gelu(gate) * up`` in float64; without `up` gate holds both halves."""
-    return _geglu(gate, up, approximate, np.float64)
+def swiglu(gate: Any, up: Any = None, *, order: str = "gate_up", compute: Any = np.float64) -> Any:
+    """``silu(gate) * up``; without `up` gate holds both halves; "up_gate" swaps them."""
+    first, second = (x.astype(compute) for x in halves(gate, up))
+    if order == "up_gate":
+        first, second = second, first
+    with np.errstate(all="ignore"):
+        return silu(first) * second
 
 
-def silu(x):
+def geglu(gate: Any, up: Any = None, *, approximate: str = "none", compute: Any = np.float64) -> Any:
+    """``gelu(gate) * up``; without `up` gate holds both halves."""
+    first, second = (x.astype(compute) for x in halves(gate, up))
+    with np.errstate(all="ignore"):
+        return gelu(first, approximate) * second
+
+
+def halves(gate: Any, up: Any) -> tuple[Any, Any]:
+    """Gate and up, which may lie side by side in one array."""
+    if up is not None:
+        return gate, up
+    width = gate.shape[-1] // 2
+    return gate[..., :width], gate[..., width:]
+
+
+def silu(x: Any) -> Any:
     """``x / (1 + exp(-x))``, with the limit 0 at minus infinity."""
     with np.errstate(all="ignore"):
         return np.where(x == -np.inf, -0.0 * np.ones_like(x), x / (1 + np.exp(-x)))
 
 
-def gelu(x, approximate="none"):
+def gelu(x: Any, approximate: str = "none") -> Any:
     """``x / 2 * (1 + erf(x / sqrt(2)))`` or its form with tanh, with the limit 0 at minus infinity."""
     with np.errstate(all="ignore"):
         if approximate == "tanh":
@@ -32,24 +49,3 @@ def gelu(x, approximate="none"):
         else:
             result = x / 2 * np.vectorize(math.erfc, otypes=[x.dtype])(-x / math.sqrt(2))
         return np.where(x == -np.inf, -0.0 * np.ones_like(x), result)
-
-
-def _halves(gate, up):
-    if up is not None:
-        return gate, up
-    width = gate.shape[-1] // 2
-    return gate[..., :width], gate[..., width:]
-
-
-def _swiglu(gate, up, order, compute):
-    first, second = (x.astype(compute) for x in _halves(gate, up))
-    if order == "up_gate":
-        first, second = second, first
-    with np.errstate(all="ignore"):
-        return silu(first) * second
-
-
-def _geglu(gate, up, approximate, compute):
-    first, second = (x.astype(compute) for x in _halves(gate, up))
-    with np.errstate(all="ignore"):
-        return gelu(first, approximate) * second

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rocmkern.ops.attention import reference as _attention
 from rocmkern.ops.precision import compute_dtype, rounded
 
+__all__ = ["decode_attention", "flash_attention", "merge_attention"]
+
 
 def flash_attention(
     q,

@@ -25,6 +25,8 @@ import math
 
 import numpy as np
 
+__all__ = ["decode_attention", "flash_attention", "merge_attention"]
+
 # Rows of scores computed at a time hold about this many elements, so that long sequences fit in memory.
 _BLOCK_ELEMENTS = 1 << 22
 

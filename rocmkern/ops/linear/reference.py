@@ -1,38 +1,28 @@
-"""Matrix products, linear layers and the MLP in plain NumPy, computed in float64.
-
-Other precisions: `rocmkern.reference.baseline`.
-"""
+"""Matrix products and linear layers in plain NumPy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+
+__all__ = ["linear", "matmul"]
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-def matmul(a, b, *, transpose_b=False, bias=None, activation=None):
-    """``activation(a @ b + bias)`` in float64, as `numpy.matmul`; with `transpose_b` b is ``[..., N, K]``."""
-    return _matmul(a, b, transpose_b, bias, activation, np.float64)
-
-
-def linear(x, weight, bias=None, activation=None):
-    """``activation(x @ weight^T + bias)`` in float64."""
-    return _matmul(x, weight, True, bias, activation, np.float64)
-
-
-def mlp(x, w_gate, w_up, w_down, *, activation="silu", b_gate=None, b_up=None, b_down=None):
-    """``(activation(x @ w_gate^T + b_gate) * (x @ w_up^T + b_up)) @ w_down^T + b_down`` in float64.
-
-    Without ``w_gate`` it is ``activation(x @ w_up^T + b_up) @ w_down^T + b_down``.
-    """
-    hidden = _hidden(x, w_gate, w_up, activation, b_gate, b_up, np.float64)
-    return _matmul(hidden, w_down, True, b_down, None, np.float64)
-
-
-def _matmul(a, b, transpose_b, bias, activation, compute):
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    transpose_b: bool = False,
+    bias: Any = None,
+    activation: str | None = None,
+    compute: Any = np.float64,
+) -> Any:
+    """``activation(a @ b + bias)``, as `numpy.matmul`; with `transpose_b` b is ``[..., N, K]``."""
     a, b = a.astype(compute), b.astype(compute)
     if transpose_b and b.ndim > 1:
         b = b.swapaxes(-1, -2)
@@ -40,18 +30,16 @@ def _matmul(a, b, transpose_b, bias, activation, compute):
         total = np.matmul(a, b)
         if bias is not None:
             total = total + bias.astype(compute)
-        return _activated(np.asarray(total), activation)
+        return activated(np.asarray(total), activation)
 
 
-def _hidden(x, w_gate, w_up, activation, b_gate, b_up, compute):
-    if w_gate is None:
-        return _matmul(x, w_up, True, b_up, activation, compute)
-    gate = _matmul(x, w_gate, True, b_gate, activation, compute)
-    with np.errstate(all="ignore"):
-        return gate * _matmul(x, w_up, True, b_up, None, compute)
+def linear(x: Any, weight: Any, bias: Any = None, activation: str | None = None, *, compute: Any = np.float64) -> Any:
+    """``activation(x @ weight^T + bias)``."""
+    return matmul(x, weight, transpose_b=True, bias=bias, activation=activation, compute=compute)
 
 
-def _activated(x, name):
+def activated(x: Any, name: str | None) -> Any:
+    """An activation of x, in the dtype of x."""
     if name is None:
         return x
     one = x.dtype.type(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rocmkern.ops.paged import reference as _paging
 from rocmkern.ops.precision import compute_dtype, rounded
 
+__all__ = ["paged_attention"]
+
 
 def paged_attention(
     q,

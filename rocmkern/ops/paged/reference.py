@@ -6,6 +6,8 @@ import numpy as np
 
 from rocmkern.ops.attention import reference as _attention
 
+__all__ = ["paged_attention"]
+
 
 def paged_attention(
     q,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from rocmkern.ops.linear.reference import _matmul
+from rocmkern.ops.linear.reference import linear
+
+__all__ = ["dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"]
 
 #: Elements and bytes of a block.
 BLOCKS = {
@@ -81,12 +83,12 @@ def quantize(x, format="q4_0", *, order="ggml", nan="error"):
 
 def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, order="ggml"):
     """``activation(x @ dequantize(blocks).T + bias)`` in float64."""
-    return _quantized_linear(x, blocks, format, bias, activation, order, np.float64)
+    return decoded_linear(x, blocks, format, bias, activation, order, np.float64, np.float64)
 
 
 def dequantize_rms_norm(blocks, weight, format="q4_0", eps=1e-6, *, weight_offset=0.0, order="ggml"):
     """``x * (weight + weight_offset) / sqrt(mean(x ** 2) + eps)`` over the last axis of ``x = dequantize(blocks)``."""
-    return _dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, np.float64)
+    return decoded_rms_norm(blocks, weight, format, eps, weight_offset, order, np.float64)
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding
@@ -295,13 +297,15 @@ _TO_GGML = {"q4_0": _to_q4_0, "q4_1": _to_q4_1, "q5_0": _to_q5_0, "q5_1": _to_q5
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def _quantized_linear(x, blocks, format, bias, activation, order, compute, weights=np.float64):
+def decoded_linear(x, blocks, format, bias, activation, order, compute, weights):
+    """`quantized_linear` in a precision, of weights that are decoded to another one."""
     with np.errstate(over="ignore"):
         decoded = _decoded(blocks, format, order).astype(weights)
-    return _matmul(x, decoded, True, bias, activation, compute)
+    return linear(x, decoded, bias, activation, compute=compute)
 
 
-def _dequantize_rms_norm(blocks, weight, format, eps, weight_offset, order, compute):
+def decoded_rms_norm(blocks, weight, format, eps, weight_offset, order, compute):
+    """`dequantize_rms_norm` in a precision."""
     x = _decoded(blocks, format, order).astype(compute)
     root = compute(np.sqrt(eps))
     with np.errstate(all="ignore"):

@@ -1,32 +1,18 @@
-"""Rotary position embedding in the compute dtype."""
+"""Rotated keys and values in the dtype of caches; `rope` itself is the reference in the compute dtype."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from rocmkern.ops.precision import compute_dtype, rounded
-from rocmkern.ops.rotary import reference as _rope
+from rocmkern.ops.rotary.reference import put, rope
+
+__all__ = ["rope_append_kv"]
 
 
-def rope(
-    x,
-    positions,
-    *,
-    block_positions=None,
-    variant="half",
-    base=None,
-    rotary_dim=None,
-    scaling=None,
-    freq_factors=None,
-    inverse=False,
-    layout="shd",
-):
-    """`rocmkern.reference.rope` in the compute dtype, with exact angles."""
-    compute = compute_dtype(x)
-    scaled = (base, rotary_dim, scaling, freq_factors)
-    out = _rope._rope(x, positions, block_positions, variant, *scaled, inverse, layout, compute)
-    return rounded(out, x.dtype)
-
-
-def rope_append_kv(k, v, positions, key_cache, value_cache, slots, **options):
+def rope_append_kv(
+    k: Any, v: Any, positions: Any, key_cache: Any, value_cache: Any, slots: Any, **options: Any
+) -> tuple[Any, Any]:
     """`rocmkern.reference.rope_append_kv` in the dtype of the caches."""
-    keys = k if positions is None else rope(k, positions, **options)
-    return _rope._put(keys, key_cache, slots, k.dtype), _rope._put(v, value_cache, slots, v.dtype)
+    keys = k if positions is None else rounded(rope(k, positions, compute=compute_dtype(k), **options), k.dtype)
+    return put(keys, key_cache, slots, k.dtype), put(v, value_cache, slots, v.dtype)

@@ -1,4 +1,4 @@
-"""Rotary position embedding in plain NumPy, computed in float64 (other precisions: `rocmkern.reference.baseline`)."""
+"""Rotary position embedding in plain NumPy,"""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import ml_dtypes
 import numpy as np
+
+__all__ = ["rope", "rope_append_kv"]
 
 
 def rope(
@@ -20,6 +22,7 @@ def rope(
     freq_factors=None,
     inverse=False,
     layout="shd",
+    compute=np.float64,
 ):
     """Each pair of a head turned by an angle of its position.
 
@@ -46,10 +49,33 @@ def rope(
     Returns
     -------
     numpy.ndarray
-        float64, of the shape of x.
+        Of the shape of x, in the precision `compute`.
     """
-    scaled = (base, rotary_dim, scaling, freq_factors)
-    return _rope(x, positions, block_positions, variant, *scaled, inverse, layout, np.float64)
+    dim = x.shape[-1] if rotary_dim is None else rotary_dim
+    out = x.astype(compute)
+    rows = out if layout == "hsd" else np.swapaxes(out, -2, -3)  # a view: [..., H, S, D]
+    parts = (positions,) if block_positions is None else (positions, block_positions)
+    width = dim // len(parts)
+    radians, factor = frequencies(width, base, scaling, freq_factors)
+    for part, p in enumerate(parts):
+        # Angles are exact to float64 in every precision: what is measured is the arithmetic on x.
+        angle = np.asarray(p, np.float64)[..., None, :, None] * radians
+        cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+        if inverse:
+            cos, sin = np.cos(angle) / factor, -np.sin(angle) / factor
+        cos, sin = cos.astype(compute), sin.astype(compute)
+        turned = rows[..., part * width : (part + 1) * width]
+        half = width // 2
+        if variant == "half":
+            first, second = slice(0, half), slice(half, width)
+        else:
+            first, second = slice(0, None, 2), slice(1, None, 2)
+        a, b = turned[..., first].copy(), turned[..., second].copy()
+        with np.errstate(all="ignore"):
+            # A pair that does not turn keeps to itself: a NaN in one element does not reach the other.
+            turned[..., first] = np.where(sin == 0, a * cos, a * cos - b * sin)
+            turned[..., second] = np.where(sin == 0, b * cos, b * cos + a * sin)
+    return out
 
 
 def rope_append_kv(
@@ -86,11 +112,11 @@ def rope_append_kv(
         ``[Hkv]``, of caches of 8 bits: what keys and values are divided by; 1 by default. The quotient becomes the
         nearest number of the caches' dtype, or the largest one if it is larger; NaN becomes 0 in int8.
     """
-    scaled = (base, rotary_dim, scaling, freq_factors)
-    rotated = k if positions is None else _rope(k, positions, None, variant, *scaled, False, "shd", np.float64)
+    scaled = dict(base=base, rotary_dim=rotary_dim, scaling=scaling, freq_factors=freq_factors)
+    rotated = k if positions is None else rope(k, positions, variant=variant, **scaled)
     if key_cache.dtype.itemsize == 1:
         rotated, v = (_quantized(x, scale, key_cache.dtype) for x, scale in ((rotated, key_scale), (v, value_scale)))
-    return _put(rotated, key_cache, slots, np.float64), _put(v, value_cache, slots, np.float64)
+    return put(rotated, key_cache, slots, np.float64), put(v, value_cache, slots, np.float64)
 
 
 def _quantized(x, scale, dtype):
@@ -101,7 +127,8 @@ def _quantized(x, scale, dtype):
     return np.clip(quotient, -largest, largest).astype(dtype).astype(np.float64)
 
 
-def _put(rows, cache, slots, dtype):
+def put(rows, cache, slots, dtype):
+    """The cache with rows in its slots."""
     result = cache.astype(dtype)
     for row, slot in zip(rows, slots, strict=True):
         if slot >= 0:
@@ -173,31 +200,3 @@ def _yarn_factor(p):
     if p.get("mscale") is not None and p.get("mscale_all_dim") is not None:
         return mscale(p["mscale"]) / mscale(p["mscale_all_dim"])
     return mscale(1.0)
-
-
-def _rope(x, positions, block_positions, variant, base, rotary_dim, scaling, factors, inverse, layout, compute):
-    dim = x.shape[-1] if rotary_dim is None else rotary_dim
-    out = x.astype(compute)
-    rows = out if layout == "hsd" else np.swapaxes(out, -2, -3)  # a view: [..., H, S, D]
-    parts = (positions,) if block_positions is None else (positions, block_positions)
-    width = dim // len(parts)
-    radians, factor = frequencies(width, base, scaling, factors)
-    for part, p in enumerate(parts):
-        # Angles are exact to float64 in every precision: what is measured is the arithmetic on x.
-        angle = np.asarray(p, np.float64)[..., None, :, None] * radians
-        cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
-        if inverse:
-            cos, sin = np.cos(angle) / factor, -np.sin(angle) / factor
-        cos, sin = cos.astype(compute), sin.astype(compute)
-        turned = rows[..., part * width : (part + 1) * width]
-        half = width // 2
-        if variant == "half":
-            first, second = slice(0, half), slice(half, width)
-        else:
-            first, second = slice(0, None, 2), slice(1, None, 2)
-        a, b = turned[..., first].copy(), turned[..., second].copy()
-        with np.errstate(all="ignore"):
-            # A pair that does not turn keeps to itself: a NaN in one element does not reach the other.
-            turned[..., first] = np.where(sin == 0, a * cos, a * cos - b * sin)
-            turned[..., second] = np.where(sin == 0, b * cos, b * cos + a * sin)
-    return out

@@ -1,15 +1,19 @@
-"""Operations that move elements, in plain NumPy."""
+"""Operations that move elements, in plain NumPy. They are exact in every precision."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-
-def embedding(table, indices):
-    """``table[indices]``; exact, returned in float64."""
-    return table[indices].astype(np.float64)
+__all__ = ["embedding", "transpose"]
 
 
-def transpose(x, axes=None):
-    """The axes of x in another order; exact, returned in float64."""
-    return np.ascontiguousarray(x.transpose(axes)).astype(np.float64)
+def embedding(table: Any, indices: Any, *, compute: Any = np.float64) -> Any:
+    """``table[indices]``."""
+    return table[indices].astype(compute)
+
+
+def transpose(x: Any, axes: Any = None, *, compute: Any = np.float64) -> Any:
+    """The axes of x in another order."""
+    return np.ascontiguousarray(x.transpose(axes)).astype(compute)

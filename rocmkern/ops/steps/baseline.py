@@ -7,6 +7,8 @@ import numpy as np
 from rocmkern.ops.precision import compute_dtype, rounded
 from rocmkern.ops.steps import reference as _steps
 
+__all__ = ["apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values"]
+
 
 def qk_scores(q, k, *, scale=None, layout="bhsd"):
     """`rocmkern.reference.qk_scores` in the compute dtype."""

@@ -11,6 +11,8 @@ import numpy as np
 
 from rocmkern.ops.attention.reference import exponentials, visible_keys
 
+__all__ = ["apply_mask", "causal_mask", "qk_scores", "repeat_kv", "scale", "softmax", "weighted_values"]
+
 
 def qk_scores(q, k, *, scale=None, layout="bhsd"):
     """``scale * q @ k^T``: float64 ``[B, Hq, Sq, Sk]``; `scale` is ``1 / sqrt(D)`` by default."""

@@ -1,0 +1,30 @@
+"""What the roundings of the steps of attention cost; see `rocmkern.reference.roundings`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rocmkern.ops.steps import reference as _steps
+from rocmkern.reference.costs import STEPS, UNIT, finite, wide
+
+__all__ = ["qk_scores", "softmax", "weighted_values"]
+
+
+def qk_scores(q, k, *, scale=None, layout="bhsd"):
+    """`rocmkern.reference.qk_scores`: a sum."""
+    q, k = wide(q, k)
+    return finite(UNIT * np.abs(_steps._qk_scores(np.abs(q), np.abs(k), scale, layout, np.float64)))
+
+
+def weighted_values(p, v, *, layout="bhsd"):
+    """`rocmkern.reference.weighted_values`: a sum; the weights are given."""
+    p, v = wide(p, v)
+    return finite(UNIT * _steps._weighted_values(np.abs(p), np.abs(v), layout, np.float64))
+
+
+def softmax(x):
+    """`rocmkern.reference.softmax`: the rounding of an exponent is one of a factor."""
+    (x,) = wide(x)
+    with np.errstate(all="ignore"):
+        below = np.abs(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
+        return finite(UNIT * _steps._softmax(x, np.float64) * (STEPS + 2 * np.where(np.isfinite(below), below, 0.0)))
