@@ -8,7 +8,7 @@ import pytest
 
 from rocmkern import architectures
 from rocmkern.architectures import architecture, compiled_as, known, tuned
-from rocmkern.ops import _configs
+from rocmkern.ops.attention import tuning
 from rocmkern.ops.steps.kernels import softmax
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import source
@@ -35,8 +35,8 @@ def test_everything_that_is_asked_of_an_architecture_is_there(name):
 
 @pytest.mark.parametrize("name", CARDS)
 def test_cards_without_matrix_instructions_have_blocks_for_that(name):
-    without = _configs.blocks("gfx1030")
-    assert (_configs.blocks(name) is without) == (not architecture(name).matrix)
+    without = tuning.blocks_of("gfx1030")
+    assert (tuning.blocks_of(name) is without) == (not architecture(name).matrix)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_nvidia_cards_have_blocks_and_a_name_that_the_compiler_knows(name):
     assert hardware.wave == 32 and hardware.matrix in ("mma.sync", "wgmma") and not hardware.compute_unit
     assert hardware.processor == (name + "a" if hardware.matrix == "wgmma" else name)
     assert hardware.overlaps == (name not in ("sm_80", "sm_86", "sm_89"))
-    assert _configs.attention(name, 64, 128, 128, 2, False).waves == 4
+    assert tuning.attention(name, 64, 128, 128, 2, False).waves == 4
 
 
 def test_the_reduced_axis_of_a_matrix_instruction_is_as_long_as_its_name_says():
@@ -121,7 +121,7 @@ def test_a_record_is_all_that_an_architecture_needs(monkeypatch):
     made = replace(architecture("gfx1100"), name="gfx1199", elf_machine=0xFF)
     monkeypatch.setitem(architectures._RECORDS, "gfx1199", made)
     assert compiled_as.__wrapped__("gfx1199:xnack-") == "gfx1199" in known("hip")
-    assert _configs.attention("gfx1199", 64, 128, 128, 2, False).block_m == 64
+    assert tuning.attention("gfx1199", 64, 128, 128, 2, False).block_m == 64
 
 
 def test_kernels_are_compiled_anew_when_the_record_of_their_architecture_changes(monkeypatch):

@@ -105,14 +105,14 @@ class Space:
 
 SPACES = {
     "flash_attention": Space(
-        "rocmkern.ops._configs:_TABLE",
-        (Knob("keys.*", 16, 256), Knob("rows.64", 1, 8, "gpu"), Knob("resident.*.0", 1, 8, "gpu"),
-         Knob("tall.1", 1, 8, "gpu")),
+        "rocmkern.ops.attention.tuning:_TABLE",
+        (Knob("blocks.keys.*", 16, 256), Knob("blocks.rows.64", 1, 8, "gpu"), Knob("resident.*.blocks", 1, 8, "gpu"),
+         Knob("tall.waves", 1, 8, "gpu")),
     ),
     "decode_attention": Space(
-        "rocmkern.ops._configs:_TABLE",
-        (Knob("keys.*", 16, 256), Knob("few_rows_keys", 16, 256), Knob("split_kv.*.0", 16, 256, "gpu"),
-         Knob("split_kv.*.1", 1, 8, "gpu"), Knob("combine.1", 2, 16), Knob("combine_waves", 1, 8, "gpu")),
+        "rocmkern.ops.attention.tuning:_TABLE",
+        (Knob("blocks.keys.*", 16, 256), Knob("blocks.few_rows_keys", 16, 256), Knob("decode.*.keys", 16, 256, "gpu"),
+         Knob("decode.*.waves", 1, 8, "gpu"), Knob("joining.splits", 2, 16), Knob("joining.waves", 1, 8, "gpu")),
     ),
     "rms_norm": Space(
         "rocmkern.ops._configs:_TABLE",
@@ -152,7 +152,9 @@ Measure = Callable[[Sequence[Any], Effect], list[Score | str]]
 
 
 def scaled(value: Any, path: Sequence[str], change: Callable[[int], int]) -> Any:
-    """A value with the numbers at a path changed."""
+    """A value with the numbers at a path changed; None where nothing is there."""
+    if value is None:
+        return None
     if not path:
         return change(value)
     head, rest = path[0], path[1:]

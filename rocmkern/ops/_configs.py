@@ -1,8 +1,4 @@
-"""Which compiled variant an operation uses: block sizes per architecture, as data, and the few rules to pick them.
-
-The number of variants stays small because only these things are compiled in: the row count of a tile (4 sizes), the
-bucket of the head dimension, whether scores are modified, and the element type.
-"""
+"""Which compiled variant an operation uses: block sizes per architecture, as data, and the few rules to pick them."""
 
 from __future__ import annotations
 
@@ -11,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocmkern.architectures import architecture, tuned
-from rocmkern.ops.attention.kernels import combine_splits, flash_attention
 from rocmkern.ops.linear.kernels import matmul, row_product
 from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
 from rocmkern.ops.rotary.kernels import rope
 from rocmkern.ops.sampling.kernels import sample
-from rocmkern.ops.steps.kernels import qk_scores, weighted_values
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.formats import IN_PAIRS as _PACKED
-from rocmkern.tile.language.kernel import VECTOR_WIDTH, rows_at_once
+from rocmkern.tile.language.kernel import VECTOR_WIDTH
 
 
 @dataclass(frozen=True)
@@ -28,35 +22,6 @@ class Blocks:
 
     Attributes
     ----------
-    rows : dict of int to int
-        Tile rows to choose from, smallest first, with the waves of such a block: the first that holds the problem's
-        rows is taken, else the last.
-    keys : dict of int to int
-        Keys per step for each bucket of the head dimension, smallest first, for 2-byte elements.
-    few_rows_keys : int
-        Keys per step where a block has fewer than 16 rows; 0: as ``keys`` says.
-    float32_share : int
-        Divisor of ``keys`` for float32; a step has at least 16 keys.
-    one_wave_share : int
-        Divisor of ``keys`` where a block is one wave, whose lanes hold the whole next step on its way.
-    one_wave_bucket : int
-        Largest bucket for which blocks of one wave are used.
-    narrow : dict of int to int
-        Where products are FMAs and a lane cannot hold 16 rows: the smallest bucket at which a block of so many rows has
-        8 rows a wave, and twice the waves of ``rows``.
-    narrow_itemsize : int
-        Elements of so many bytes, and longer ones, are multiplied by FMAs.
-    tall : tuple of (int, int, int)
-        Rows and waves of a block of 2-byte attention without score modifications, where there are at least four times
-        as many rows, and the largest bucket that it is for; 0 rows: no such block.
-    split_kv : dict of int to (int, int, int)
-        Keys per step, waves and stages of a block of 16 rows of 2-byte attention, by bucket, where all its waves have
-        all of the rows (see `rocmkern.tile.Config`): few rows, as in decoding, and no sinks.
-    paged_alone : dict of int to (int, int, int)
-        The same where keys and values lie in pages, and each block has a multiprocessor to itself.
-    resident : dict of int to (int, int)
-        For 2-byte attention without score modifications in blocks of several waves, by bucket: blocks that a
-        multiprocessor should hold at once, and keys per step. Where there is no entry the compiler and ``keys`` choose.
     line : tuple of (int, int, int)
         Rows, columns and waves of a block in operations that only stream through memory.
     turned : tuple of (int, int, int)
@@ -77,35 +42,10 @@ class Blocks:
         Rows of a lane to choose from where the rows of a rotary embedding are heads; none: they are positions.
     rotary : tuple of (int, int, int)
         Rows, pairs and waves of a block of a rotary embedding, which holds four tiles.
-    enough : float
-        Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
-    joined_rows : int
-        Tile rows up to which a block of a split attention joins the parts itself: more of them are shared out by a
-        launch of their own. So they are where there are score modifications (AMD GPUs ran out of scalar registers).
-    combine : tuple of (int, int)
-        Rows of a block that joins the parts of a split attention, if not as many as its lanes hold, and parts per step:
-        twice as many if joining is all that it does.
-    wide_columns : int
-        Columns of a lane side by side where a block of at least four waves joins parts: with half as many as elsewhere,
-        twice as many parts per step.
-    combine_waves : int
-        Waves of a block that only joins.
     sampling : tuple of (int, int, int)
         Parts of a row of logits, columns and waves of a block, which has the row to itself.
     """
 
-    rows: dict[int, int]
-    keys: dict[int, int]
-    few_rows_keys: int = 0
-    float32_share: int = 1
-    one_wave_share: int = 1
-    one_wave_bucket: int = 256
-    narrow: dict[int, int] = field(default_factory=dict)
-    narrow_itemsize: int = 4
-    tall: tuple[int, int, int] = (0, 0, 0)
-    split_kv: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    paged_alone: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    resident: dict[int, tuple[int, int]] = field(default_factory=dict)
     line: tuple[int, int, int] = (64, 64, 4)
     turned: tuple[int, int, int] = (64, 64, 4)
     lines: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -114,198 +54,59 @@ class Blocks:
     stepping_norms: int = 0
     rotated_rows: tuple[int, ...] = ()
     rotary: tuple[int, int, int] = (64, 32, 4)
-    enough: float = 1.0
-    joined_rows: int = 16
-    combine: tuple[int, int] = (0, 8)
-    wide_columns: int = VECTOR_WIDTH
-    combine_waves: int = 2
     sampling: tuple[int, int, int] = (8, 512, 8)
-
-    def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
-        """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
-        wide = bucket > self.one_wave_bucket
-        sizes = [size for size, waves in self.rows.items() if size >= at_least and not (wide and waves == 1)]
-        size = next((size for size in sizes if size >= needed), sizes[-1])
-        if itemsize >= self.narrow_itemsize and bucket >= self.narrow.get(size, bucket + 1):
-            return {"block_m": size, "waves": 2 * self.rows[size], "wave_rows": 8}
-        return {"block_m": size, "waves": self.rows[size], "wave_rows": 16}
-
-    def bucket(self, head_dim: int) -> int:
-        """Smallest bucket that holds a head dimension."""
-        return next(size for size in self.keys if size >= head_dim)
-
-    def block_keys(self, rows: int, bucket: int, itemsize: int) -> int:
-        """Keys per step."""
-        if rows < 16 and self.few_rows_keys:
-            return self.few_rows_keys
-        share = self.float32_share if itemsize == 4 else 1
-        if self.rows.get(rows) == 1:
-            share *= self.one_wave_share
-        return max(16, self.keys[bucket] // share)
 
 
 _CPU = Blocks(
-    rows={1: 1, 4: 1, 16: 1, 64: 1},
-    keys={64: 64, 128: 64, 256: 64},
-    few_rows_keys=32,
     line=(4, 256, 1),
     turned=(64, 64, 1),
     whole_lines={n: (4 if n == 256 else 2, 1, 0) for n in (256, 512, 1024, 1536, 2048)}
     | {n: (1, 1, 0) for n in (3072, 4096)},
     stepping_norms=16,
     rotary=(8, 64, 1),
-    combine=(4, 8),
-    combine_waves=1,
     sampling=(4, 256, 1),
 )
-# A wave has 16 rows; shared memory and registers bound the keys.
 _CDNA = Blocks(
-    rows={16: 1, 64: 4},
-    keys={64: 64, 128: 32, 256: 16},
-    float32_share=2,
     line=(64, 64, 4),
     lines={512: (4, 4, 64)},
     whole_lines={512: (4, 4, 64)},
     rotary=(64, 16, 4),
 )
 _RDNA = Blocks(
-    rows={16: 1, 64: 4},
-    keys={64: 64, 128: 32, 256: 16},
-    float32_share=2,
-    one_wave_share=2,
-    one_wave_bucket=128,
-    narrow={16: 128, 64: 256},
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (1, 2, 64)},
     rotary=(64, 16, 4),
 )
-_NO_MATRIX = replace(_RDNA, narrow_itemsize=2)
-# A warp of a tall block has 32 rows, which halves what it reads of shared memory for each product. Norms of 8192 rows
-# of
-# 4096 float16 on an H200, where a copy of as many bytes takes 36.5 us: an RMS norm 40 us, and 51 us with tiles of 2048
-# columns and a row to a warp; a layer norm 48 us and 65 us.
+# Norms of 8192 rows of 4096 float16 on an H200, where a copy of as many bytes takes 36.5 us: an RMS norm 40 us, and 51
+# us with tiles of 2048 columns and a row to a warp; a layer norm 48 us and 65 us.
 _NVIDIA = Blocks(
-    rows={16: 1, 64: 4},
-    keys={64: 64, 128: 64, 256: 32},
-    float32_share=2,
-    tall=(128, 4, 128),
     line=(64, 64, 4),
     lines={512: (4, 4, 32), 1024: (4, 4, 32)},
     whole_lines={512: (4, 4, 32), 1024: (4, 4, 32), 2048: (1, 4, 128), 4096: (1, 4, 128)},
-    wide_columns=4,
     resident_norms=(6, 6, 4),
     rotated_rows=(2, 4),
     rotary=(64, 16, 4),
 )
-# Blocks of one group of four warps, so that one multiplies while another one's softmax runs. An H200, TFLOP/s, full and
-# causal: (4, 32, 2048, 128) 459 and 391, with two blocks at once 414 and 343, with 128 rows and 8 warps 340 and 298;
-# (8, 16, 2048, 64) 386 and 301, with 64 keys and four blocks 359 and 295.
-# Decoding: a block of four warps to a multiprocessor, with two windows of 64 keys ahead, keeps the memory busy, and
-# there is room for a second one. An H200, 8 heads of keys of 128, L2 flushed by reads: batch 1, 8192 keys, in 16 parts
-# 19 us, in 33 parts 21; 32768 keys 42 and 44; batch 16, 8192 keys, in 1 part 133, in 2 parts 149. Blocks of 4 warps
-# with 128 keys, or of 8, take as long; blocks of 2 warps 1 to 4 us longer at batch 1.
-# Pages cost a little less in longer steps, for which there is room as long as no second block is on a multiprocessor.
-# One sequence of 8192 keys in pages of 16, in calls that take turns with 16 caches: 15.2 and 15.4 us, without pages 14.
-_HOPPER = replace(
-    _NVIDIA,
-    tall=(0, 0, 0),
-    split_kv={64: (128, 4, 2), 128: (64, 4, 2)},
-    paged_alone={64: (256, 8, 1), 128: (128, 4, 1)},
-    resident={64: (3, 128), 128: (3, 64)},
-    enough=0.5,
-)
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Blocks(
-        rows={8: 1, 16: 1},
-        joined_rows=8,
-        keys={64: 16, 256: 16},
         line=(16, 64, 1),
         turned=(16, 16, 1),
         rotary=(16, 64, 1),
-        combine=(2, 4),
-        combine_waves=1,
         sampling=(8, 16, 1),
         stepping_norms=2,
     ),
     "cpu": _CPU,
     "cdna": _CDNA,
     "rdna": _RDNA,
-    "rdna2": _NO_MATRIX,
     "nvidia": _NVIDIA,
-    "hopper": _HOPPER,
 }
 
 
 def blocks(arch: str) -> Blocks:
     """The block sizes of an architecture."""
     return tuned(_TABLE, arch)
-
-
-def attention(
-    arch: str,
-    rows: int,
-    head_dim: int,
-    value_dim: int,
-    itemsize: int,
-    score_mods: bool,
-    paged: bool = False,
-    sinks: bool = False,
-) -> flash_attention.Config:
-    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
-    sizes = blocks(arch)
-    dim = sizes.bucket(max(head_dim, value_dim))
-    block = sizes.block(rows, dim, itemsize)
-    tall_rows, tall_waves, widest = sizes.tall
-    if 0 < 4 * tall_rows <= rows and dim <= widest and itemsize == 2 and not score_mods:
-        block |= {"block_m": tall_rows, "waves": tall_waves}
-    keys = sizes.block_keys(block["block_m"], dim, itemsize)
-    if block["waves"] > 1 and itemsize == 2 and not score_mods:
-        block["resident"], keys = sizes.resident.get(dim, (0, keys))
-    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in sizes.split_kv:
-        keys, block["waves"], block["num_stages"] = sizes.split_kv[dim]
-        block["split_kv"] = True
-    return flash_attention.Config(
-        arch=arch,
-        **block,
-        block_n=keys,
-        head_dim=dim,
-        value_dim=dim,
-        score_mods=score_mods,
-        paged=paged,
-        join=combine(arch, block["waves"], dim),
-    )
-
-
-def with_splits(target: Any, cfg: flash_attention.Config, blocks_of_rows: int, splits: int) -> flash_attention.Config:
-    """Variant for a launch of so many blocks of rows, each with so many parts of the keys."""
-    sizes = blocks(cfg.arch)
-    alone = sizes.paged_alone
-    if cfg.paged and cfg.split_kv and cfg.head_dim in alone and blocks_of_rows * splits <= target.parallelism // 2:
-        keys, waves, num_stages = alone[cfg.head_dim]
-        cfg = replace(cfg, block_n=keys, waves=waves, num_stages=num_stages)
-    if splits == 1 or cfg.score_mods or cfg.block_m > sizes.joined_rows:
-        return cfg
-    return replace(cfg, joins=True, join=replace(combine(cfg.arch, cfg.waves, cfg.value_dim), sums=True))
-
-
-def scores(arch: str, rows: int, head_dim: int, itemsize: int) -> qk_scores.Config:
-    """Variant of ``qk_scores``."""
-    sizes = blocks(arch)
-    dim = sizes.bucket(head_dim)
-    block = sizes.block(rows, dim, itemsize, at_least=16)
-    keys = sizes.block_keys(block["block_m"], dim, itemsize)
-    return qk_scores.Config(arch=arch, **block, block_n=keys, head_dim=dim)
-
-
-def values(arch: str, rows: int, value_dim: int, itemsize: int) -> weighted_values.Config:
-    """Variant of ``weighted_values``."""
-    sizes = blocks(arch)
-    dim = sizes.bucket(value_dim)
-    block = sizes.block(rows, dim, itemsize, at_least=16)
-    keys = sizes.block_keys(block["block_m"], dim, itemsize)
-    return weighted_values.Config(arch=arch, **block, block_n=keys, value_dim=dim)
 
 
 def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole: bool = False, **features: Any) -> Any:
@@ -590,54 +391,6 @@ def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
     sizes = _product_blocks(arch)
     block = _choose(sizes.gated_half if itemsize == 2 else sizes.gated_single, rows)
     return gated_mlp.Config(arch=arch, **block)
-
-
-def fill_device(target: Any, count: int) -> bool:
-    """Whether so many blocks, one on a multiprocessor at a time, keep nearly all of them busy to the end."""
-    multiprocessors = max(1, target.parallelism // 2)
-    return count >= 0.9 * multiprocessors * -(-count // multiprocessors) > 0
-
-
-#: Steps of keys that a block of split attention should have at least.
-_STEPS_PER_SPLIT = 4
-#: What joining the parts costs in steps: the second launch, and so much for each part.
-_JOINING, _JOINING_PART = 3.0, 0.06
-#: The same for what each block reads and writes besides keys and values, and for what it does before its first step.
-_PART_OF_STEP, _START = 1 / 8, 1.0
-
-
-def splits(target: Any, count: int, steps: int) -> int:
-    """Number of parts of the keys of an attention of ``count`` blocks with ``steps`` steps each.
-
-    A model of the time, in steps of as many blocks as keep the memory busy: beyond that number they take turns.
-    """
-    enough = max(1, int(target.parallelism * blocks(target.arch).enough))
-
-    def time(parts: int) -> float:
-        joining = 0.0 if parts == 1 else _JOINING + parts * (_JOINING_PART + _PART_OF_STEP * count / enough)
-        return -(-count * parts // enough) * (-(-steps // parts) + _START) + joining
-
-    most = min(steps // _STEPS_PER_SPLIT, -(-2 * enough // max(count, 1)))
-    return min(range(1, max(most, 1) + 1), key=time)
-
-
-def combine(arch: str, waves: int, value_dim: int) -> combine_splits.Config:
-    """Variant of ``combine_splits`` for a block of so many waves: as many rows as their lanes hold side by side."""
-    dim = blocks(arch).bucket(value_dim)
-    rows, splits = blocks(arch).combine
-    own = blocks(arch).wide_columns if waves >= 4 else VECTOR_WIDTH
-    splits = splits * VECTOR_WIDTH // own
-    lanes = 0 if rows else min(dim // own, wave_lanes(arch))
-    cfg = combine_splits.Config(
-        arch=arch, waves=waves, threads_per_row=lanes, vector_width=own, columns=dim, splits=splits
-    )
-    return replace(cfg, block_m=rows or rows_at_once(cfg))
-
-
-def combine_alone(arch: str, value_dim: int) -> combine_splits.Config:
-    """Variant of ``combine_splits`` that is launched on its own."""
-    cfg = combine(arch, blocks(arch).combine_waves, value_dim)
-    return replace(cfg, splits=2 * cfg.splits, overlaps=True)
 
 
 def rotation(arch: str, heads: int, pairs: int, interleaved: bool) -> rope.Config:

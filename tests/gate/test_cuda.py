@@ -12,7 +12,7 @@ import streaming
 from rocmkern import tile as T
 from rocmkern.ops import _configs
 from rocmkern.ops.activations.kernels import activations
-from rocmkern.ops.attention import reference
+from rocmkern.ops.attention import reference, tuning
 from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.ops.linear.kernels import matmul, row_product
@@ -80,7 +80,7 @@ NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
 def attention_config(arch, waves, value_dim=64, **settings):
     """A configuration of attention, with that of the join, which is compiled along."""
     return AttentionConfig(
-        arch=arch, waves=waves, value_dim=value_dim, join=_configs.combine(arch, waves, value_dim), **settings
+        arch=arch, waves=waves, value_dim=value_dim, join=tuning.combine(arch, waves, value_dim), **settings
     )
 
 
@@ -563,7 +563,7 @@ def rows_in_pages(cache, table, stop, rows) -> np.ndarray:
 
 @pytest.mark.parametrize("dims", [(96, 64), (64, 96)])
 def test_a_source_whose_rows_every_thread_looks_up_lies_beside_one_of_another_kind(dims):
-    cfg = _configs.attention("sm_90", 4, 64, 64, 2, False, paged=True)
+    cfg = tuning.attention("sm_90", 4, 64, 64, 2, False, paged=True)
     cfg = replace(cfg, head_dim=dims[0], value_dim=dims[1], block_n=64, num_stages=2)
     assert "cp.async" in compile_kernel(flash_attention, cfg, ATTENTION_DTYPES).ptx
 

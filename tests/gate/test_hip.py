@@ -13,8 +13,7 @@ from rocmkern import targets
 from rocmkern import tile as T
 from rocmkern.architectures import architecture
 from rocmkern.cli._assembly import main_loop, mix
-from rocmkern.ops import _configs
-from rocmkern.ops.attention import reference
+from rocmkern.ops.attention import reference, tuning
 from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.runtime.errors import TargetError, TileError
@@ -43,7 +42,7 @@ NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
 def attention_config(arch, waves, value_dim=64, **settings):
     """A configuration of attention, with that of the join, which is compiled along."""
     return AttentionConfig(
-        arch=arch, waves=waves, value_dim=value_dim, join=_configs.combine(arch, waves, value_dim), **settings
+        arch=arch, waves=waves, value_dim=value_dim, join=tuning.combine(arch, waves, value_dim), **settings
     )
 
 
@@ -293,7 +292,7 @@ def attention_dtypes(dtype: str) -> tuple:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("width", [128, 256])
 def test_attention_needs_no_scratch(arch, dtype, width):
-    cfg = _configs.attention(arch, 64, width, width, np.dtype(dtype).itemsize, score_mods=True)
+    cfg = tuning.attention(arch, 64, width, width, np.dtype(dtype).itemsize, score_mods=True)
     kernel = compile_kernel(flash_attention, cfg, attention_dtypes(dtype))
     resources = kernel.resources()
     assert [resources[x] for x in ("scratch_bytes", "vgpr_spills", "sgpr_spills", "flat")] == [0, 0, 0, 0]
@@ -302,7 +301,7 @@ def test_attention_needs_no_scratch(arch, dtype, width):
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
 def test_a_step_of_attention_meets_twice(arch):
-    cfg = _configs.attention(arch, 64, 64, 64, 2, score_mods=False)
+    cfg = tuning.attention(arch, 64, 64, 64, 2, score_mods=False)
     products = cfg.block_m // cfg.waves * cfg.block_n * (cfg.head_dim + cfg.value_dim) // 16**3
     loop = main_loop(compile_kernel(flash_attention, cfg, attention_dtypes("bfloat16")).assembly, matrix=products)
     assert sum(x.split()[0] in ("s_barrier", "s_barrier_wait") for x in loop) == 2

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from rocmkern.ops import _configs
+from rocmkern.ops.attention import tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
 from rocmkern.ops.rotary.kernels import rope_append_kv
 from rocmkern.ops.rows.kernels import copy_rows
 from rocmkern.ops.steps.kernels import causal_mask, softmax
+from rocmkern.ops.steps.tuning import scores, values
 
 RECORDED = Path(__file__).parent / "recorded" / "choices.txt"
 
@@ -66,7 +68,7 @@ def choices(card: Card) -> Iterator[str]:
     """Every question, with its answers."""
     arch = card.arch
     yield f"blocks that run at once for each of a stepping norm: {_configs.blocks(arch).stepping_norms}"
-    yield f"bucket: {ranges((1, 16, 17, 64, 65, 128, 129, 256), _configs.blocks(arch).bucket)}"
+    yield f"bucket: {ranges((1, 16, 17, 64, 65, 128, 129, 256), tuning.blocks_of(arch).bucket)}"
     for itemsize in (2, 4):
         for dim in (64, 128, 256):
             special = ({"score_mods": True}, {"paged": True}, {"sinks": True}) if itemsize == 2 and dim < 256 else ()
@@ -75,16 +77,16 @@ def choices(card: Card) -> Iterator[str]:
                 options = {"score_mods": False, **features}
 
                 def attention(rows: int, dim: int = dim, size: int = itemsize, options: dict = options) -> Any:
-                    return _configs.attention(arch, rows, dim, dim, size, **options)
+                    return tuning.attention(arch, rows, dim, dim, size, **options)
 
                 def split(rows: int, attention: Callable = attention) -> Any:
                     # Few rows in one part, as a long prompt; more in four.
-                    return _configs.with_splits(card, attention(rows), 8, 4 if rows > 1 else 1)
+                    return tuning.with_splits(card, attention(rows), 8, 4 if rows > 1 else 1)
 
                 yield f"attention {what}: {ranges(ROWS, attention)}"
                 if not features or "paged" in features:
                     yield f"split attention {what}: {ranges(ROWS, split)}"
-            for step in (_configs.scores, _configs.values):
+            for step in (scores, values):
                 found = ranges(ROWS, lambda n, f=step, d=dim, i=itemsize: f(arch, n, d, i))
                 yield f"{step.__name__} {itemsize} bytes dim {dim}: {found}"
         for config in (rms_norm.Config, softmax.Config, layer_norm.Config, add_residual.Config):
@@ -125,14 +127,14 @@ def choices(card: Card) -> Iterator[str]:
     yield f"turned: {described(_configs.turned(copy_rows.Config, arch))}"
     yield f"sampling: {described(_configs.sampling(arch, False))}"
     for waves in (1, 2, 4):
-        yield f"combine, {waves} waves: {ranges((64, 128, 256), lambda n, w=waves: _configs.combine(arch, w, n))}"
-    yield f"combine alone: {ranges((64, 128, 256), lambda n: _configs.combine_alone(arch, n))}"
+        yield f"combine, {waves} waves: {ranges((64, 128, 256), lambda n, w=waves: tuning.combine(arch, w, n))}"
+    yield f"combine alone: {ranges((64, 128, 256), lambda n: tuning.combine_alone(arch, n))}"
     half = card.parallelism // 2
     counts = (1, half * 9 // 10, half * 9 // 10 + 1, half, half + 1, 2 * half * 9 // 10, 2 * half, 4 * half + 1)
-    yield f"fills the device: {ranges(counts, lambda n: _configs.fill_device(card, n))}"
+    yield f"fills the device: {ranges(counts, lambda n: tuning.fill_device(card, n))}"
     for count in (1, 8, 64):
         steps = (1, 3, 4, 7, 8, 12, 16, 24, 32, 64, 128, 512, 2048)
-        yield f"parts of the keys of {count} blocks: {ranges(steps, lambda n, c=count: _configs.splits(card, c, n))}"
+        yield f"parts of the keys of {count} blocks: {ranges(steps, lambda n, c=count: tuning.splits(card, c, n))}"
 
 
 def lines() -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rocmkern
-from rocmkern.ops import _configs
 from rocmkern.ops.attention import launch as _launch_attention
+from rocmkern.ops.attention import tuning
 
 
 class Card(NamedTuple):
@@ -27,7 +27,7 @@ CARDS = [Card("sm_90", 264), Card("sm_80", 216), Card("gfx1100", 84), Card("gfx9
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
 @pytest.mark.parametrize("blocks", [1, 3, 8, 40])
 def test_few_blocks_with_many_keys_fill_the_device(card, blocks):
-    splits = _configs.splits(card, blocks, 2048)
+    splits = tuning.splits(card, blocks, 2048)
     assert blocks * splits >= 0.3 * card.parallelism
 
 
@@ -35,33 +35,33 @@ def test_few_blocks_with_many_keys_fill_the_device(card, blocks):
 @pytest.mark.parametrize("steps", [0, 1, 3, 7, 130, 2048])
 def test_every_part_has_some_steps(card, steps):
     for blocks in (1, 8, 100, 1000):
-        assert 1 <= _configs.splits(card, blocks, steps) <= max(1, steps // 4)
+        assert 1 <= tuning.splits(card, blocks, steps) <= max(1, steps // 4)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
 def test_many_blocks_are_not_split(card):
     for steps in (8, 128):
-        assert _configs.splits(card, 10 * card.parallelism, steps) == 1
+        assert tuning.splits(card, 10 * card.parallelism, steps) == 1
 
 
 def test_one_worker_does_not_split():
-    assert _configs.splits(Card("python", 1), 1, 4096) == 1
+    assert tuning.splits(Card("python", 1), 1, 4096) == 1
 
 
 def test_a_second_wave_of_few_blocks_is_avoided():
     # 280 of 264 blocks that run at once would take as long as two waves.
-    assert _configs.splits(Card("sm_80", 264), 280, 512) > 1
+    assert tuning.splits(Card("sm_80", 264), 280, 512) > 1
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_pages_are_read_in_longer_steps_while_no_two_blocks_share_a_multiprocessor(head_dim):
     card = CARDS[0]
     paged, dense = (
-        _configs.attention(card.arch, 4, head_dim, head_dim, 2, False, paged=paged) for paged in (True, False)
+        tuning.attention(card.arch, 4, head_dim, head_dim, 2, False, paged=paged) for paged in (True, False)
     )
-    assert _configs.with_splits(card, paged, card.parallelism // 4, 2).block_n > paged.block_n
-    assert _configs.with_splits(card, paged, card.parallelism // 4 + 1, 2).block_n == paged.block_n
-    assert _configs.with_splits(card, dense, 1, 1) == dense
+    assert tuning.with_splits(card, paged, card.parallelism // 4, 2).block_n > paged.block_n
+    assert tuning.with_splits(card, paged, card.parallelism // 4 + 1, 2).block_n == paged.block_n
+    assert tuning.with_splits(card, dense, 1, 1) == dense
 
 
 def test_few_rows_without_score_modifications_are_joined_by_their_last_block():
@@ -73,9 +73,9 @@ def test_few_rows_without_score_modifications_are_joined_by_their_last_block():
         (4, True, False, False),
         (4, False, True, True),
     ):
-        cfg = _configs.attention(card.arch, rows, 64, 64, 2, mods, paged=paged)
-        assert _configs.with_splits(card, cfg, 1, 2).joins is joins
-        assert not _configs.with_splits(card, cfg, 1, 1).joins
+        cfg = tuning.attention(card.arch, rows, 64, 64, 2, mods, paged=paged)
+        assert tuning.with_splits(card, cfg, 1, 2).joins is joins
+        assert not tuning.with_splits(card, cfg, 1, 1).joins
 
 
 @pytest.mark.parametrize("target", ["python", "cpu"])

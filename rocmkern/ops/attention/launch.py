@@ -19,7 +19,7 @@ from rocmkern.calls.launch import (
     stream_of,
     target_for,
 )
-from rocmkern.ops import _configs
+from rocmkern.ops.attention import tuning
 from rocmkern.ops.attention.kernels import combine_splits, flash_attention, merge_attention
 
 #: Queries up to this many are packed with the heads of their group into one tile.
@@ -99,7 +99,7 @@ def launch_attention(
     )
     pack = heads // kv_heads if longest < _PACK_UP_TO else 1
     groups = heads // pack * sequences
-    cfg = _configs.attention(
+    cfg = tuning.attention(
         target.arch,
         longest * pack,
         head_dim,
@@ -113,11 +113,11 @@ def launch_attention(
     blocks = row_blocks * groups
     if num_splits is None:
         seen = min(k_len, left + right + longest)  # keys within the window of some row
-        whole = packed or _configs.fill_device(target, blocks)
-        num_splits = 1 if whole else _configs.splits(target, blocks, ceil_div(seen, cfg.block_n))
+        whole = packed or tuning.fill_device(target, blocks)
+        num_splits = 1 if whole else tuning.splits(target, blocks, ceil_div(seen, cfg.block_n))
     # A part is a whole number of blocks of keys: more parts than blocks would be empty.
     num_splits = max(1, min(num_splits, ceil_div(k_len, cfg.block_n)))
-    cfg = _configs.with_splits(target, cfg, blocks, num_splits)
+    cfg = tuning.with_splits(target, cfg, blocks, num_splits)
 
     none = np.zeros(0, np.int32)
     no_join = [absent(0, 2, np.int32), absent(0, 1)]
@@ -138,7 +138,7 @@ def launch_attention(
         launch(target, kernel, cfg, grid, [q, k, v, out[None], lse[None], *args, *no_join, *numbers], stream)
         return
     stream = stream_of(q, stream)
-    joining = cfg.join if cfg.joins else _configs.combine_alone(target.arch, value_dim)
+    joining = cfg.join if cfg.joins else tuning.combine_alone(target.arch, value_dim)
     part_rows = num_splits * (groups * pack * longest if cfg.joins else batch * heads * q_len)
     with inner_result((part_rows * joining.pitch,), FLOAT32, q, target, stream) as parts:
         if cfg.joins:

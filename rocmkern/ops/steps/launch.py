@@ -8,6 +8,7 @@ import numpy as np
 
 from rocmkern.calls.launch import by_lines, ceil_div, launch, target_for
 from rocmkern.ops import _configs
+from rocmkern.ops.steps import tuning
 from rocmkern.ops.steps.kernels import (
     apply_mask,
     causal_mask,
@@ -23,7 +24,7 @@ def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> Non
     """``kernels.qk_scores``."""
     batch, heads, rows, head_dim = q.shape
     target = target_for(q)
-    cfg = _configs.scores(target.arch, rows, head_dim, q.dtype.itemsize)
+    cfg = tuning.scores(target.arch, rows, head_dim, q.dtype.itemsize)
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
     launch(target, qk_scores.qk_scores, cfg, grid, [q, k, out, scale], stream)
 
@@ -32,7 +33,7 @@ def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
     """``kernels.weighted_values``."""
     batch, heads, rows, _ = p.shape
     target = target_for(p)
-    cfg = _configs.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
+    cfg = tuning.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
     launch(target, weighted_values.weighted_values, cfg, grid, [p, v, out], stream)
 
