@@ -32,7 +32,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,14 @@ class Space:
 SPACES = {
     "flash_attention": Space(
         "rocmkern.ops.attention.tuning:_TABLE",
-        (Knob("blocks.keys.*", 16, 256), Knob("blocks.rows.64", 1, 8, "gpu"), Knob("resident.*.blocks", 1, 8, "gpu"),
-         Knob("tall.waves", 1, 8, "gpu")),
+        (Knob("blocks.keys.*", 16, 256), Knob("blocks.rows.64", 1, 8, "gpu"), Knob("resident.*.blocks", 1, 8, "nvidia"),
+         Knob("resident.*.keys", 16, 256, "nvidia"), Knob("tall.waves", 1, 8, "nvidia")),
     ),
     "decode_attention": Space(
         "rocmkern.ops.attention.tuning:_TABLE",
-        (Knob("blocks.keys.*", 16, 256), Knob("blocks.few_rows_keys", 16, 256), Knob("decode.*.keys", 16, 256, "gpu"),
-         Knob("decode.*.waves", 1, 8, "gpu"), Knob("joining.splits", 2, 16), Knob("joining.waves", 1, 8, "gpu")),
+        (Knob("blocks.keys.*", 16, 256), Knob("blocks.few_rows_keys", 16, 256, "cpu"),
+         Knob("decode.*.keys", 16, 256, "nvidia"), Knob("decode.*.waves", 1, 8, "nvidia"),
+         Knob("joining.splits", 2, 16), Knob("joining.waves", 1, 8, "gpu")),
     ),
     "rms_norm": Space(
         "rocmkern.ops._configs:_TABLE",
@@ -151,8 +152,15 @@ Effect = Callable[[Any], AbstractContextManager[None]]
 Measure = Callable[[Sequence[Any], Effect], list[Score | str]]
 
 
+def why(error: object) -> str:
+    """Why a candidate cannot be used, in a line without the configuration that an error begins with."""
+    return str(error).splitlines()[0].rpartition("): ")[2]
+
+
 def scaled(value: Any, path: Sequence[str], change: Callable[[int], int]) -> Any:
     """A value with the numbers at a path changed; None where nothing is there."""
+    if value is None:
+        return None
     if value is None:
         return None
     if not path:
@@ -204,7 +212,7 @@ def search(space: Space, arch: str, measure: Measure, margin: float, say: Callab
     table = space.entries
     best, effect = tuned(table, arch), functools.partial(in_effect, table, arch)
     for knob in space.knobs:
-        found = list(candidates(best, knob)) if knob.concerns(arch) else []
+        found = list(candidates(best, knob))
         if not found:
             say(f"{knob.path:<20} as it is: there is nothing to try")
             continue
@@ -267,7 +275,7 @@ class Timed:
                 for function in self.functions:
                     function()
         except RocmkernError as error:
-            return str(error).splitlines()[0]
+            return why(error)
         return ""
 
     @staticmethod
@@ -303,7 +311,7 @@ class Counted:
                 with effect(record):
                     scores.append(counters([self.examine(variant) for variant in self._variants()]))
             except RocmkernError as error:
-                scores.append(str(error).splitlines()[0])
+                scores.append(why(error))
         return scores
 
     def _variants(self) -> list[Any]:
@@ -323,7 +331,7 @@ def counters(rows: Sequence[Any]) -> Score | str:
     """The score of compiled variants (`rocmkern.cli.isa.Row`)."""
     failed = next((row.error for row in rows if row.error), None)
     if failed is not None:
-        return failed.splitlines()[0]
+        return why(failed)
     scratch = sum(row.resources["scratch"] for row in rows)
     spills = sum(row.resources["vgpr_spills"] + row.resources["sgpr_spills"] for row in rows)
     waves = sum(min(row.waves_by_registers, row.waves_by_lds) for row in rows) / len(rows)
@@ -334,29 +342,29 @@ def counters(rows: Sequence[Any]) -> Score | str:
     return Score((scratch, spills, -waves, mix), text)
 
 
-def edited(text: str, table: str, arch: str, before: Any, after: Any) -> str:
-    """The text of a module with an entry for an architecture in a table of it.
+def spelled(value: Any) -> str:
+    """A record as it is written in a table: without the fields that are as they are by default."""
+    if is_dataclass(value):
+        given = [(f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != _default(f)]
+        return f"{type(value).__name__}({', '.join(f'{name}={spelled(each)}' for name, each in given)})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {spelled(each)}" for key, each in value.items()) + "}"
+    return repr(value)
 
-    The entry is the one that the architecture has so far, by its family say, with other values of some fields.
-    """
-    tree = ast.parse(text)
-    nodes = [n for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign) and isinstance(n.value, ast.Dict)]
-    found = next(
-        n.value for n in nodes if ast.unparse(n.targets[0] if isinstance(n, ast.Assign) else n.target) == table
-    )
+
+def _default(each: Any) -> Any:
+    return each.default_factory() if each.default_factory is not MISSING else each.default
+
+
+def edited(text: str, table: str, arch: str, record: Any) -> str:
+    """The text of a module with a record as the entry for an architecture in a table of it."""
+    nodes = [n for n in ast.parse(text).body if isinstance(n, ast.Assign | ast.AnnAssign)]
+    named = {ast.unparse(n.targets[0] if isinstance(n, ast.Assign) else n.target): n.value for n in nodes}
+    found, lines, new = named[table], text.splitlines(keepends=True), spelled(record)
     assert isinstance(found, ast.Dict)
-    by_key = {k.value: v for k, v in zip(found.keys, found.values, strict=True) if isinstance(k, ast.Constant)}
-    key = next(name for name in architecture(arch).tuned_as if name in by_key)
-    old = ast.get_source_segment(text, by_key[key]) or ""
-    changes = ", ".join(
-        f"{field.name}={getattr(after, field.name)!r}"
-        for field in fields(after)
-        if getattr(after, field.name) != getattr(before, field.name)
-    )
-    new, lines = f"replace({old}, {changes})", text.splitlines(keepends=True)
-    if key == arch:
-        start, end = (_offset(lines, by_key[key], each) for each in ("", "end_"))
-        return text[:start] + new + text[end:]
+    for key, value in zip(found.keys, found.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == arch:
+            return text[: _offset(lines, value, "")] + new + text[_offset(lines, value, "end_") :]
     end = _offset(lines, found, "end_") - 1
     return f'{text[:end]}    "{arch}": {new},\n{text[end:]}'
 
@@ -404,10 +412,11 @@ def cases_of(arguments: argparse.Namespace, target: str) -> list[Any]:
     return wanted
 
 
-def space_of(arguments: argparse.Namespace) -> Space:
+def space_of(arguments: argparse.Namespace, arch: str) -> Space:
     """The space that the command line means."""
     space = SPACES[arguments.operation]
-    knobs = tuple(k for k in space.knobs if not arguments.knob or any(fnmatch(k.path, p) for p in arguments.knob))
+    patterns = arguments.knob or ["*"]
+    knobs = tuple(k for k in space.knobs if k.concerns(arch) and any(fnmatch(k.path, p) for p in patterns))
     if not knobs:
         raise ArgumentError("--knob", str(arguments.knob), ", ".join(knob.path for knob in space.knobs))
     return replace(space, knobs=knobs)
@@ -422,14 +431,14 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if arguments.rounds < 1:
             raise ArgumentError("--rounds", str(arguments.rounds), "1 or more")
-        space = space_of(arguments)
         if arguments.arch:
-            arch = arguments.arch
+            arch, space = arguments.arch, space_of(arguments, arguments.arch)
             record = search(space, arch, Counted(cases_of(arguments, "hip"), arch, progress), 0.0, print)
         else:
             with rocmkern.use(arguments.target):
                 chosen = rocmkern.target()
                 arch, cases = chosen.arch, cases_of(arguments, chosen.name)
+                space = space_of(arguments, arch)
                 print(f"{arguments.operation} on {arch}: {', '.join(case.id for case in cases)}")
                 timed = Timed(cases, chosen.name, arguments.rounds, progress)
                 record = search(space, arch, timed, arguments.margin, print)
@@ -442,7 +451,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     path = Path(inspect.getfile(space.module))
     text = path.read_text(encoding="utf-8")
-    changed = edited(text, space.name, arch, present, record)
+    changed = edited(text, space.name, arch, record)
     lines = (each.splitlines(keepends=True) for each in (text, changed))
     sys.stdout.writelines(difflib.unified_diff(*lines, path.name, path.name))
     if arguments.write:
