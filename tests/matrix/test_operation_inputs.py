@@ -15,6 +15,7 @@ from rocmkern.matrix.inputs import check_sizes
 from rocmkern.ops.catalog import OPERATIONS
 from rocmkern.ops.quantized import cases as quantized
 from rocmkern.ops.quantized.reference import BLOCKS
+from rocmkern.ops.sampling import cases as sampling
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
 
@@ -152,3 +153,18 @@ def test_a_feature_can_be_asked_for_and_left_out(operation):
         assert any(each != feature.default for each in feature.allowed), feature.name
         if isinstance(feature.default, bool):
             assert not any(each is feature.default for each in feature.allowed), feature.name
+
+
+@pytest.mark.parametrize(
+    ("order", "format", "fits"),
+    [("ggml", "q4_0", True), ("ggml", "mxfp4", True), ("ocp", "mxfp4", True), ("ocp", "q4_0", False)],
+)
+def test_only_a_format_of_both_has_another_order(order, format, fits):
+    assert quantized._order_fits({}, {"order": order, "format": format}) is fits
+
+
+def test_seeds_and_offsets_of_rows_differ_in_their_low_and_in_their_high_words():
+    draw = SimpleNamespace(features={"per_row": "counters", "seed": 5, "offset": 9})
+    numbers = sampling._numbers_of_rows(draw, 6)
+    assert numbers["seed"].tolist() == [5, 5 + 2**32, 6 + 2**33, 6, 7 + 2**32, 7 + 2**33]
+    assert numbers["offset"].tolist() == [9, 10, 9 + 2**32, 10 + 2**32, 9 + 2**33, 10 + 2**33]

@@ -7,12 +7,13 @@ import importlib.util
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch_in_numpy
 
-from rocmkern.matrix import PeerUnavailable, find_case, load_cases, make_call
+from rocmkern.matrix import PeerUnavailable, find_case, load_cases, make_call, peers
 from rocmkern.matrix.registry import resolve
 
 MATRIX = Path(__file__).parents[2] / "matrix.yaml"
@@ -133,3 +134,34 @@ def test_what_is_missing_is_said(torch, rows):
             peer(case, "torch_flash").prepare(call, case, "cpu")
         alone, all_of_them = (peer(case, n).prepare(call, case, "cpu")() for n in ("torch_math", "torch"))
         np.testing.assert_array_equal(alone, all_of_them)
+
+
+@pytest.mark.parametrize(
+    ("features", "queries", "keys", "asked"),
+    [
+        ({}, 4, 4, {"is_causal": False}),
+        ({}, 4, 6, None),
+        ({"causal": "bottom_right"}, 4, 4, {"is_causal": True}),
+        ({"causal": "top_left"}, 4, 6, {"is_causal": True}),
+        ({"causal": "bottom_right"}, 4, 6, {"attn_mask": np.tri(4, 6, 2, dtype=bool)}),
+        ({"causal": "bottom_right"}, 1, 6, None),
+        ({"window": [1, 0]}, 3, 3, {"attn_mask": np.tri(3, 3, dtype=bool) & ~np.tri(3, 3, -2, dtype=bool)}),
+        ({"scale": 0.5}, 4, 4, {"is_causal": False, "scale": 0.5}),
+    ],
+    ids=str,
+)
+def test_pytorch_is_asked_for_its_fast_paths(torch, monkeypatch, features, queries, keys, asked):
+    """A mask only where nothing else says the same."""
+    found = []
+    functional = torch.nn.functional
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, k, v, **options: found.append(options))
+    arrays = {"q": np.ones((1, 2, queries, 4), np.float32)}
+    arrays |= {name: np.ones((1, 2, keys, 4), np.float32) for name in "kv"}
+    usual = {"layout": "bhsd", "scale": None, "window": None, "causal": False}
+    case = SimpleNamespace(features=usual | features, dims={"heads": 2, "kv_heads": 2, "seq_q": queries, "seq_k": keys})
+    window = features.get("window")
+    call = SimpleNamespace(arguments=arrays, options={"window": tuple(window)} if window else {})
+    peers.TORCH_SDPA.prepare(call, case, "cpu")()
+    assert set(found[0]) == set(asked or {})
+    for name, value in (asked or {}).items():
+        np.testing.assert_array_equal(np.asarray(found[0][name]), value)

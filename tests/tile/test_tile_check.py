@@ -406,3 +406,14 @@ def test_the_table_of_what_is_consumed_agrees_with_the_documentation():
         documented = "consume" in operation.meaning.__doc__.replace("Does not consume", "")
         assert documented == bool(operation.consumes), name
         assert set(operation.consumes) <= set(operation.signature.parameters)
+
+
+@T.kernel
+def wrong_arguments(cfg, x: T.Tensor[2], factor: T.Float):
+    t = T.zeros(cfg, 4, 8)
+    T.exp2(t)
+    T.rowmax(t, t, t)
+
+
+def test_what_does_not_fit_an_operation_is_left_to_the_compiler():
+    check_consumed(wrong_arguments, Config())
