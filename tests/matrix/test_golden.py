@@ -1,7 +1,7 @@
-"""How a report looks, as a whole: each number of its geometry, each of its words.
+"""How a report looks, and what operations declare, as a whole: each number, each word.
 
-What is compared lies in ``golden/``. Who changes a report on purpose runs this file as a program, which writes it anew,
-looks at the pictures, and commits them.
+What is compared lies in ``golden/``. Who changes one on purpose runs this file as a program, which writes it anew,
+looks at what changed, and commits it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from rocmkern.matrix import expand, loads
 from rocmkern.matrix.report import plots, summarise, text
 from rocmkern.matrix.results import Environment, MeasuredDevice, Run, labels_of, result_of
+from rocmkern.ops.catalog import OPERATIONS
 
 GOLDEN = Path(__file__).parent / "golden"
 TABLE = """\
@@ -88,7 +89,28 @@ def a_report():
     return text(summarise([Run(place, results, labels_of(cases))]))
 
 
+def declarations():
+    """What rows of each operation may say, and what fuzzing draws."""
+    lines = []
+    for operation in OPERATIONS:
+        lines.append(f"\n{operation.name}")
+        lines += [f"  {dim.label} {dim.name}: {dim.default!r}{', many' * dim.many}" for dim in operation.dims]
+        for feature in operation.features:
+            allowed = [getattr(value, "__name__", repr(value)) for value in feature.allowed]
+            lines.append(f"  {feature.name}: {feature.default!r}, {', '.join(allowed)}")
+        lines += [f"  -> {each.name}: {each.dtype}, {each.feature}" for each in operation.outputs]
+        lines.append(f"  arrays {operation.arrays}, distinct {operation.distinct}, dense {operation.dense_on_device}")
+        lines.append(f"  out {operation.out}, in place {operation.in_place}, on device {operation.on_device}")
+        lines.append(f"  peers {tuple(peer.name for peer in operation.peers)}")
+        if operation.domain is not None:
+            domain = operation.domain
+            lines += [f"  drawn {name}: {values}" for name, values in {**domain.dims, **domain.features}.items()]
+            lines.append(f"  drawn {domain.dtypes}, plain {domain.plain}")
+    return "\n".join(lines)
+
+
 MADE = {
+    "operations.txt": declarations,
     "bars.svg": lambda: plots.ratio_bars(a_summary()),
     "lines.svg": lambda: plots.speed_over_length(a_summary()),
     "roofline.svg": lambda: plots.roofline(a_summary()),
@@ -97,6 +119,7 @@ MADE = {
 
 
 def in_lines(made):
+    """An element a line."""
     return made.replace("><", ">\n<").rstrip("\n") + "\n"
 
 

@@ -108,7 +108,7 @@ def test_ticks_are_powers_of_two_at_most_8(values, ticks):
     ("values", "ticks"),
     [
         ([1, 10], [1, 2, 5, 10]), ([1.04, 9.6], [1, 2, 5, 10]), ([1.1, 9], [2, 5]), ([1, 1000], [1, 10, 100, 1000]),
-        ([3, 300], [5, 10, 20, 50, 100, 200]),
+        ([3, 300], [5, 10, 20, 50, 100, 200]), ([1, 200], [1, 2, 5, 10, 20, 50, 100, 200]), ([1, 500], [1, 10, 100]),
     ],
 )  # fmt: skip
 def test_decimal_ticks_are_1_2_and_5_or_powers_of_ten_where_those_are_too_many(values, ticks):

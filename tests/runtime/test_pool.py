@@ -205,6 +205,16 @@ def test_scratch_is_idle_memory_of_the_stream(fake, fake_manager):
     assert fake.allocations == 1 and fake.live_events == 0
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_scratch_is_no_buffer_where_nothing_is_recorded(fake_manager, monkeypatch, other):
+    stream = OTHER if other else fake_manager.stream
+    tensor = fake_manager.empty(1000, np.uint8, uninitialized=True, stream=stream)
+    address = tensor.data_ptr
+    tensor.close()
+    monkeypatch.setattr(type(fake_manager), "empty", lambda *given, **named: pytest.fail("a buffer was made"))
+    assert fake_manager.scratch(1000, stream).lend(address_of) == address
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("home", ["ours", "another"])
 def test_whoever_takes_the_memory_comes_after_the_work_on_scratch(fake, fake_manager, home, again):

@@ -44,6 +44,11 @@ def test_what_is_no_value_of_an_option_is_refused_with_what_is_allowed(read, tex
         assert str(caught.value) == f"got {text!r}; allowed: {allowed}"
 
 
+def test_a_random_seed_is_one_of_32_bits(monkeypatch):
+    monkeypatch.setattr(plugin.random, "SystemRandom", lambda: SimpleNamespace(randrange=lambda end: end - 1))
+    assert plugin._seed("random") == 2**32 - 1
+
+
 class Reporter:
     """A terminal: the lines that are written to it, sections in capitals."""
 
