@@ -140,7 +140,7 @@ def isolate(
     if target == "cpu":
         # The compiler is the same for all of them, and the largest part of a child's time.
         # deferred: start-up
-        from rocmkern.tile.cpu import install
+        from rocmkern.tile.lowering.cpu.install import install
 
         install()
     orders = {"random": random.Random(seed).sample(chosen, len(chosen))}

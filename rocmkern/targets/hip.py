@@ -288,7 +288,7 @@ def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> Comp
     from numba.hip import compiler
 
     # deferred: start-up
-    from rocmkern.tile import hip as lowering
+    from rocmkern.tile.lowering import hip as lowering
 
     hardware = architecture(cfg.arch)
     if hardware.target != "hip":

@@ -165,7 +165,7 @@ def library_files(target: str) -> list[Path]:
         path
         for folder in (root / "tile", root / "targets")
         for path in sorted(folder.rglob("*.py"))
-        if Path(path.relative_to(folder).parts[0]).stem not in others
+        if others.isdisjoint(Path(part).stem for part in path.relative_to(folder).parts)
     ]
 
 

@@ -62,7 +62,7 @@ def _burst() -> tuple[Any, int]:
 
     # deferred: start-up (the compiler)
     from rocmkern.targets.cpu import host_architecture
-    from rocmkern.tile.cpu import VECTOR_WIDTH
+    from rocmkern.tile.lowering.cpu.layouts import VECTOR_WIDTH
 
     width = VECTOR_WIDTH[host_architecture()]
     vector = ir.VectorType(ir.FloatType(), width)

@@ -120,7 +120,7 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
     The code becomes a float16 of the same digits, whose exponents are ``15 - bias`` too small. That way no float32
     is subnormal before it has to be: multiplying such numbers is slow on many processors, and some flush them.
     """
-    from rocmkern.tile.tensors import F16, F32, I16, const
+    from rocmkern.tile.lowering.shared.tensors import F16, F32, I16, const
 
     kind, wide = SMALL_FLOATS[name], code.type
     magnitude = b.and_(code, const(wide, (1 << (kind.bits - 1)) - 1))
@@ -145,7 +145,7 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
     To nearest even. What is larger than the largest finite number becomes that one, infinity too; NaN becomes NaN, or
     where there is none a number without meaning.
     """
-    from rocmkern.tile.tensors import I32, const
+    from rocmkern.tile.lowering.shared.tensors import I32, const
 
     kind = SMALL_FLOATS[name]
     wide, floats = _like(value.type, I32), value.type
@@ -173,7 +173,7 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
 
 def emit_e8m0(b: Any, code: Any) -> Any:
     """float32 of an E8M0 scale: an i32, or a vector of them."""
-    from rocmkern.tile.tensors import F32, const
+    from rocmkern.tile.lowering.shared.tensors import F32, const
 
     wide = code.type
     # The same bit makes a subnormal number of 0, and NaN of 255, which would be infinity.

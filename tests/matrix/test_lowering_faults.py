@@ -110,7 +110,7 @@ def test_a_fault_counts_as_caught_where_a_check_fails_or_the_process_ends():
 
 def test_a_process_that_has_compiled_is_refused():
     text = (
-        "from rocmkern.tile.cpu import install; install()\n"
+        "from rocmkern.tile.lowering.cpu.install import install; install()\n"
         "from rocmkern.matrix.faults.lowering import judge\n"
         "list(judge('cpu', [], []))"
     )
@@ -160,26 +160,27 @@ def test_right_code_that_a_wheel_brought_hides_no_fault(tmp_path):
 
 
 def test_changes_are_undone_and_reach_whoever_imported_the_name():
-    from rocmkern.tile import cpu, tensors
+    from rocmkern.tile.lowering.cpu import memory
+    from rocmkern.tile.lowering.shared import tensors
 
     right = tensors.from_byte
-    assert cpu.from_byte is right
+    assert memory.from_byte is right
     with pytest.raises(ZeroDivisionError), changed("cpu", {"from_byte": lambda found: (found, "wrong")}):
-        assert cpu.from_byte is tensors.from_byte and cpu.from_byte == (right, "wrong")
+        assert memory.from_byte is tensors.from_byte and memory.from_byte == (right, "wrong")
         raise ZeroDivisionError
-    assert cpu.from_byte is tensors.from_byte is right
+    assert memory.from_byte is tensors.from_byte is right
 
 
 def test_a_static_method_stays_one():
     with changed("cpu", {"window_is_finite": lambda right: lambda *given: given}):
-        from rocmkern.tile.cpu import CpuLowering
+        from rocmkern.tile.lowering.cpu.products import CpuLowering
 
         assert CpuLowering.window_is_finite(1, 2) == (1, 2)
     assert isinstance(vars(CpuLowering)["window_is_finite"], staticmethod)
 
 
 def test_a_name_that_two_things_have_is_refused():
-    from rocmkern.tile import activations, angles
+    from rocmkern.tile.lowering.shared import activations, angles
 
     assert activations._fma is not angles._fma
     (owner, *_), name, thing = find("cpu", "angles:_fma")

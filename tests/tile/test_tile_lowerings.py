@@ -10,7 +10,7 @@ import pytest
 
 import rocmkern
 from rocmkern.ops import _configs
-from rocmkern.tile.lanes import PairReader
+from rocmkern.tile.lowering.shared.lanes import PairReader
 
 TILE = Path(rocmkern.__file__).parent / "tile"
 
