@@ -1,8 +1,10 @@
 """The records of architectures: what is in them, what is looked up by them, and what a card gets that has none."""
 
+import ast
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +84,21 @@ def test_the_reduced_axis_of_a_matrix_instruction_is_as_long_as_its_name_says():
 def test_no_two_processors_have_the_same_flag_in_a_code_object():
     flags = [architecture(name).elf_machine for name in known("hip")]
     assert len(set(flags)) == len(flags)
+
+
+def test_the_virtual_gpu_which_has_a_table_of_its_own_says_the_same():
+    """It reads flags and refuses cards by itself, so that it does not take from a program what it checks."""
+    tree = ast.parse((Path(__file__).parents[1] / "tools" / "virtual_gpu" / "vgpu.py").read_text(encoding="utf-8"))
+    tables = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    flags, generic = (eval(ast.unparse(tables[name])) for name in ("MACH", "GENERIC"))
+    both = set(flags.values()) & set(CARDS)
+    assert len(both) >= 25
+    assert {name: flag for flag, name in flags.items() if name in both} == {
+        n: architecture(n).elf_machine for n in both
+    }
+    for target, pattern in generic.items():
+        runs = {card for card in CARDS if re.fullmatch(pattern, card)}
+        assert runs == {card for card in CARDS if re.fullmatch(architecture(target).runs_on, card)}
 
 
 def test_a_generic_target_runs_on_the_cards_of_its_generation_and_on_no_others():
