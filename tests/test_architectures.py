@@ -81,6 +81,20 @@ def test_the_reduced_axis_of_a_matrix_instruction_is_as_long_as_its_name_says():
             assert atom.depth(dtype) == int(re.search(r"16x16x(\d+)", name)[1])
 
 
+def test_no_architecture_is_named_where_something_depends_on_it():
+    root = Path(architectures.__file__).parents[1]
+    # What `rocmkern isa` compiles unless told; a card that is only pretended; some name, for a linker that wants one.
+    kept = {"cli/isa.py", "matrix/faults/simulated.py", "targets/linkers.py"}
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+            text = text.decode() if isinstance(text, bytes) and text.isascii() else text
+            if isinstance(text, str) and re.fullmatch(r"gfx[\w.-]*|sm_\d*|cpu-\w*", text):
+                found.add(path.relative_to(root).as_posix())
+    assert {name for name in found if not name.startswith("architectures/")} == kept
+
+
 def test_no_two_processors_have_the_same_flag_in_a_code_object():
     flags = [architecture(name).elf_machine for name in known("hip")]
     assert len(set(flags)) == len(flags)

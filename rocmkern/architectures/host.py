@@ -21,7 +21,7 @@ _CPU = Architecture(name="", target="cpu", families=("cpu",), wave=1, shared_byt
 
 HOST = (
     Architecture("python", "python", families=(), wave=1, shared_bytes=1024 * KIB),
-    replace(_CPU, name="cpu-avx512", processor="x86-64-v4", features=_V2 + _V3 + _V4, permutes=True),
-    replace(_CPU, name="cpu-avx2", processor="x86-64-v3", features=_V2 + _V3),
-    replace(_CPU, name="cpu-portable", processor="x86-64-v2", features=_V2),
+    replace(_CPU, name="cpu-avx512", processor="x86-64-v4", features=_V2 + _V3 + _V4, vector_lanes=16, permutes=True),
+    replace(_CPU, name="cpu-avx2", processor="x86-64-v3", features=_V2 + _V3, vector_lanes=8),
+    replace(_CPU, name="cpu-portable", processor="x86-64-v2", features=_V2, vector_lanes=4),
 )

@@ -107,6 +107,8 @@ class Architecture:
         Whether a block can run on one compute unit or on two, and its code says which: on one.
     overlaps : bool
         Whether blocks can be brought in while the launch before theirs still runs.
+    vector_lanes : int
+        Numbers of 4 bytes in a vector register of a host's processor, for the cpu target.
     permutes : bool
         Whether one instruction looks up 16 numbers in a table of 16.
     features : tuple of str
@@ -132,6 +134,7 @@ class Architecture:
     wide_reads_pair: bool = False
     compute_unit_mode: bool = False
     overlaps: bool = False
+    vector_lanes: int = 0
     permutes: bool = False
     features: tuple[str, ...] = ()
     runs_on: str = ""

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from rocmkern.architectures import architecture
+
 # Independent sums: more than latency times units of any processor, and few enough for the registers of all.
 SUMS = 12
 # A burst takes some milliseconds: longer than threads need to start, short enough to find a moment without neighbours.
@@ -62,9 +64,8 @@ def _burst() -> tuple[Any, int]:
 
     # deferred: start-up (the compiler)
     from rocmkern.targets.cpu import host_architecture
-    from rocmkern.tile.lowering.cpu.layouts import VECTOR_WIDTH
 
-    width = VECTOR_WIDTH[host_architecture()]
+    width = architecture(host_architecture()).vector_lanes
     vector = ir.VectorType(ir.FloatType(), width)
 
     @intrinsic

@@ -10,6 +10,7 @@ from numba.core.datamodel import models
 from numba.core.datamodel.registry import register_default
 from numba.core.imputils import impl_ret_borrowed
 
+from rocmkern.architectures import architecture
 from rocmkern.tile.lowering.cpu.backend import NUMBA, TILE
 from rocmkern.tile.lowering.cpu.emit import (
     concat,
@@ -28,7 +29,6 @@ from rocmkern.tile.lowering.shared.tensors import F32, I8, I32, I64, TensorLower
 PAGED_MEMBERS = ["entries", "entry_stride", "page_rows", "page_stride", "pages"]
 #: Column storage (lanes over rows) starts at this many rows.
 LANES_FROM = 16
-VECTOR_WIDTH = {"cpu-avx512": 16, "cpu-avx2": 8, "cpu-portable": 4}
 
 
 @register_default(TILE.Config)
@@ -88,7 +88,7 @@ class BufferLowering(TensorLowering):
     @staticmethod
     def width(ty: Any) -> int:
         """float32 lanes of the host's vectors."""
-        return VECTOR_WIDTH[ty.hw[0]]
+        return architecture(ty.hw[0]).vector_lanes
 
     def by_column(self, ty: Any) -> bool:
         """Whether lanes run over rows (column storage); it needs whole vectors in powers of two."""

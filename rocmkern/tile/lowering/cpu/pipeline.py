@@ -14,7 +14,7 @@ from rocmkern.architectures import architecture
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.language.kinds import DTYPES
 from rocmkern.tile.lowering.cpu.emit import floor_to, loop, smax, smin, store_floats, vec
-from rocmkern.tile.lowering.cpu.layouts import PAGED_MEMBERS, VECTOR_WIDTH
+from rocmkern.tile.lowering.cpu.layouts import PAGED_MEMBERS
 from rocmkern.tile.lowering.cpu.memory import STORAGE, from_memory
 from rocmkern.tile.lowering.cpu.quantized import decode
 from rocmkern.tile.lowering.cpu.softmax import SoftmaxLowering
@@ -93,7 +93,7 @@ class StageLowering(SoftmaxLowering):
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, stage: ir.Value) -> ir.Value:
         ty = sig.args[0]
         st = cgutils.create_struct_proxy(ty)(context, b, stage)
-        storage, size, w = STORAGE[ty.source], DTYPES[ty.source], VECTOR_WIDTH[ty.hw[0]]
+        storage, size, w = STORAGE[ty.source], DTYPES[ty.source], self.width(ty)
         st.count = smax(b, const(I64, 0), smin(b, b.sub(st.rows, st.row0), const(I64, ty.n)))
         st.cols = smax(b, const(I64, 0), smin(b, b.sub(st.columns, st.col0), const(I64, ty.k)))
         if ty.format:
