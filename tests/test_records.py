@@ -11,10 +11,10 @@ import rocmkern
 
 #: Notebooks that are written while something goes on, of which each belongs to one owner.
 WRITTEN = {
-    "cli._assembly.Block", "matrix.bounds.Bound", "matrix.bounds.Nearest", "matrix.faults.simulated._Event",
-    "matrix.isolation.Isolation", "matrix.registry.Call", "matrix.report.summary.Cell", "matrix.yaml_source.YamlSource",
-    "ops._recording.Recorder", "runtime.pinned._Block", "runtime.pool.Block", "targets.elf.Code", "tile.check._Frame",
-    "tile.check._State",
+    "calls.recording.Recorder", "cli._assembly.Block", "matrix.bounds.Bound", "matrix.bounds.Nearest",
+    "matrix.faults.simulated._Event", "matrix.isolation.Isolation", "matrix.registry.Call",
+    "matrix.report.summary.Cell", "matrix.yaml_source.YamlSource", "runtime.pinned._Block", "runtime.pool.Block",
+    "targets.elf.Code", "tile.check._Frame", "tile.check._State",
 }  # fmt: skip
 
 

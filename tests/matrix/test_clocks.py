@@ -195,3 +195,8 @@ def test_only_a_benchmark_row_may_say_warm():
     assert case.facts.warm
     with pytest.raises(MatrixError, match="only rows of the category benchmark are timed"):
         expand(loads(ROW.replace("CATEGORY", "quick")))
+
+
+def test_what_is_written_between_two_runs_is_more_than_a_cache_holds():
+    """The largest one behind all compute units of a card: 256 MiB of an MI300."""
+    assert FLUSHED_BYTES >= 256 << 20 and FLUSHES >= 1

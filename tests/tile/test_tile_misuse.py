@@ -693,3 +693,16 @@ def test_rows_are_divided_by_numbers_and_by_rows(launch, arch):
     launch(divided_rows, Config(arch=arch), (1, 1, 1), x, out, 8.0)
     total = x.astype(np.float64).sum(1, keepdims=True)
     np.testing.assert_allclose(out, x * (total / 8 + 8 / total + total / x.max(1, keepdims=True)), rtol=1e-6)
+
+
+@T.kernel
+def transposition_of_three_axes(cfg, x: T.Tensor[3], i: T.Tensor[2]):
+    T.stage(cfg, T.transposed(x, True), 8, 16)
+
+
+def test_two_axes_are_transposed_and_no_more(launch, arch):
+    with pytest.raises(TileError, match="transposed: the tensor must have 2 axes, got"):
+        launch(
+            transposition_of_three_axes, Config(arch=arch), (1, 1, 1), np.zeros((2, 8, 16), np.float32),
+            np.zeros((2, 2), np.int32),
+        )  # fmt: skip
