@@ -51,8 +51,8 @@ def test_a_reason_is_the_error_of_the_target_and_of_nothing_else(monkeypatch):
 def test_a_gpu_is_asked_for_in_the_worker(monkeypatch):
     asked = []
     worker = SimpleNamespace(call=lambda *given, **named: asked.append((given, named)))
-    monkeypatch.setattr("rocmkern.testing.worker.shared_worker", lambda: worker)
-    monkeypatch.setattr("rocmkern.runtime.probe.check_driver", lambda target: None)
+    monkeypatch.setattr(devices.worker, "shared_worker", lambda: worker)
+    monkeypatch.setattr(devices, "check_driver", lambda target: None)
     devices.target_reason.cache_clear()
     try:
         assert devices.target_reason("hip") is None
@@ -61,7 +61,7 @@ def test_a_gpu_is_asked_for_in_the_worker(monkeypatch):
         def no_driver(target):
             raise DeviceUnavailableError(f"no driver of {target}")
 
-        monkeypatch.setattr("rocmkern.runtime.probe.check_driver", no_driver)
+        monkeypatch.setattr(devices, "check_driver", no_driver)
         assert devices.target_reason("cuda") == "no driver of cuda" and len(asked) == 1
     finally:
         devices.target_reason.cache_clear()
@@ -74,9 +74,9 @@ def test_lines_of_the_header(monkeypatch, worker_answers):
             raise DeviceUnavailableError("gone")
         return f"{function} of {kind}, {what}"
 
-    monkeypatch.setattr("rocmkern.testing.worker.shared_worker", lambda: SimpleNamespace(call=call))
+    monkeypatch.setattr(devices.worker, "shared_worker", lambda: SimpleNamespace(call=call))
     none = SimpleNamespace(chosen=None, reason="no node", checks=("look", "ask"))
-    monkeypatch.setattr("rocmkern.runtime.probe.gpu_status", lambda: none)
+    monkeypatch.setattr(devices, "gpu_status", lambda: none)
     assert devices.device_lines() == ["rocmkern device: no GPU: no node", "  check 1: look", "  check 2: ask"]
     assert devices.gpu_reason() == "no GPU: no node"
 
@@ -86,7 +86,7 @@ def test_lines_of_the_header(monkeypatch, worker_answers):
         def __str__(self):
             return "a card"
 
-    monkeypatch.setattr("rocmkern.runtime.probe.gpu_status", lambda: SimpleNamespace(chosen=Card()))
+    monkeypatch.setattr(devices, "gpu_status", lambda: SimpleNamespace(chosen=Card()))
     memory = "rocmkern.testing.devices:memory_here of hip, opening hip" if worker_answers else "cannot be used: gone"
     assert devices.device_lines() == [f"rocmkern device: a card; {memory}"] and devices.gpu_reason() is None
 
@@ -94,5 +94,5 @@ def test_lines_of_the_header(monkeypatch, worker_answers):
 def test_memory_is_shown_in_gib(monkeypatch):
     stats = SimpleNamespace(total=16 * GIB, free=7.25 * GIB)
     manager = SimpleNamespace(memory_stats=lambda: stats, safe_alloc_size=lambda: 3 * GIB)
-    monkeypatch.setattr("rocmkern.runtime.manager.default_manager", lambda kind: manager)
+    monkeypatch.setattr(devices, "default_manager", lambda kind: manager)
     assert devices.memory_here("hip") == "total 16.0 GiB, free 7.2 GiB, safe limit 3.0 GiB"
