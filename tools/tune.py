@@ -116,9 +116,9 @@ SPACES = {
          Knob("joining.splits", 2, 16), Knob("joining.waves", 1, 8, "gpu")),
     ),
     "rms_norm": Space(
-        "rocmkern.ops._configs:_TABLE",
-        (Knob("whole_lines.*.0", 1, 32), Knob("whole_lines.*.1", 1, 8, "gpu"), Knob("line.0", 1, 128),
-         Knob("line.1", 16, 1024)),
+        "rocmkern.ops.streaming:SIZES",
+        (Knob("whole_lines.*.rows", 1, 32), Knob("whole_lines.*.waves", 1, 8, "gpu"), Knob("block.rows", 1, 128),
+         Knob("block.columns", 16, 1024)),
     ),
 }  # fmt: skip
 

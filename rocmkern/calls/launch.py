@@ -18,7 +18,6 @@ from rocmkern.calls import recording as _recording
 from rocmkern.calls import streams as _streams
 from rocmkern.calls.staging import Staging
 from rocmkern.calls.view import DeviceView, device_view
-from rocmkern.ops import _configs
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
 from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets import current_target, target_of
@@ -164,33 +163,3 @@ def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: A
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def by_lines(
-    kernel: Any,
-    config: type,
-    out: Any,
-    args: Mapping[str, Any] | list,
-    stream: Any,
-    *,
-    along_lanes: bool = False,
-    whole: bool = False,
-    stepping: int | None = None,
-    **features: Any,
-) -> None:
-    """A kernel whose grid is (row block, axis 1, axis 0) of its output.
-
-    With ``along_lanes`` rows lie along lanes on a GPU, which pays where all tensors have unit stride in a row; with
-    ``whole``, in one tile if there is such a large one. With ``stepping`` the kernel's last argument is a number of row
-    blocks: a block goes on with the rows so many further on. There are ``stepping`` blocks for each that runs at the
-    same time, or, if that is 0, one for each row block.
-    """
-    target = target_for(out)
-    columns = out.shape[3] if along_lanes else 0
-    cfg = _configs.line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
-    row_blocks = ceil_div(out.shape[2], cfg.block_m)
-    if stepping is not None:
-        if stepping:
-            row_blocks = min(row_blocks, ceil_div(target.parallelism * stepping, out.shape[0] * out.shape[1]))
-        args = [*args, row_blocks] if isinstance(args, list) else {**args, kernel.parameters[-1][0]: row_blocks}
-    launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

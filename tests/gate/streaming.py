@@ -13,11 +13,11 @@ import pytest
 from rocmkern import reference
 from rocmkern import tile as T
 from rocmkern.architectures import architecture
-from rocmkern.ops import _configs
 from rocmkern.ops.activations.kernels import gated
 from rocmkern.ops.norm.kernels import layer_norm, rms_norm
 from rocmkern.ops.rotary.kernels import rope
 from rocmkern.ops.rotary.scaling import frequencies
+from rocmkern.ops.rotary.tuning import heads_as_rows
 from rocmkern.ops.rows.kernels import embedding
 from rocmkern.ops.steps.kernels import softmax
 from rocmkern.runtime.errors import TileError
@@ -170,7 +170,7 @@ def check_rotations(run, arch: str, dtype, pairs: int, interleaved: bool) -> Non
         split = a.reshape(*a.shape[:-1], pairs, 2) if interleaved else a.reshape(*a.shape[:-1], 2, pairs)
         return np.moveaxis(split, -1 if interleaved else -2, 0)
 
-    cfg = _configs.heads_as_rows(arch, heads, pairs, interleaved, (2,))
+    cfg = heads_as_rows(arch, heads, pairs, interleaved, (2,))
     grid = (-(-heads // cfg.block_m), positions, batch)
     run(rope.rope, cfg, grid, [view(x), view(out), where, frequencies(2 * pairs, 10000.0, None), 1.0, 1.0, 1])
     exact = reference.rope(x, where, variant=variant)

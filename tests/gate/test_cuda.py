@@ -10,12 +10,13 @@ import pytest
 import streaming
 
 from rocmkern import tile as T
-from rocmkern.ops import _configs
 from rocmkern.ops.activations.kernels import activations
 from rocmkern.ops.attention import reference, tuning
 from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.ops.linear.kernels import matmul, row_product
+from rocmkern.ops.linear.tuning import one_row, row_product_of
+from rocmkern.ops.quantized.tuning import quantized_row
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.targets import source
@@ -633,7 +634,7 @@ def test_products_of_windows_from_the_copy_engine_are_exact(dtype, left_transpos
     bias, broadcast = np.zeros((0, 0), DTYPES[dtype]), np.broadcast_to(b, (outer, *b.shape))
     for splits in (1, 2):
         out = fenced((splits, outer, inner, rows, columns), np.float32)
-        cfg = ring(transposed=transposed, left_transposed=left_transposed, group=splits)
+        cfg = ring(transposed=transposed, left_transposed=left_transposed, group_m=splits)
         run(matmul.matmul, cfg, (2 * 3, inner, outer * splits), [a, broadcast, bias, out, 0, splits])
         np.testing.assert_array_equal(out.sum(axis=0), exact)
         assert_fence(out)
@@ -733,8 +734,7 @@ def test_products_of_one_row_decode_weights_exactly(name, dtype, alignment):
         halves = rng.standard_normal((19, count)).astype(np.float16)
         blocks[..., place : place + 2] = halves[..., None].view(np.uint8)
     expected = kind.decode(blocks).reshape(19, 4096).astype(DTYPES[dtype])
-    sizes = _configs.one_row(device_arch(), 1, 19, 4096)
-    cfg = _configs.quantized_row(device_arch(), sizes, 4096, name, alignment, dtype)
+    cfg = quantized_row(device_arch(), 4096, name, alignment, dtype)
     # The last step is a part of one; rows of both lengths start at multiples of 16 bytes.
     for columns in (2048 if name == "q6_k" else 3072 + 512, 4096):
         w = np.ascontiguousarray(blocks.reshape(19, -1)[:, : columns // kind.elements * kind.nbytes])
@@ -761,8 +761,7 @@ def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
     for place in HALVES.get(name, ()):
         blocks[..., place : place + 2] = np.float16(rng.uniform(0.5, 1, blocks.shape[:2]))[..., None].view(np.uint8)
     weights = kind.decode(blocks).reshape(16, 4096).astype(np.float64)
-    sizes = _configs.one_row(device_arch(), 1, 16, 4096)
-    cfg = _configs.quantized_row(device_arch(), sizes, 4096, name, 16, "bfloat16")
+    cfg = quantized_row(device_arch(), 4096, name, 16, "bfloat16")
     assert cfg.split_kv
 
     def product(x):
@@ -800,9 +799,9 @@ def test_bfloat16_vectors_of_any_size_multiply_packed_weights(name):
 def test_products_of_one_row_with_rows_of_several_waves(dtype, waves, row_waves, rows, pieces):
     rng = np.random.default_rng(6)
     sizes = replace(
-        _configs.one_row(device_arch(), 1, 4096, 4096), waves=waves, row_waves=row_waves, rows=rows, pieces=pieces
+        one_row(device_arch(), 1, 4096, 4096), waves=waves, waves_per_row=row_waves, rows=rows, pieces=pieces
     )
-    cfg = _configs.row_product_of(device_arch(), sizes)
+    cfg = row_product_of(device_arch(), sizes)
     for columns, step in ((1, 1), (700, 1), (4096, 1), (5000, -1)):
         x, w, bias = (rng.standard_normal(n).astype(DTYPES[dtype]) for n in ((columns,), (19, columns), (19,)))
         out = fenced((1, 1, 1, 19), DTYPES[dtype])
@@ -821,8 +820,8 @@ def test_products_of_one_row_with_rows_of_several_waves(dtype, waves, row_waves,
 
 
 def test_a_product_of_one_row_may_start_early():
-    sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ["float16"] * 4
-    early = _configs.row_product_of("sm_90", sizes)
+    sizes, dtypes = one_row("sm_90", 1, 4096, 4096), ["float16"] * 4
+    early = row_product_of("sm_90", sizes)
     late, before = (replace(early, overlaps=False), replace(early, arch="sm_80"))
     kernels = [compile_kernel(row_product.row_product, cfg, dtypes) for cfg in (early, late, before)]
     assert [kernel.overlaps for kernel in kernels] == [True, False, False]
@@ -830,11 +829,9 @@ def test_a_product_of_one_row_may_start_early():
 
 
 def test_rows_of_aligned_weights_go_through_shared_memory():
-    sizes, dtypes = _configs.one_row("sm_90", 1, 4096, 4096), ("float16", "uint8", "float16", "float16")
+    dtypes = ("float16", "uint8", "float16", "float16")
     kernels = [
-        compile_kernel(
-            row_product.row_product, _configs.quantized_row("sm_90", sizes, 4096, "q4_0", n, "float16"), dtypes
-        )
+        compile_kernel(row_product.row_product, quantized_row("sm_90", 4096, "q4_0", n, "float16"), dtypes)
         for n in (1, 16)
     ]
     assert [kernel.shared_bytes > 0 for kernel in kernels] == [False, True]

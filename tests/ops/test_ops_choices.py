@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rocmkern.ops import _configs
+from rocmkern.ops import streaming
 from rocmkern.ops.attention import tuning
+from rocmkern.ops.linear import tuning as linear_tuning
+from rocmkern.ops.mlp import tuning as mlp_tuning
+from rocmkern.ops.norm import tuning as norm_tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
+from rocmkern.ops.quantized import tuning as quantized_tuning
+from rocmkern.ops.rotary import tuning as rotary_tuning
 from rocmkern.ops.rotary.kernels import rope_append_kv
 from rocmkern.ops.rows.kernels import copy_rows
+from rocmkern.ops.sampling import tuning as sampling_tuning
 from rocmkern.ops.steps.kernels import causal_mask, softmax
 from rocmkern.ops.steps.tuning import scores, values
 
@@ -64,10 +70,16 @@ def ranges(sizes: Sequence[int], answer: Callable[[int], Any]) -> str:
     )
 
 
+def resident_norms(arch: str, columns: int, itemsize: int) -> tuple[int, int]:
+    """Blocks of both norms to hold at once."""
+    of = norm_tuning
+    return of.resident_rms(arch, columns, itemsize), of.resident_layer(arch, columns, itemsize)
+
+
 def choices(card: Card) -> Iterator[str]:
     """Every question, with its answers."""
     arch = card.arch
-    yield f"blocks that run at once for each of a stepping norm: {_configs.blocks(arch).stepping_norms}"
+    yield f"blocks that run at once for each of a stepping norm: {norm_tuning.stepping(arch)}"
     yield f"bucket: {ranges((1, 16, 17, 64, 65, 128, 129, 256), tuning.blocks_of(arch).bucket)}"
     for itemsize in (2, 4):
         for dim in (64, 128, 256):
@@ -91,41 +103,41 @@ def choices(card: Card) -> Iterator[str]:
                 yield f"{step.__name__} {itemsize} bytes dim {dim}: {found}"
         for config in (rms_norm.Config, softmax.Config, layer_norm.Config, add_residual.Config):
             whole = config is not add_residual.Config
-            found = ranges(COLUMNS, lambda n, c=config, i=itemsize, w=whole: _configs.line(c, arch, n, i, whole=w))
+            found = ranges(COLUMNS, lambda n, c=config, i=itemsize, w=whole: streaming.line(c, arch, n, i, whole=w))
             yield f"{config.__module__.rpartition('.')[2]} {itemsize} bytes: {found}"
-        yield f"resident norms {itemsize}: {ranges(COLUMNS, lambda n, i=itemsize: _configs.resident_norms(arch, n, i))}"
+        yield f"resident norms {itemsize}: {ranges(COLUMNS, lambda n, i=itemsize: resident_norms(arch, n, i))}"
         for columns in (500, 4096, 32768):
             for turned in ((True, False), (False, True))[: 1 + (itemsize == 2 and columns == 4096)]:
                 found = ranges(
-                    ROWS, lambda n, c=columns, i=itemsize, t=turned: _configs.product(card, (1, n, c), i, *t)
+                    ROWS, lambda n, c=columns, i=itemsize, t=turned: linear_tuning.product(card, (1, n, c), i, *t)
                 )
                 yield f"product {itemsize} bytes, {columns} columns, transposed {turned}: {found}"
-            found = ranges(ROWS, lambda n, c=columns, i=itemsize: _configs.few_rows_product(arch, n, c, i))
+            found = ranges(ROWS, lambda n, c=columns, i=itemsize: linear_tuning.few_rows_product(arch, n, c, i))
             yield f"few rows {itemsize} bytes, {columns} columns: {found}"
-        yield f"gated {itemsize} bytes: {ranges(ROWS, lambda n, i=itemsize: _configs.gated_product(arch, n, i))}"
-        quantized = ranges(ROWS, lambda n, i=itemsize: _configs.quantized_product(arch, n, i, "q4_0"))
+        yield f"gated {itemsize} bytes: {ranges(ROWS, lambda n, i=itemsize: mlp_tuning.gated_product(arch, n, i))}"
+        quantized = ranges(ROWS, lambda n, i=itemsize: quantized_tuning.quantized_product(arch, n, i, "q4_0"))
         yield f"quantized {itemsize} bytes: {quantized}"
-    sizes = _configs.one_row(arch, 1, 4096, 4096)
-    yield f"one row: {sizes is not None}, {_configs.one_row(arch, 2, 4096, 4096) is not None}, longest: " + ranges(
-        (1, 2, 511, 512, 513, 1 << 20), lambda n: _configs.one_row(arch, 1, 8, 8 * n) is not None
+    sizes = linear_tuning.one_row(arch, 1, 4096, 4096)
+    yield f"one row: {sizes is not None}, {linear_tuning.one_row(arch, 2, 4096, 4096) is not None}, longest: " + ranges(
+        (1, 2, 511, 512, 513, 1 << 20), lambda n: linear_tuning.one_row(arch, 1, 8, 8 * n) is not None
     )
     if sizes is not None:
-        yield f"row product: {described(_configs.row_product_of(arch, sizes))}"
-        yield f"gated row: {described(_configs.gated_row_of(arch, sizes))}"
+        yield f"row product: {described(linear_tuning.row_product_of(arch, sizes))}"
+        yield f"gated row: {described(mlp_tuning.gated_row_of(arch, sizes))}"
         for name in ("q4_0", "q6_k", "mxfp4", "mxfp6"):
             for dtype, alignment in (("float16", 16), ("bfloat16", 2), ("float32", 16)):
                 found = ranges(
                     (512, 1024, 4096, 8192, 14336),
-                    lambda n, f=name, a=alignment, d=dtype: _configs.quantized_row(arch, sizes, n, f, a, d),
+                    lambda n, f=name, a=alignment, d=dtype: quantized_tuning.quantized_row(arch, n, f, a, d),
                 )
                 yield f"quantized row {name} {dtype} alignment {alignment}: {found}"
     for heads in (1, 8, 32):
-        found = ranges((16, 17, 32, 33, 64, 65, 128), lambda n, h=heads: _configs.rotation(arch, h, n, False))
+        found = ranges((16, 17, 32, 33, 64, 65, 128), lambda n, h=heads: rotary_tuning.rotation(arch, h, n, False))
         yield f"rotation of {heads} heads: {found}"
-    yield f"rotary: {described(_configs.rotary(rope_append_kv.Config, arch))}"
-    yield f"line: {described(_configs.line(causal_mask.Config, arch))}"
-    yield f"turned: {described(_configs.turned(copy_rows.Config, arch))}"
-    yield f"sampling: {described(_configs.sampling(arch, False))}"
+    yield f"rotary: {described(rotary_tuning.rotary(rope_append_kv.Config, arch))}"
+    yield f"line: {described(streaming.line(causal_mask.Config, arch))}"
+    yield f"turned: {described(streaming.turned(copy_rows.Config, arch))}"
+    yield f"sampling: {described(sampling_tuning.sampling(arch, False))}"
     for waves in (1, 2, 4):
         yield f"combine, {waves} waves: {ranges((64, 128, 256), lambda n, w=waves: tuning.combine(arch, w, n))}"
     yield f"combine alone: {ranges((64, 128, 256), lambda n: tuning.combine_alone(arch, n))}"

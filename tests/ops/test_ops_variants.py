@@ -9,7 +9,9 @@ import pytest
 
 import rocmkern
 from rocmkern import reference, targets
-from rocmkern.ops import _configs
+from rocmkern.ops import streaming
+from rocmkern.ops.linear import tuning as linear_tuning
+from rocmkern.ops.rotary import tuning as rotary_tuning
 from rocmkern.ops.rotary.kernels import rope
 
 
@@ -33,7 +35,7 @@ def test_rotations_whose_rows_are_heads(monkeypatch, target, variant, rows):
         chosen.append((heads, pairs, interleaved))
         return cfg
 
-    monkeypatch.setattr(_configs, "rotation", rotation)
+    monkeypatch.setattr(rotary_tuning, "rotation", rotation)
     x, positions = drawn(2, 5, 7, 40), np.array([3, 0, 99, 7, 2**20], np.int32)
     out = rocmkern.rope(x, positions, variant=variant, rotary_dim=34)
     assert chosen == [(7, 17, variant == "interleaved")]
@@ -47,12 +49,12 @@ def test_rotations_whose_rows_are_heads(monkeypatch, target, variant, rows):
 @pytest.mark.parametrize("group", [1, 2, 16])
 def test_products_with_windows_ahead_and_grouped_blocks(monkeypatch, depth, group):
     with targets.using("python"):
-        ordinary = _configs.product
+        ordinary = linear_tuning.product
 
         def product(*arguments):
-            return replace(ordinary(*arguments), num_stages=depth, group=group)
+            return replace(ordinary(*arguments), num_stages=depth, group_m=group)
 
-        monkeypatch.setattr(_configs, "product", product)
+        monkeypatch.setattr(linear_tuning, "product", product)
         a, b = drawn(70, 50), drawn(50, 45)
         np.testing.assert_allclose(rocmkern.matmul(a, b), a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
         turned = rocmkern.linear(a, np.ascontiguousarray(b.T), drawn(45), activation="relu")
@@ -63,14 +65,14 @@ def test_products_with_windows_ahead_and_grouped_blocks(monkeypatch, depth, grou
 @pytest.mark.parametrize(("block_m", "block_n"), [(1, 32), (8, 8), (16, 128), (64, 16)])
 def test_operations_on_rows_in_blocks_of_any_shape(monkeypatch, block_m, block_n):
     """Tiles that end inside of a row, with it, or behind it; 37 rows of 70 columns."""
-    ordinary = _configs.line
+    ordinary = streaming.line
 
     def line(config, arch, columns=0, itemsize=2, **features):
         cfg = ordinary(config, arch, columns, itemsize, **features)
         shape = {"block_m": block_m, "block_n": block_n}
         return replace(cfg, **shape, **({"single": columns <= block_n} if hasattr(cfg, "single") else {}))
 
-    monkeypatch.setattr(_configs, "line", line)
+    monkeypatch.setattr(streaming, "line", line)
     x, y, weight, bias = drawn(37, 70), drawn(37, 70)[::-1], drawn(70), drawn(70)[::-1]
     with targets.using("python"):
         for name, arguments in (

@@ -36,12 +36,12 @@ def fresh(target, tmp_path, monkeypatch):
 def launch_scale(target, x, factor):
     """Launch the scale kernel by itself on device memory, and bring its result back."""
     from rocmkern.calls.view import device_view
-    from rocmkern.ops import _configs
+    from rocmkern.ops import streaming
     from rocmkern.runtime import default_manager
 
     manager = default_manager(target.device)
     with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
-        cfg = _configs.line(Config, target.arch)
+        cfg = streaming.line(Config, target.arch)
         target.launch(
             scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [device_view(source), device_view(out), factor]
         )
@@ -174,9 +174,9 @@ COMPILE = """
 import sys
 from rocmkern.ops.steps.kernels.scale import Config, scale
 from rocmkern.ops.steps.kernels.softmax import Config as SoftmaxConfig, softmax
-from rocmkern.ops import _configs
+from rocmkern.ops import streaming
 from rocmkern.targets.hip import compile_kernel
-two = [(softmax, _configs.line(SoftmaxConfig, "gfx1100")), (scale, _configs.line(Config, "gfx1100"))]
+two = [(softmax, streaming.line(SoftmaxConfig, "gfx1100")), (scale, streaming.line(Config, "gfx1100"))]
 made = {kernel.__name__: compile_kernel(kernel, cfg, ("float32",) * 2) for kernel, cfg in two[:: int(sys.argv[1])]}
 print(*[made[name].executable.code.hex() for name in ("scale", "softmax")])
 """

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import rocmkern
-from rocmkern.ops import _configs
+from rocmkern.ops.quantized.tuning import ONE_ROW
+from rocmkern.tile.formats import IN_PAIRS
 from rocmkern.tile.lowering.shared.lanes import PairReader
 
 TILE = Path(rocmkern.__file__).parent / "tile"
@@ -29,6 +30,6 @@ def test_no_method_is_defined_twice(target):
 
 
 def test_the_table_of_rows_knows_the_formats_that_are_read_in_pairs():
-    assert _configs._PACKED == PairReader.FORMATS
-    for sizes in _configs._ROW_TABLE.values():
+    assert IN_PAIRS == PairReader.FORMATS
+    for sizes in ONE_ROW.values():
         assert set(sizes.packed) <= set(PairReader.FORMATS)

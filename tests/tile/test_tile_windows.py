@@ -94,7 +94,7 @@ def multiply(launch, cfg, a, b, splits=1):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_product_of_a_transposed_left_side_in_any_order_of_blocks(launch, arch, transposed, group):
     a, b, _ = sources(70, 50)
-    cfg = matmul.Config(arch=arch, transposed=transposed, left_transposed=True, group=group)
+    cfg = matmul.Config(arch=arch, transposed=transposed, left_transposed=True, group_m=group)
     np.testing.assert_allclose(multiply(launch, cfg, a, b.T), a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
 
 
@@ -122,7 +122,7 @@ def test_two_products_of_one_left_side_in_any_order_of_blocks(launch, rows, dept
     """Whole blocks and a rest, along both axes."""
     a, gate, _ = sources(rows, 50)
     up = gate[::-1].copy()
-    cfg = gated_mlp.Config(num_stages=depth, group=group)
+    cfg = gated_mlp.Config(num_stages=depth, group_m=group)
     none, out = np.zeros((0, 0), np.float32), np.full((1, 1, rows, rows), 99, np.float32)
     blocks = -(-rows // cfg.block_m) * -(-rows // cfg.block_n)
     arguments = a[None, None], gate, up, none, none, out, activations.RELU

@@ -14,7 +14,7 @@ import pytest
 
 from rocmkern.architectures import known, tuned
 from rocmkern.cli.isa import Row
-from rocmkern.ops import _configs
+from rocmkern.ops import streaming
 from rocmkern.ops.norm.kernels import rms_norm
 from rocmkern.runtime.errors import ArgumentError, TileError
 
@@ -108,9 +108,9 @@ def test_a_record_in_effect_is_what_operations_choose_by_and_is_gone_afterwards(
     before, arch = dict(space.entries), "cpu-avx2"
 
     def chosen():
-        return _configs.line(rms_norm.Config, arch, 4096, whole=True).block_m
+        return streaming.line(rms_norm.Config, arch, 4096, whole=True).block_m
 
-    record = replace(tuned(space.entries, arch), whole_lines={4096: (16, 1, 0)})
+    record = replace(tuned(space.entries, arch), whole_lines={4096: streaming.LaneBlock(16, 1, 0)})
     with pytest.raises(KeyError), tool.in_effect(space.entries, arch, record):
         assert chosen() == 16
         raise KeyError
@@ -318,6 +318,6 @@ def test_help_explains_every_option(tool, capsys):
 
 
 def test_a_real_row_is_measured_on_the_processor_of_this_machine(tool, monkeypatch, capsys):
-    assert tool.main(["rms_norm", "--target", "cpu", "--case", ROW, "--rounds", "1", "--knob", "line.0"]) == 0
+    assert tool.main(["rms_norm", "--target", "cpu", "--case", ROW, "--rounds", "1", "--knob", "block.rows"]) == 0
     printed = capsys.readouterr()
     assert "rms_norm on cpu-" in printed.out and "of the present time" in printed.out

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls.launch import by_lines
 from rocmkern.ops.activations.kernels import gated
+from rocmkern.ops.streaming import by_lines
 
 
 def launch_gated(gate: Any, up: Any, out: Any, activation: str, stream: Any) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from rocmkern.calls.arrays import FLOAT32
 from rocmkern.calls.launch import (
     absent,
-    by_lines,
     ceil_div,
     counters,
     error_word,
@@ -21,6 +20,7 @@ from rocmkern.calls.launch import (
 )
 from rocmkern.ops.attention import tuning
 from rocmkern.ops.attention.kernels import combine_splits, flash_attention, merge_attention
+from rocmkern.ops.streaming import by_lines
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16

@@ -8,12 +8,13 @@ import numpy as np
 
 from rocmkern.calls.arrays import FLOAT32
 from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
-from rocmkern.ops import _configs
+from rocmkern.ops import streaming
 from rocmkern.ops.activations.kernels import activations
+from rocmkern.ops.linear import tuning
 from rocmkern.ops.linear.kernels import matmul, row_product, sum_splits
-from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
 
-_ACTIVATIONS = {
+#: Numbers of the activations in a launch, by their names.
+ACTIVATIONS = {
     None: 0,
     "silu": activations.SILU,
     "gelu": activations.GELU,
@@ -35,17 +36,17 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
     right = b.swapaxes(2, 3) if transposed else b
-    sizes = _configs.one_row(target.arch, rows, b.shape[3], b.shape[2]) if step_k == b.itemsize else None
+    sizes = tuning.one_row(target.arch, rows, b.shape[3], b.shape[2]) if step_k == b.itemsize else None
     if sizes:
-        launch_row(target, _configs.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
+        launch_row(target, tuning.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
         return
-    cfg = _configs.few_rows_product(target.arch, rows, b.shape[3], b.itemsize) if transposed else None
+    cfg = tuning.few_rows_product(target.arch, rows, b.shape[3], b.itemsize) if transposed else None
     if cfg:
         launch_few_rows(target, cfg, a, right, bias, out, activation, stream, rows)
         return
     across = a.strides[2] == a.itemsize and a.strides[3] != a.itemsize
     shape = _products_of(a, rows), rows, b.shape[3]
-    cfg = _configs.product(target, shape, b.itemsize, transposed, across)
+    cfg = tuning.product(target, shape, b.itemsize, transposed, across)
     launch_product(target, cfg, a, right, bias, out, activation, stream, rows)
 
 
@@ -60,7 +61,7 @@ def launch_row(
     """``kernels.row_product``: ``[.., 1, K] @ [.., N, K]^T``."""
     outer, inner, columns, _ = w.shape
     bias = absent(0, 2, out.dtype) if bias is None else bias
-    args = [x, w, bias, out, _ACTIVATIONS[activation]]
+    args = [x, w, bias, out, ACTIVATIONS[activation]]
     launch(target, row_product.row_product, cfg, (ceil_div(columns, cfg.block_n), inner, outer), args, stream)
 
 
@@ -80,7 +81,7 @@ def launch_product(
     if cfg.left_transposed:
         a = a.swapaxes(2, 3)
     grid = (ceil_div(own_rows, cfg.block_m) * across, inner, outer * splits)
-    number = _ACTIVATIONS[activation]
+    number = ACTIVATIONS[activation]
     if splits == 1:
         bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
@@ -103,7 +104,7 @@ def launch_few_rows(
     few = along * ceil_div(rows, cfg.block_n) * max(_products_of(a, rows), 1)
     splits = max(1, min(target.parallelism // few, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
     grid = (along * ceil_div(a.shape[2], cfg.block_n), inner, outer * splits)
-    number = _ACTIVATIONS[activation]
+    number = ACTIVATIONS[activation]
     if splits == 1:
         bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
         args = [b, a, bias.swapaxes(0, 1), out.swapaxes(2, 3)[None], number, 1]
@@ -120,48 +121,6 @@ def _add_up(target: Any, parts: Any, bias: Any, out: Any, number: int, stream: A
     """``kernels.sum_splits``."""
     outer, inner, rows, columns = out.shape
     bias = absent(0, 2, out.dtype) if bias is None else bias
-    cfg = _configs.line(sum_splits.Config, target.arch)
+    cfg = streaming.line(sum_splits.Config, target.arch)
     grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
     launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
-
-
-def launch_mlp(
-    x: Any,
-    w_gate: Any,
-    w_up: Any,
-    w_down: Any,
-    b_gate: Any,
-    b_up: Any,
-    b_down: Any,
-    out: Any,
-    activation: str | None,
-    stream: Any,
-    rows: int,
-) -> None:
-    """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``; rows as there."""
-    target = target_for(x)
-    outer, inner, own_rows, _ = x.shape
-    hidden_size = w_up.shape[0]
-    stream = stream_of(x, stream)
-
-    def weights(w: Any) -> Any:
-        """A weight as the right side of every product."""
-        return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
-
-    with inner_result((outer, inner, own_rows, hidden_size), x.dtype, x, target, stream) as hidden:
-        if w_gate is None:
-            launch_matmul(x, weights(w_up), b_up, hidden, activation, stream, rows)
-        else:
-            biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
-            args = [x, w_gate, w_up, *biases, hidden, _ACTIVATIONS[activation]]
-            by_rows = all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
-            sizes = _configs.one_row(target.arch, rows, hidden_size, x.shape[3]) if by_rows else None
-            if sizes:
-                row_cfg = _configs.gated_row_of(target.arch, sizes)
-                grid = (ceil_div(hidden_size, row_cfg.block_n), inner, outer)
-                launch(target, gated_row.gated_row, row_cfg, grid, args, stream)
-            else:
-                cfg = _configs.gated_product(target.arch, rows, x.itemsize)
-                grid = (ceil_div(own_rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
-                launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
-        launch_matmul(hidden, weights(w_down), b_down, out, None, stream, rows)

@@ -106,7 +106,7 @@ def mlp(
 
     # Launch
     if into.size:
-        from rocmkern.ops.linear.launch import launch_mlp
+        from rocmkern.ops.mlp.launch import launch_mlp
 
         gate = None if w_gate is None else w_gate.aligned()
         up, down = w_up.aligned(), w_down.aligned()

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.launch import absent, by_lines, target_for
-from rocmkern.ops import _configs
+from rocmkern.calls.launch import absent, target_for
+from rocmkern.ops import streaming
+from rocmkern.ops.norm import tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
+from rocmkern.ops.streaming import by_lines
 
 
 def launch_rms_norm(
@@ -22,8 +24,8 @@ def launch_rms_norm(
     args += [math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3], weight_offset]
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
-    resident, _ = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
-    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    resident = tuning.resident_rms(arch, x.shape[3], x.dtype.itemsize)
+    single = streaming.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
     if residual is not None or not (single or moderate):
         resident = 0  # more registers are needed than that leaves
     features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
@@ -34,12 +36,12 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     """``kernels.layer_norm``."""
     parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     arch = target_for(x).arch
-    _, resident = _configs.resident_norms(arch, x.shape[3], x.dtype.itemsize)
-    stepping = _configs.blocks(arch).stepping_norms
+    resident = tuning.resident_layer(arch, x.shape[3], x.dtype.itemsize)
+    stepping = tuning.stepping(arch)
     kernel, config = layer_norm.layer_norm, layer_norm.Config
-    single = _configs.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
-    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keep": stepping > 0}
-    features["above_first"] = single and x.dtype.itemsize == 2
+    single = streaming.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    features = {"with_weight": weight is not None, "with_bias": bias is not None, "keeps_weights": stepping > 0}
+    features["shifted"] = single and x.dtype.itemsize == 2
     features["moderate"] = moderate = single and x.dtype == np.float16
     args = [x, *parameters, out, math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3]]
     how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.launch import by_lines, target_for
+from rocmkern.calls.launch import target_for
 from rocmkern.calls.view import DeviceView, address
-from rocmkern.ops import _configs
 from rocmkern.ops.linear.launch import launch_product, launch_row
+from rocmkern.ops.linear.tuning import one_row
+from rocmkern.ops.quantized import tuning
 from rocmkern.ops.quantized.kernels import dequantize, dequantize_rms_norm
+from rocmkern.ops.streaming import by_lines
 
 
 def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
@@ -36,12 +38,11 @@ def launch_quantized_linear(
     """
     target = target_for(x)
     weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
-    sizes = _configs.one_row(target.arch, rows, blocks.shape[0], x.shape[3])
-    if sizes:
+    if one_row(target.arch, rows, blocks.shape[0], x.shape[3]):
         bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
-        row_cfg = _configs.quantized_row(target.arch, sizes, x.shape[3], name, alignment, x.dtype.name)
+        row_cfg = tuning.quantized_row(target.arch, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
-    cfg = _configs.quantized_product(target.arch, rows, x.itemsize, name)
+    cfg = tuning.quantized_product(target.arch, rows, x.itemsize, name)
     launch_product(target, cfg, x, weights, bias, out, activation, stream, rows)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls.launch import absent, ceil_div, constant, error_word, launch, target_for
-from rocmkern.ops import _configs
+from rocmkern.ops.rotary import tuning
 from rocmkern.ops.rotary.kernels import rope, rope_append_kv
 from rocmkern.ops.steps.launch import launch_repeat_kv
 
@@ -18,7 +18,7 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
     x, out [B, H, S, D], positions [B, S].
     """
     target = target_for(x)
-    cfg = _configs.rotation(target.arch, x.shape[1], turn.dim // 2, turn.interleaved)
+    cfg = tuning.rotation(target.arch, x.shape[1], turn.dim // 2, turn.interleaved)
     if cfg.rows_are_heads:
         x, out = (a.swapaxes(1, 2) for a in (x, out))
     elif x.shape[2] == 1:
@@ -55,7 +55,7 @@ def launch_rope_append_kv(
     heads, rows, _ = k.shape
     target = target_for(k)
     scaled = key_scale is not None or value_scale is not None
-    cfg = _configs.rotary(rope_append_kv.Config, target.arch, scaled=scaled)
+    cfg = tuning.rotary(rope_append_kv.Config, target.arch, scaled=scaled)
     missing = constant(target, np.ones(heads, np.float32)) if scaled else absent(0, 1)
     scales = [missing if s is None else s for s in (key_scale, value_scale)]
     row_blocks = ceil_div(rows, cfg.block_m)

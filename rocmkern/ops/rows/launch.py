@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls.launch import by_lines, ceil_div, error_word, launch, target_for
-from rocmkern.ops import _configs
+from rocmkern.calls.launch import ceil_div, error_word, launch, target_for
 from rocmkern.ops.rows.kernels import copy_rows, embedding
+from rocmkern.ops.streaming import by_lines, line, turned
 
 
 def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
     """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
     target = target_for(out)
     error = error_word(target, "embedding", "indices", "table")
-    cfg = _configs.line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
+    cfg = line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     launch(target, embedding.embedding, cfg, grid, [table, indices, out, error], stream)
 
@@ -22,7 +22,7 @@ def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
     """``kernels.copy_rows``."""
     if x.strides[2] == x.itemsize != x.strides[3]:
         target = target_for(out)
-        cfg = _configs.turned(copy_rows.Config, target.arch)
+        cfg = turned(copy_rows.Config, target.arch)
         grid = (ceil_div(out.shape[2], cfg.block_m), *out.shape[1::-1])
         launch(target, copy_rows.copy_rows, cfg, grid, [x, out], stream)
         return

@@ -9,8 +9,8 @@ import numpy as np
 
 from rocmkern.calls.arrays import Argument
 from rocmkern.calls.launch import absent, error_word_for, launch, target_for
-from rocmkern.ops import _configs
 from rocmkern.ops.sampling.kernels import sample
+from rocmkern.ops.sampling.tuning import sampling
 from rocmkern.runtime.errors import ArgumentError
 
 #: Element types of arrays of temperatures, of top-k, of top-p, of seeds and of offsets.
@@ -37,7 +37,7 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], st
     """
     target = target_for(logits)
     per_row = any(isinstance(number, Argument) for number in numbers)
-    cfg = _configs.sampling(target.arch, per_row)
+    cfg = sampling(target.arch, per_row)
     batch, columns = logits.shape
     own = columns // cfg.block_m
     parts = np.lib.stride_tricks.as_strided(

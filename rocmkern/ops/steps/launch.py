@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.launch import by_lines, ceil_div, launch, target_for
-from rocmkern.ops import _configs
+from rocmkern.calls.launch import ceil_div, launch, target_for
 from rocmkern.ops.steps import tuning
 from rocmkern.ops.steps.kernels import (
     apply_mask,
@@ -18,6 +17,7 @@ from rocmkern.ops.steps.kernels import (
     softmax,
     weighted_values,
 )
+from rocmkern.ops.streaming import by_lines, line
 
 
 def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> None:
@@ -41,7 +41,7 @@ def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
 def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
     """``kernels.causal_mask``."""
     target = target_for(out)
-    cfg = _configs.line(causal_mask.Config, target.arch)
+    cfg = line(causal_mask.Config, target.arch)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     launch(target, causal_mask.causal_mask, cfg, grid, [out, left, right, offset], stream)
 

@@ -35,7 +35,7 @@ class Config(T.Config):
         Rows and columns of a block's part of the product, and what it takes of K in a step.
     transposed, left_transposed : bool
         Whether b is stored as [N, K], and a as [K, M].
-    group : int
+    group_m : int
         See `product_block`.
     format : str
         Quantized format of b; ``""`` is none.
@@ -46,7 +46,7 @@ class Config(T.Config):
     block_k: int = 16
     transposed: bool = True
     left_transposed: bool = False
-    group: int = 0
+    group_m: int = 0
     format: str = ""
 
     @property

@@ -8,12 +8,12 @@ def product_block(cfg, index, row_blocks, column_blocks):
     """Row block and column block of the block of an index.
 
     Rows come first, so that blocks side by side share the columns of the right side, which is the weights of a model.
-    With ``cfg.group`` only so many row blocks come one after another, then the same ones with the next columns: then
+    With ``cfg.group_m`` only so many row blocks come one after another, then the same ones with the next columns: then
     the blocks that run at the same time share what they read of both sides.
     """
-    if cfg.group == 0:
+    if cfg.group_m == 0:
         return index % row_blocks, index // row_blocks
-    first = index // (cfg.group * column_blocks) * cfg.group
-    rows = min(row_blocks - first, cfg.group)
-    inside = index % (cfg.group * column_blocks)
+    first = index // (cfg.group_m * column_blocks) * cfg.group_m
+    rows = min(row_blocks - first, cfg.group_m)
+    inside = index % (cfg.group_m * column_blocks)
     return first + inside % rows, inside // rows

@@ -25,13 +25,13 @@ from rocmkern.ops.linear.kernels.product_block import product_block
 class Config(T.Config):
     """Compile-time configuration: ``block_m`` rows and ``block_n`` columns of a block, ``block_k`` of K in a step.
 
-    ``group``: see `product_block`.
+    ``group_m``: see `product_block`.
     """
 
     block_m: int = 16
     block_n: int = 16
     block_k: int = 16
-    group: int = 0
+    group_m: int = 0
 
 
 @T.kernel

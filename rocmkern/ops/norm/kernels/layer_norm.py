@@ -27,11 +27,11 @@ class Config(T.Config):
     block_m: int = 16
     block_n: int = 64
     single: bool = False
-    above_first: bool = False
+    shifted: bool = False
     moderate: bool = False
     with_weight: bool = True
     with_bias: bool = True
-    keep: bool = False
+    keeps_weights: bool = False
 
 
 @T.device
@@ -120,13 +120,13 @@ def layer_norm(
     if cfg.single:
         last = 0
     first_row = T.row_index(cfg, cfg.block_m)
-    if cfg.keep:
+    if cfg.keeps_weights:
         w, c = load_weight(cfg, weight, last, first_row >= 0), load_bias(cfg, bias, last, first_row >= 0)
         for row0 in range(T.block_id(cfg, 0) * cfg.block_m, x.shape[2], step * cfg.block_m):
             row = first_row + row0
             valid = row < x.shape[2]
             t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
-            if cfg.above_first:
+            if cfg.shifted:
                 t = normalised(cfg, x[a, b], t, row, valid, root_eps, first_scale, inverse_n)
                 T.store_tile(out[a, b], (row,), 0, T.multiply_add(t, w, c), valid)
             else:
@@ -139,7 +139,7 @@ def layer_norm(
         t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
         # On their way while the rows are reduced.
         w, c = load_weight(cfg, weight, last, valid), load_bias(cfg, bias, last, valid)
-        if cfg.above_first:
+        if cfg.shifted:
             t = normalised(cfg, x[a, b], t, row, valid, root_eps, first_scale, inverse_n)
             T.store_tile(out[a, b], (row,), 0, T.multiply_add(t, w, c), valid)
         else:
