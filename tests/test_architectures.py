@@ -62,7 +62,7 @@ def test_a_card_of_no_known_family_is_refused_by_name(card):
 def test_the_records_are_all_that_there_are():
     assert set(CARDS) == set(known("hip"))
     assert known("python") == ["python"] and known("cpu") == ["cpu-avx2", "cpu-avx512", "cpu-portable"]
-    assert known("cuda") == ["sm_100", "sm_120", "sm_121", "sm_80", "sm_86", "sm_89", "sm_90"]
+    assert known("cuda") == ["sm_100", "sm_103", "sm_120", "sm_121", "sm_80", "sm_86", "sm_89", "sm_90"]
     assert known() == sorted(n for target in ("python", "cpu", "hip", "cuda") for n in known(target))
 
 

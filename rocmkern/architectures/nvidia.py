@@ -23,6 +23,7 @@ NVIDIA = (
     # wgmma is in code for this processor only, not for later ones too.
     replace(_HOPPER, name="sm_90", processor="sm_90a"),
     replace(_BLACKWELL, name="sm_100", processor="sm_100"),
+    replace(_BLACKWELL, name="sm_103", processor="sm_103"),
     replace(_BLACKWELL, name="sm_120", processor="sm_120", shared_bytes=99 * KIB),
     replace(_BLACKWELL, name="sm_121", processor="sm_121", shared_bytes=99 * KIB),
 )
