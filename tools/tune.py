@@ -452,8 +452,8 @@ def main(words: Sequence[str] | None = None) -> int:
     path = Path(inspect.getfile(space.module))
     text = path.read_text(encoding="utf-8")
     changed = edited(text, space.name, arch, record)
-    lines = (each.splitlines(keepends=True) for each in (text, changed))
-    sys.stdout.writelines(difflib.unified_diff(*lines, path.name, path.name))
+    before, after = text.splitlines(keepends=True), changed.splitlines(keepends=True)
+    sys.stdout.writelines(difflib.unified_diff(before, after, path.name, path.name))
     if arguments.write:
         path.write_text(changed, encoding="utf-8")
     return 0
