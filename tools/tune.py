@@ -103,23 +103,37 @@ class Space:
         return getattr(self.module, self.name)
 
 
+_PRODUCTS = tuple(
+    knob
+    for kind in ("half", "single")
+    for knob in (
+        Knob(f"{kind}.*.columns", 16, 512),
+        Knob(f"{kind}.*.depth", 16, 2048),
+        Knob(f"{kind}.*.waves", 1, 8, "gpu"),
+    )
+)
+_WHOLE_ROWS = Space(
+    "rocmkern.ops.streaming:SIZES",
+    (Knob("whole_lines.*.rows", 1, 32), Knob("whole_lines.*.waves", 1, 8, "gpu"), Knob("block.rows", 1, 128),
+     Knob("block.columns", 16, 1024)),
+)  # fmt: skip
 SPACES = {
-    "flash_attention": Space(
-        "rocmkern.ops.attention.tuning:_TABLE",
-        (Knob("blocks.keys.*", 16, 256), Knob("blocks.rows.64", 1, 8, "gpu"), Knob("resident.*.blocks", 1, 8, "nvidia"),
-         Knob("resident.*.keys", 16, 256, "nvidia"), Knob("tall.waves", 1, 8, "nvidia")),
-    ),
     "decode_attention": Space(
         "rocmkern.ops.attention.tuning:_TABLE",
         (Knob("blocks.keys.*", 16, 256), Knob("blocks.few_rows_keys", 16, 256, "cpu"),
          Knob("decode.*.keys", 16, 256, "nvidia"), Knob("decode.*.waves", 1, 8, "nvidia"),
          Knob("joining.splits", 2, 16), Knob("joining.waves", 1, 8, "gpu")),
     ),
-    "rms_norm": Space(
-        "rocmkern.ops.streaming:SIZES",
-        (Knob("whole_lines.*.rows", 1, 32), Knob("whole_lines.*.waves", 1, 8, "gpu"), Knob("block.rows", 1, 128),
-         Knob("block.columns", 16, 1024)),
+    "flash_attention": Space(
+        "rocmkern.ops.attention.tuning:_TABLE",
+        (Knob("blocks.keys.*", 16, 256), Knob("blocks.rows.64", 1, 8, "gpu"), Knob("resident.*.blocks", 1, 8, "nvidia"),
+         Knob("resident.*.keys", 16, 256, "nvidia"), Knob("tall.waves", 1, 8, "nvidia")),
     ),
+    "layer_norm": _WHOLE_ROWS,
+    "matmul": Space("rocmkern.ops.linear.tuning:SIZES", _PRODUCTS),
+    "mlp": Space("rocmkern.ops.mlp.tuning:SIZES", _PRODUCTS),
+    "rms_norm": _WHOLE_ROWS,
+    "softmax": _WHOLE_ROWS,
 }  # fmt: skip
 
 

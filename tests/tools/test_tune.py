@@ -14,6 +14,7 @@ import pytest
 
 from rocmkern.architectures import known, tuned
 from rocmkern.cli.isa import Row
+from rocmkern.matrix import load_cases
 from rocmkern.ops import streaming
 from rocmkern.ops.norm.kernels import rms_norm
 from rocmkern.runtime.errors import ArgumentError, TileError
@@ -78,13 +79,21 @@ def measure_by(tool, space, seconds, arch="cpu-avx2", noise=lambda: 1.0):
     return measure
 
 
-@pytest.mark.parametrize("name", ["flash_attention", "decode_attention", "rms_norm"])
+OPERATIONS = ["decode_attention", "flash_attention", "layer_norm", "matmul", "mlp", "rms_norm", "softmax"]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_every_knob_turns_numbers_of_some_architecture(tool, name):
     space = tool.SPACES[name]
     for knob in space.knobs:
         concerned = [arch for arch in known() if knob.concerns(arch)]
         assert concerned and (knob.family or set(concerned) == set(known()))
         assert any(list(tool.candidates(tuned(space.entries, arch), knob)) for arch in concerned), knob.path
+
+
+def test_every_operation_has_rows_to_measure(tool):
+    timed = {case.operation.name for case in load_cases(ROOT / "matrix.yaml")[1] if case.category == "benchmark"}
+    assert set(tool.SPACES) <= timed
 
 
 def test_candidates_differ_by_powers_of_two_in_all_numbers_of_a_knob_and_keep_within_its_bounds(tool, space):
@@ -184,7 +193,7 @@ def test_what_is_written_is_a_table_with_the_record_that_was_found(tool, space, 
     assert text.count(arch) == 1
 
 
-@pytest.mark.parametrize("name", ["flash_attention", "rms_norm"])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_every_record_of_the_tables_is_spelled_as_it_is(tool, name):
     space = tool.SPACES[name]
     for record in space.entries.values():
@@ -314,7 +323,7 @@ def test_help_explains_every_option(tool, capsys):
     assert ended.value.code == 0
     text = capsys.readouterr().out
     options = ("--target", "--arch", "--case", "--knob", "--rounds", "--margin", "--matrix", "--write")
-    assert all(option in text for option in options) and "{decode_attention,flash_attention,rms_norm}" in text
+    assert all(option in text for option in options) and "{" + ",".join(OPERATIONS) + "}" in text
 
 
 def test_a_real_row_is_measured_on_the_processor_of_this_machine(tool, monkeypatch, capsys):
