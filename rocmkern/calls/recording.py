@@ -8,7 +8,7 @@ functions of this package about what they allocate and compare. Whatever it is n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from rocmkern.calls.view import DeviceView
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.interface import PER_THREAD_STREAM
+from rocmkern.tile.language.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Recorder:
         """There will be no plan."""
         self.refused = self.refused or reason
 
-    def launched(self, target: Any, kernel: Callable, args: Sequence[Any], stream: int, prepared: Any) -> None:
+    def launched(self, target: Any, kernel: Kernel, args: Sequence[Any], stream: int, prepared: Any) -> None:
         """Note a launch (an observer of `rocmkern.targets.gpu`)."""
         from rocmkern.targets.words import tensors
 

@@ -198,7 +198,7 @@ class _Header:
             return self.array(inner, count, key)
         return self.array(kind, 1, key)[0]
 
-    def array(self, kind: int, count: int, key: str) -> list:
+    def array(self, kind: int, count: int, key: str) -> list[Any]:
         if kind not in _NUMBERS and kind not in (_BOOL, _STRING):
             raise CheckpointError(f"{self.path}: {shown(key)} has values of type {kind}, which are not read here")
         size = np.dtype(_NUMBERS.get(kind, "<u1")).itemsize if kind != _STRING else 8
@@ -212,7 +212,8 @@ class _Header:
             return [self.decoded(self.text(key), key) for _ in range(count)]
         data = self.take(size * count, key)
         if kind != _BOOL:
-            return np.frombuffer(data, _NUMBERS[kind]).tolist()
+            numbers: list[Any] = np.frombuffer(data, _NUMBERS[kind]).tolist()
+            return numbers
         if set(data) - {0, 1}:
             raise CheckpointError(f"{self.path}: {shown(key)} has a truth value that is neither 0 nor 1")
         return [x == 1 for x in data]
@@ -227,7 +228,7 @@ class _Header:
         return self.take(self.number("<Q", what), what)
 
     def number(self, format: str, what: str) -> int:
-        return struct.unpack(format, self.take(struct.calcsize(format), what))[0]
+        return int(struct.unpack(format, self.take(struct.calcsize(format), what))[0])
 
     def take(self, count: int, what: str) -> bytes:
         """The next bytes."""

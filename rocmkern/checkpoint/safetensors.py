@@ -204,7 +204,8 @@ class _Header:
             raise self.error(what, "a string")
         self.at, literal = end + 1, self.text[start : end + 1]
         try:
-            return json.loads(literal.decode())
+            text: str = json.loads(literal.decode())
+            return text
         except ValueError:  # no UTF-8, a control character, or an escape that does not exist
             raise CheckpointError(f"{self.path}: {what} has a damaged string {shown(literal)}") from None
 

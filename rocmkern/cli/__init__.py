@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        status = arguments.run(arguments)
+        status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
     except RocmkernError as error:

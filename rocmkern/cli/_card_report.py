@@ -196,16 +196,16 @@ class CardReport:
         if self._environment is not None:
             results = list(self._results.values())
             data["run"] = as_data(Run(self._environment, results, labels_of(self._cases)))
-        data = self._anonymizer.data(data)
+        anonymous: dict[str, Any] = self._anonymizer.data(data)
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, default=float)
+            json.dump(anonymous, file, indent=1, default=float)
             file.write("\n")
             file.flush()
             # The next row may take the machine down.
             os.fsync(file.fileno())
         os.replace(temporary, self._path)
-        return data
+        return anonymous
 
     def _run(self, case: Case, function: str, limit: float) -> None:
         """One case, whose result or failure is kept."""

@@ -57,7 +57,7 @@ def staged_bytes(variant: Any) -> int:
     sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
     keys, values = (sizes.get(name, 1) for name in variant.dtypes[1:3])
     lanes = cfg.waves * architecture(cfg.arch).wave
-    return cfg.block_n * (cfg.head_dim * keys + cfg.value_dim * values) // lanes
+    return int(cfg.block_n * (cfg.head_dim * keys + cfg.value_dim * values) // lanes)
 
 
 def _counts(arch: str, step: Step, way: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from rocmkern.matrix import Document, Draw, expand
 from rocmkern.matrix.registry import resolve
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.targets import launching_on, source
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 
 #: Compute units of a large card: decoding splits its keys over so many blocks.
 _PARALLELISM = 96
@@ -28,7 +28,7 @@ _PARALLELISM = 96
 class Variant:
     """A kernel, its configuration, and the element type of each of its tensors."""
 
-    kernel: Callable
+    kernel: Kernel
     cfg: Config
     dtypes: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class VariantRecorder:
         self.arch, self.name = arch, name
         self.found: dict[Variant, None] = {}
 
-    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Note a launch."""
         self.found[Variant(kernel, cfg, source.dtypes_of(kernel, args))] = None
 

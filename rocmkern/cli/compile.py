@@ -145,6 +145,7 @@ def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
     # deferred: start-up
     from rocmkern.targets import cache, entries
     from rocmkern.targets.apart import apart
+    from rocmkern.targets.source import Key
 
     name, variant, directory, shipped = job
     module = importlib.import_module(f"rocmkern.targets.{name}")
@@ -155,7 +156,7 @@ def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
     data = entries.encode(entry)
     if shipped:
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / cache.shipped_name(cache.Key.of(entry))
+        path = directory / cache.shipped_name(Key.of(entry))
         cache.write_atomically(path, data)
         path.chmod(0o644)
     else:
@@ -163,7 +164,7 @@ def _compile_one(job: tuple[str, Any, Path, bool]) -> tuple[int, str]:
     return len(data), ""
 
 
-def _compiled(jobs: Sequence[tuple], at_once: int) -> Iterable[tuple[int, str]]:
+def _compiled(jobs: Sequence[tuple[str, Any, Path, bool]], at_once: int) -> Iterable[tuple[int, str]]:
     """What `_compile_one` says of each, in order."""
     if at_once == 1 or len(jobs) < 2:
         yield from map(_compile_one, jobs)

@@ -122,7 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked for."""
-    return arguments.action(arguments)
+    status: int = arguments.action(arguments)
+    return status
 
 
 def _list(arguments: argparse.Namespace) -> int:

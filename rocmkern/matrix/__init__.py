@@ -55,6 +55,7 @@ __all__ = [
     "load_cases",
     "loads",
     "make_call",
+    "nearest",
     "reproduce",
     "run_case",
 ]

@@ -16,7 +16,7 @@ from cuda.bindings import driver
 from rocmkern.runtime.cap import Reading
 from rocmkern.runtime.device import DeviceInfo, MemoryInfo, Stream
 from rocmkern.runtime.errors import DriverError, RocmkernError
-from rocmkern.runtime.gpu import GpuDevice
+from rocmkern.runtime.gpu import Answer, GpuDevice
 
 _SUCCESS = driver.CUresult.CUDA_SUCCESS
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
@@ -68,7 +68,7 @@ class CudaDevice(GpuDevice):
         self.context = self.check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ordinal))
         self.context_handle = int(self.context)
 
-    def check(self, call: str, result: tuple) -> Any:
+    def check(self, call: str, result: Answer) -> Any:
         """Return the value of a call, or raise `DriverError`."""
         if result[0] != _SUCCESS:
             raise DriverError(call, result[0].name, str(self.info))
@@ -106,24 +106,24 @@ class CudaDevice(GpuDevice):
             free = total = None
         return MemoryInfo(Reading(free, "cuMemGetInfo"), Reading(total, "cuMemGetInfo"))
 
-    def _fresh(self, call: str, result: tuple) -> int:
+    def _fresh(self, call: str, result: Answer) -> int:
         if result[0] == _OUT_OF_MEMORY:
             raise MemoryError(f"{call}: {result[0].name}")
         return int(self.check(call, result))
 
-    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
+    def _malloc(self, nbytes: int, note: list[tuple[Answer, int]]) -> None:
         with self.current():
             note.extend(zip(map(driver.cuMemAlloc, (nbytes,)), (nbytes,), strict=True))
 
-    def _read_malloc(self, answer: tuple) -> int:
+    def _read_malloc(self, answer: Answer) -> int:
         return self._fresh("cuMemAlloc", answer)
 
-    def _free(self, address: int, note: list[tuple]) -> None:
+    def _free(self, address: int, note: list[tuple[Answer, int]]) -> None:
         # cuMemFree waits for the whole device; the pool calls it rarely, and only for memory that nothing works with.
         with self.current():
             note.extend(zip(map(driver.cuMemFree, (address,)), (address,), strict=True))
 
-    def _read_free(self, answer: tuple) -> None:
+    def _read_free(self, answer: Answer) -> None:
         self.check("cuMemFree", answer)
 
     def allocate_pinned(self, nbytes: int) -> int:
@@ -162,7 +162,8 @@ class CudaDevice(GpuDevice):
 
     def is_capturing(self, stream: Stream) -> bool:
         with self.current():
-            return self.check("cuStreamIsCapturing", driver.cuStreamIsCapturing(stream)) != _NOT_CAPTURING
+            status = self.check("cuStreamIsCapturing", driver.cuStreamIsCapturing(stream))
+        return bool(status != _NOT_CAPTURING)
 
     @contextmanager
     def beside_capture(self) -> Iterator[None]:
@@ -180,11 +181,11 @@ class CudaDevice(GpuDevice):
     def _record(self, event: Any, stream: Stream) -> None:
         self.check("cuEventRecord", driver.cuEventRecord(event, stream))
 
-    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[Answer]:
         waits = [(stream, event, 0) for stream in streams]
         return chain(starmap(driver.cuEventRecord, [(event, other)]), starmap(driver.cuStreamWaitEvent, waits))
 
-    def _read_following(self, answers: list[tuple]) -> None:
+    def _read_following(self, answers: list[Answer]) -> None:
         for answer in answers:
             self.check("cuEventRecord, cuStreamWaitEvent", answer)
 
@@ -192,7 +193,7 @@ class CudaDevice(GpuDevice):
         return self.check("cuEventCreate", driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT))
 
     def _elapsed_ms(self, start: Any, stop: Any) -> float:
-        return self.check("cuEventElapsedTime", driver.cuEventElapsedTime(start, stop))
+        return float(self.check("cuEventElapsedTime", driver.cuEventElapsedTime(start, stop)))
 
     def query(self, event: Any) -> bool:
         status = driver.cuEventQuery(event)

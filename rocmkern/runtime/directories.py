@@ -55,7 +55,7 @@ class Refused(OSError):
 
 
 def read_plain_file(
-    path: str | os.PathLike, largest: int, objection: Callable[[os.stat_result], str | None] = shared_with
+    path: str | os.PathLike[str], largest: int, objection: Callable[[os.stat_result], str | None] = shared_with
 ) -> bytes:
     """The contents of a file, of the very file that was examined.
 

@@ -29,7 +29,7 @@ _OTHER_DEVICES = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 12: "external"
 READ_ONLY = 1
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _NUMPY_KINDS = {_INT: "i", _UINT: "u", _FLOAT: "f", _COMPLEX: "c"}
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_BFLOAT16: np.dtype = np.dtype(ml_dtypes.bfloat16)
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 

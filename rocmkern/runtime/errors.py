@@ -33,7 +33,7 @@ class ArgumentError(RocmkernError, ValueError):
         self.argument, self.given, self.allowed = argument, given, allowed
         super().__init__(f"{argument}: got {given}; allowed: {allowed}")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.argument, self.given, self.allowed)
 
 
@@ -80,7 +80,7 @@ class DriverError(TargetError):
             f"{call} failed on {device}: {status}. If later calls fail too, this process has lost the device: end it"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.call, self.status, self.device)
 
 
@@ -101,7 +101,7 @@ class DeviceMemoryError(RocmkernError, MemoryError):
             "free tensors, call trim(), or raise cap= (at most 0.90)"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.asked, self.allowed, self.free, self.held, self.total, self.why)
 
 
@@ -144,7 +144,7 @@ class OutOfBlocksError(RocmkernError, MemoryError):
             f"{needed} blocks are needed and {free} of {total} are free; free() a sequence or make a larger cache"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.needed, self.free, self.total)
 
 
@@ -170,7 +170,7 @@ class MatrixError(RocmkernError, ValueError):
         place = (f"{file}:{line}:{column}: " if line else f"{file}: ") if file else ""
         super().__init__(f"{place}{path}: {message}" if path else f"{place}{message}")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_matrix_error, (self.message, self.file, self.line, self.column, self.path)
 
 

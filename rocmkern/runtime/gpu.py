@@ -11,6 +11,9 @@ from typing import Any
 from rocmkern.runtime.device import Device, DeviceInfo, Stream
 from rocmkern.runtime.errors import RocmkernError
 
+#: What a driver's binding returns: a status and values.
+Answer = tuple[Any, ...]
+
 
 class GpuDevice(Device):
     """A GPU. Streams live as long as the process; events are made without timing and used again.
@@ -30,8 +33,8 @@ class GpuDevice(Device):
         self._idle_events: list[Any] = []
         self._allocated: dict[int, int] = {}
         # (answer, argument) of each call of the driver that has given or taken memory, until it is entered above.
-        self._given: list[list[tuple]] = []
-        self._taken: list[list[tuple]] = []
+        self._given: list[list[tuple[Answer, int]]] = []
+        self._taken: list[list[tuple[Answer, int]]] = []
 
     def flush(self) -> None:
         # Frees of Numba's own arrays lie in a queue; asking Numba would load it, so only look whether it was used.
@@ -43,26 +46,26 @@ class GpuDevice(Device):
                 context.memory_manager.deallocations.clear()
 
     @abstractmethod
-    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
+    def _malloc(self, nbytes: int, note: list[tuple[Answer, int]]) -> None:
         """Ask the driver for memory, and put its answer and `nbytes` into `note`: both in one call of C.
 
         An exception then comes before the driver was asked, or after the answer was noted.
         """
 
     @abstractmethod
-    def _free(self, address: int, note: list[tuple]) -> None:
+    def _free(self, address: int, note: list[tuple[Answer, int]]) -> None:
         """Return memory to the driver, and note its answer and `address`, as in `_malloc`."""
 
     @abstractmethod
-    def _read_malloc(self, answer: tuple) -> int:
+    def _read_malloc(self, answer: Answer) -> int:
         """The address in the driver's answer; raise MemoryError, or `DriverError`."""
 
     @abstractmethod
-    def _read_free(self, answer: tuple) -> None:
+    def _read_free(self, answer: Answer) -> None:
         """Raise `DriverError` for an answer that is one."""
 
     def allocate(self, nbytes: int) -> int:
-        note: list[tuple] = []
+        note: list[tuple[Answer, int]] = []
         self._given.append(note)
         self._malloc(nbytes, note)
         try:
@@ -75,7 +78,7 @@ class GpuDevice(Device):
         return address
 
     def free(self, address: int) -> None:
-        note: list[tuple] = []
+        note: list[tuple[Answer, int]] = []
         self._taken.append(note)
         self._free(address, note)
         try:
@@ -122,11 +125,11 @@ class GpuDevice(Device):
         return event
 
     @abstractmethod
-    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+    def _following(self, event: Any, streams: Iterable[Stream], other: Stream) -> Iterator[Answer]:
         """Record an event on `other`, then let each stream wait for it: an iterator in C over the driver's answers."""
 
     @abstractmethod
-    def _read_following(self, answers: list[tuple]) -> None:
+    def _read_following(self, answers: list[Answer]) -> None:
         """Raise `DriverError` if one of the answers is one."""
 
     def call_followed(self, submit: Callable[[], Any], streams: Iterable[Stream], other: Stream) -> Any:
@@ -135,7 +138,7 @@ class GpuDevice(Device):
                 event = self._idle_events.pop()
             except IndexError:
                 event = self._create_event()
-            answers: list[tuple] = []
+            answers: list[Answer] = []
             steps = self._following(event, streams, other)
             try:
                 return submit()

@@ -33,7 +33,7 @@ def check_dtype(dtype: Any, argument: str = "dtype") -> np.dtype:
     """Return `dtype` as a NumPy dtype that a buffer can hold, or raise `ArgumentTypeError`."""
     allowed = "bool, integer, float, complex (native byte order) or a dtype of ml_dtypes"
     try:
-        resolved = np.dtype(dtype)
+        resolved: np.dtype = np.dtype(dtype)
     except TypeError:
         raise ArgumentTypeError(argument, repr(dtype), allowed) from None
     known = resolved.kind in "biufc" or resolved.type.__module__.partition(".")[0] == "ml_dtypes"

@@ -17,7 +17,7 @@ from rocm.bindings import hip
 from rocmkern.runtime.cap import Reading, smaller
 from rocmkern.runtime.device import DeviceInfo, MemoryInfo, Stream
 from rocmkern.runtime.errors import DriverError, RocmkernError
-from rocmkern.runtime.gpu import GpuDevice
+from rocmkern.runtime.gpu import Answer, GpuDevice
 from rocmkern.runtime.sysfs import vram_info
 
 _SUCCESS = hip.hipError_t.hipSuccess
@@ -68,7 +68,7 @@ class HipDevice(GpuDevice):
         super().__init__(info)
         self._root = filesystem_root
 
-    def check(self, call: str, result: tuple) -> Any:
+    def check(self, call: str, result: Answer) -> Any:
         """Return the value of a call, or raise `DriverError`."""
         if result[0] != _SUCCESS:
             # HIP remembers the error for hipGetLastError, where another library would take it for its own.
@@ -104,25 +104,25 @@ class HipDevice(GpuDevice):
             smaller([Reading(total, "hipMemGetInfo"), kernel.total]),
         )
 
-    def _fresh(self, call: str, result: tuple) -> int:
+    def _fresh(self, call: str, result: Answer) -> int:
         if result[0] == _OUT_OF_MEMORY:
             hip.hipGetLastError()
             raise MemoryError(f"{call}: {result[0].name}")
         return int(self.check(call, result))
 
-    def _malloc(self, nbytes: int, note: list[tuple]) -> None:
+    def _malloc(self, nbytes: int, note: list[tuple[Answer, int]]) -> None:
         with self.current():
             note.extend(zip(map(hip.hipMalloc, (nbytes,)), (nbytes,), strict=True))
 
-    def _read_malloc(self, answer: tuple) -> int:
+    def _read_malloc(self, answer: Answer) -> int:
         return self._fresh("hipMalloc", answer)
 
-    def _free(self, address: int, note: list[tuple]) -> None:
+    def _free(self, address: int, note: list[tuple[Answer, int]]) -> None:
         # hipFree waits for the whole device; the pool calls it rarely, and only for memory that nothing works with.
         with self.current():
             note.extend(zip(map(hip.hipFree, (address,)), (address,), strict=True))
 
-    def _read_free(self, answer: tuple) -> None:
+    def _read_free(self, answer: Answer) -> None:
         self.check("hipFree", answer)
 
     def allocate_pinned(self, nbytes: int) -> int:
@@ -175,11 +175,11 @@ class HipDevice(GpuDevice):
     def _record(self, event: int, stream: Stream) -> None:
         self.check("hipEventRecord", hip.hipEventRecord(event, _handle(stream)))
 
-    def _following(self, event: int, streams: Iterable[Stream], other: Stream) -> Iterator[tuple]:
+    def _following(self, event: int, streams: Iterable[Stream], other: Stream) -> Iterator[Answer]:
         waits = [(_handle(stream), event, 0) for stream in streams]
         return chain(starmap(hip.hipEventRecord, [(event, _handle(other))]), starmap(hip.hipStreamWaitEvent, waits))
 
-    def _read_following(self, answers: list[tuple]) -> None:
+    def _read_following(self, answers: list[Answer]) -> None:
         for answer in answers:
             self.check("hipEventRecord, hipStreamWaitEvent", answer)
 
@@ -187,7 +187,7 @@ class HipDevice(GpuDevice):
         return int(self.check("hipEventCreateWithFlags", hip.hipEventCreateWithFlags(hip.hipEventDefault)))
 
     def _elapsed_ms(self, start: int, stop: int) -> float:
-        return self.check("hipEventElapsedTime", hip.hipEventElapsedTime(start, stop))
+        return float(self.check("hipEventElapsedTime", hip.hipEventElapsedTime(start, stop)))
 
     def query(self, event: int) -> bool:
         status = hip.hipEventQuery(event)

@@ -13,6 +13,8 @@ from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.geometry import check_shape, contiguous_strides
 
+BFLOAT16: np.dtype = np.dtype(ml_dtypes.bfloat16)
+
 LEGACY_STREAM = 1
 """Stream value of the interface that stands for the default stream of a device."""
 
@@ -29,7 +31,7 @@ def read_typestr(typestr: Any, argument: str) -> np.dtype:
     if not isinstance(typestr, str):
         raise ArgumentTypeError(argument, f"typestr {typestr!r}", allowed)
     if typestr in ("<V2", "|V2", "bfloat16"):
-        return np.dtype(ml_dtypes.bfloat16)
+        return BFLOAT16
     try:
         dtype = np.dtype(typestr)
     except TypeError:

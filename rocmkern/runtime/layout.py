@@ -14,7 +14,7 @@ ALIGNMENT = 16
 #: Layouts that are remembered. Beyond it all are forgotten: equal ones made before and after then differ.
 _LIMIT = 4096
 
-_known: dict[tuple, StridedLayout] = {}
+_known: dict[tuple[Any, ...], StridedLayout] = {}
 
 
 class StridedLayout:

@@ -60,7 +60,8 @@ class Ledger:
 
     def entry(self, number: int) -> LedgerEntry:
         """Return the entry of a live buffer."""
-        return self.tickets[number].entry
+        entry: LedgerEntry = self.tickets[number].entry
+        return entry
 
     def live(self, manager: int | None = None) -> list[Any]:
         """Return the tickets of the live buffers, of one manager or of all, oldest first."""

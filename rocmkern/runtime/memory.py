@@ -74,7 +74,7 @@ class MemoryBudget:
     allowed_untrimmed: int
 
 
-class Ticket(weakref.ref):
+class Ticket(weakref.ref["Buffer"]):
     """What is needed to take a dead buffer back: a weak reference to it, queued by its own callback."""
 
     # An exception may come before these are set: then the buffer has no block yet, and is in no ledger.
@@ -268,7 +268,7 @@ class DeviceMemory:
         """Take in what was given back if nobody holds the lock. Safe in finalizers; never waits."""
         if self.pid != os.getpid() and self.device.kind != "host":
             return
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # within a change, where nothing is as it should be
+        if self.lock._is_owned():  # within a change, where nothing is as it should be
             return
         acquired: list[bool] = []
         try:

@@ -43,7 +43,8 @@ def once(function: Function) -> Function:
 
 def making() -> bool:
     """Whether this thread is making something, so that others wait for it."""
-    return _making._is_owned()  # type: ignore[attr-defined]
+    owned: bool = _making._is_owned()
+    return owned
 
 
 def _after_fork_in_child() -> None:

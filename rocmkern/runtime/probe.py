@@ -380,7 +380,7 @@ def _asked_for(kind: str, environ: Mapping[str, str]) -> str:
 
 #: Kinds whose driver has answered in this process where somebody asked for it by name.
 _named: set[str] = set()
-_found: dict[tuple, GpuStatus] = {}
+_found: dict[tuple[Any, ...], GpuStatus] = {}
 _found_lock = Mutex()
 fork.renew_locks(sys.modules[__name__], "_found_lock")
 

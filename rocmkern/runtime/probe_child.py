@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 
-def _check(result):
+def _check(result: tuple[Any, ...]) -> Any:
     """Return what a driver binding returned besides its status; raise if the status is an error."""
     status, *values = result
     if int(status) != 0:
@@ -18,12 +19,12 @@ def _check(result):
     return values[0] if len(values) == 1 else values
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     raw = value if isinstance(value, bytes) else str(value).encode()
     return raw.partition(b"\0")[0].decode(errors="replace")
 
 
-def hip_devices() -> list[dict]:
+def hip_devices() -> list[dict[str, Any]]:
     """Return the properties of the devices that the HIP runtime sees."""
     # deferred: optional dependency
     from rocm.bindings import hip
@@ -47,7 +48,7 @@ def hip_devices() -> list[dict]:
     return devices
 
 
-def cuda_devices() -> list[dict]:
+def cuda_devices() -> list[dict[str, Any]]:
     """Return the properties of the devices that the CUDA driver sees."""
     # deferred: optional dependency
     from cuda.bindings import driver

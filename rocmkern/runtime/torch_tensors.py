@@ -76,7 +76,8 @@ def outside_of_transforms(torch: Any) -> bool:
 
 def _dual_level(torch: Any) -> int:
     """Number of the innermost level of forward differentiation; -1 outside."""
-    return torch.autograd.forward_ad._current_level
+    level: int = torch.autograd.forward_ad._current_level
+    return level
 
 
 def _mode(torch: Any) -> str | None:

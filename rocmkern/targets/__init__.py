@@ -18,6 +18,18 @@ from rocmkern.runtime.numba_switches import check_switches
 from rocmkern.runtime.once import once
 from rocmkern.runtime.target_choice import GPU_TARGETS, NAMES, choose_for_process, choose_for_thread, chosen
 
+__all__ = [
+    "GPU_TARGETS",
+    "NAMES",
+    "TargetInfo",
+    "current_target",
+    "launching_on",
+    "target",
+    "target_of",
+    "use",
+    "using",
+]
+
 
 @dataclass(frozen=True)
 class TargetInfo:

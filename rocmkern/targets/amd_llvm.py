@@ -188,4 +188,4 @@ def _set_version(llvm: ctypes.CDLL, context: _Pointer, module: _Pointer, number:
     value = _Pointer(llvm.LLVMConstInt(kind, ctypes.c_ulonglong(100 * number), 0))
     metadata = _Pointer(llvm.LLVMValueAsMetadata(value))
     llvm.LLVMAddModuleFlag(carrier, _FLAG_OVERRIDES, _VERSION_FLAG, ctypes.c_size_t(len(_VERSION_FLAG)), metadata)
-    return llvm.LLVMLinkModules2(module, carrier)
+    return int(llvm.LLVMLinkModules2(module, carrier))

@@ -95,7 +95,7 @@ def _holds_what_is_needed() -> bool:
 def _is_held(lock: Any) -> bool:
     """Whether this thread holds a lock of numba's: one of Python's, or an object of some."""
     if isinstance(lock, _LOCK_OF_A_THREAD):
-        return lock._is_owned()
+        return bool(lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks too
     return any(map(_is_held, vars(lock).values()))
 
 

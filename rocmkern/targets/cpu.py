@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from rocmkern.runtime import fork
 from rocmkern.runtime.errors import TargetError
 from rocmkern.runtime.mutex import Mutex
@@ -20,7 +18,7 @@ from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
 from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import pack
 from rocmkern.targets.workers import workers
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 
 __all__ = ["ARCHITECTURES", "CpuTarget", "compile_entry", "host_architecture", "thread_count"]
 
@@ -46,7 +44,7 @@ class CpuTarget:
         self.threads = thread_count()
         #: Blocks that run at the same time.
         self.parallelism = self.threads
-        self._variants: dict[tuple, Callable] = {}
+        self._variants: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._compiling = Mutex()
         fork.renew_locks(self, "_compiling")
 
@@ -54,7 +52,7 @@ class CpuTarget:
         """Number of compiled kernels in this process."""
         return len(self._variants)
 
-    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
         words = objects.launch_words(pack(kernel, args))
@@ -64,11 +62,11 @@ class CpuTarget:
         else:
             self._run(run, grid, words)
 
-    def _run(self, run: Callable, grid: Sequence[int], words: np.ndarray) -> None:
+    def _run(self, run: Callable[..., None], grid: Sequence[int], words: bytes) -> None:
         nx, ny, nz = grid
         workers.run(functools.partial(run, words, nx, ny), nx * ny * nz, self.threads)
 
-    def compile(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Callable:
+    def compile(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Callable[..., None]:
         """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
@@ -78,8 +76,8 @@ class CpuTarget:
                 run = self._variants.get(key) or self._obtained(kernel, cfg, dtypes)
         return run
 
-    def _obtained(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Callable:
-        def use(entry: Entry) -> Callable:
+    def _obtained(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Callable[..., None]:
+        def use(entry: Entry) -> Callable[..., None]:
             return self._variants.setdefault(variant, launch_function(entry))
 
         variant = kernel, cfg, dtypes
@@ -95,13 +93,13 @@ def compiled() -> int:
     return len(_compiled)
 
 
-def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     machine = host_cpu.machine(cfg.arch)
     return source.variant_key("cpu", kernel, cfg, dtypes, (machine.kind, machine.cpu, machine.features))
 
 
-def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """Compile one variant for ``cfg.arch``, which need not be this host's; errors as of `native.compile_kernel`."""
     # deferred: start-up
     from rocmkern.targets import native
@@ -112,7 +110,7 @@ def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Ent
     return source.entry_of(key, versions() or "", {"symbol": native.SYMBOL}, code, machine.needs)
 
 
-def launch_function(entry: Entry) -> Callable:
+def launch_function(entry: Entry) -> Callable[..., None]:
     """The launch function of an entry (see `objects.launch_function`); `EntryError` where it cannot be loaded."""
     launch = entries.checked(entry.launch, symbol=entries.is_symbol)
     if not host_cpu.host_features().issuperset(entry.machine):

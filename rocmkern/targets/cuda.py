@@ -25,7 +25,7 @@ from rocmkern.targets.tensor_maps import MAP_BYTES, TensorMap, with_maps
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import entry
 from rocmkern.tile.check import check_consumed
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 
 TEMPLATE = """\
 def launch({words}):
@@ -103,7 +103,7 @@ class CompiledKernel:
         return cls(**{**launch, "maps": maps}, ptx=ptx)
 
 
-def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
+def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
     """Compile one variant for ``cfg.arch`` (``sm_80`` and later).
 
     Parameters
@@ -155,7 +155,7 @@ def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> Comp
     try:
         ptx, _ = compile_ptx(
             space["launch"],
-            types.void(*[types.int64] * n_words),
+            types.void(*[types.int64] * n_words),  # type: ignore[attr-defined]  # made when it is imported
             device=False,
             abi="numba",
             cc=capability,
@@ -171,10 +171,10 @@ def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> Comp
     return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps, lowering.can_overlap(cfg))
 
 
-def _argument_expressions(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> list[str]:
+def _argument_expressions(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> list[str]:
     """As `source.argument_expressions`; what is read can have a tensor map where several windows are on their way."""
     expressions, at = source.argument_expressions(kernel, dtypes, "w{}"), 0
-    for i, (_, parameter) in enumerate(kernel.parameters):  # type: ignore[attr-defined]
+    for i, (_, parameter) in enumerate(kernel.parameters):
         if cfg.num_stages > 1 and parameter.kind == "tensor" and not parameter.output:
             expressions[i] = f"mapped({expressions[i]}, {at})"
         at += entry.words_of(parameter)
@@ -207,13 +207,13 @@ class LoadedKernel(LoadedVariant):
     def takes(self, words: Sequence[int]) -> bool:
         return all(each.encode(each.words(words)) for each in self.kernel.maps)
 
-    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple[Any, ...]]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = self._driver.CUstream(stream)
         kernel = self.kernel
         lists = (parameters.pointers, 0) if kernel.maps else (0, parameters.address)
-        start: Callable[[], tuple]
+        start: Callable[[], tuple[Any, ...]]
         if kernel.overlaps:
             config = self._overlapping(grid, handle)
             start = functools.partial(self._driver.cuLaunchKernelEx, config, self._function, *lists)
@@ -240,7 +240,9 @@ class LoadedKernel(LoadedVariant):
         config.attrs, config.numAttrs = [attribute], 1
         return config
 
-    def _with_maps(self, start: Callable[[], tuple], words: Any, as_bytes: memoryview, known: bytearray) -> tuple:
+    def _with_maps(
+        self, start: Callable[[], tuple[Any, ...]], words: Any, as_bytes: memoryview, known: bytearray
+    ) -> tuple[Any, ...]:
         """Launch with the tensor maps of the words; ``known`` holds the words that those at hand were made of."""
         if as_bytes.tobytes() != known:  # quicker than a comparison of views
             at = 8 * self.kernel.words
@@ -264,12 +266,12 @@ def versions() -> str:
     return ", ".join([*(f"{name} {installed_version(name) or 'absent'}" for name in packages), *code_settings()])
 
 
-def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     return source.variant_key("cuda", kernel, cfg, dtypes)
 
 
-def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes)
     return source.entry_of(variant_key(kernel, cfg, dtypes), versions(), made.launch, made.ptx.encode("ascii"))
@@ -285,11 +287,10 @@ class CudaTarget(GpuTarget):
         from cuda.bindings import driver
 
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        return self.BLOCKS_PER_MULTIPROCESSOR * _check(
-            driver, driver.cuDeviceGetAttribute(attribute, self.device.info.index)
-        )
+        result = driver.cuDeviceGetAttribute(attribute, self.device.info.index)
+        return self.BLOCKS_PER_MULTIPROCESSOR * int(_check(driver, result))
 
-    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_entry(kernel, cfg, dtypes)
 
@@ -302,7 +303,7 @@ class CudaTarget(GpuTarget):
         return versions()
 
 
-def _check(driver: Any, result: tuple) -> Any:
+def _check(driver: Any, result: tuple[Any, ...]) -> Any:
     """The value of a driver call, or an error that names what went wrong."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:

@@ -139,8 +139,8 @@ class _Object:
         if len(data) < _HEADER.size or not is_elf(data):
             raise ElfError("it is not an ELF file of 64 bits")
         fields = _HEADER.unpack_from(data)
-        kind, machine, start, entry_size, count, names = *fields[1:3], fields[6], *fields[11:14]
-        self.machine = machine
+        kind, self.machine, start = fields[1], fields[2], fields[6]
+        entry_size, count, names = fields[11:14]
         if kind != _RELOCATABLE or entry_size != _SECTION.size:
             raise ElfError("it is not relocatable")
         self.sections = [Section(*row) for row in self._rows(_SECTION, start, count * entry_size)]
@@ -159,7 +159,7 @@ class _Object:
             raise ElfError("a part of it lies behind its end")
         return self.data[start : start + size]
 
-    def _rows(self, row: struct.Struct, start: int, size: int) -> list[tuple]:
+    def _rows(self, row: struct.Struct, start: int, size: int) -> list[tuple[Any, ...]]:
         if size % row.size:
             raise ElfError("a table of it ends within a row")
         return list(row.iter_unpack(self._part(start, size)))

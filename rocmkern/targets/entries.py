@@ -130,7 +130,7 @@ def _json(fields: Any) -> bytes:
 
 
 def load(
-    path: str | os.PathLike, key: str, compiler: str | None, objection: Callable[[os.stat_result], str | None]
+    path: str | os.PathLike[str], key: str, compiler: str | None, objection: Callable[[os.stat_result], str | None]
 ) -> Entry:
     """Read a file that should hold an entry.
 

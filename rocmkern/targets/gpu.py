@@ -17,7 +17,7 @@ from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 
 
 class CodeRefusedError(TargetError):
@@ -35,7 +35,7 @@ class PreparedLaunch:
 
     __slots__ = ("_fail", "_parameters", "_start", "words")
 
-    def __init__(self, parameters: ParameterBuffer, start: Callable[[], tuple], fail: Callable[[Any], None]):
+    def __init__(self, parameters: ParameterBuffer, start: Callable[[], tuple[Any, ...]], fail: Callable[[Any], None]):
         self.words, self._parameters = parameters.words, parameters  # the driver reads more of it than the words
         self._start, self._fail = start, fail
 
@@ -99,7 +99,7 @@ class LoadedVariant(ABC):
         return PreparedLaunch(parameters, start, self._fail)
 
     @abstractmethod
-    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple[Any, ...]]:
         """The driver's launch call with everything given; it returns ``(status,)``."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class LoadedVariant(ABC):
 
 
 #: Called with (target, kernel, args, stream, prepared) after each launch.
-Observer = Callable[["GpuTarget", Callable, Sequence[Any], int, PreparedLaunch], None]
+Observer = Callable[["GpuTarget", Kernel, Sequence[Any], int, PreparedLaunch], None]
 
 
 class _Thread(threading.local):
@@ -145,11 +145,11 @@ class GpuTarget(ABC):
 
     def __init__(self, device: Any):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
-        self._variants: dict[tuple, LoadedVariant] = {}
+        self._variants: dict[tuple[Any, ...], LoadedVariant] = {}
         self._compiling = Mutex()
 
     @abstractmethod
-    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant."""
 
     @abstractmethod
@@ -172,9 +172,7 @@ class GpuTarget(ABC):
         """Number of compiled kernels in this process."""
         return len(self._variants)
 
-    def launch(
-        self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None
-    ) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None) -> None:
         """Start all blocks of a launch on ``stream`` (default: the manager's); does not wait for them."""
         manager = default_manager(self.device)
         handle = int(manager.stream if stream is None else getattr(stream, "handle", stream))
@@ -189,7 +187,7 @@ class GpuTarget(ABC):
         if _thread.observer is not None:
             _thread.observer(self, kernel, args, handle, variant.prepare(grid, words, handle))
 
-    def _variant(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
+    def _variant(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         key = (kernel, cfg, dtypes)
         cache.refuse_within()
         with self._compiling:
@@ -198,7 +196,7 @@ class GpuTarget(ABC):
                     return self._obtained(kernel, cfg, dtypes)
             return self._variants[key]
 
-    def _obtained(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
+    def _obtained(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         """The loaded variant, from disk if it was compiled before."""
 
         def use(entry: Entry) -> LoadedVariant:

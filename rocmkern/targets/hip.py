@@ -29,7 +29,7 @@ from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import ParameterBuffer
 from rocmkern.tile import entry
 from rocmkern.tile.check import check_consumed
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 
 TEMPLATE = """\
 def launch({words}):
@@ -163,7 +163,7 @@ class LoadedKernel(LoadedVariant):
         self._function = _check("hipModuleGetFunction", found)
         self._streams: dict[int, Any] = {}
 
-    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple]:
+    def _call(self, grid: Sequence[int], stream: int, parameters: ParameterBuffer) -> Callable[[], tuple[Any, ...]]:
         handle = self._streams.get(stream)
         if handle is None:
             handle = self._streams[stream] = hip.ihipStream_t(stream)
@@ -187,12 +187,12 @@ def versions() -> str | None:
     return compiler_versions("numba-hip", "numba", "llvmlite", "rocm-bindings-compiler")
 
 
-def variant_key(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
+def variant_key(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> source.Key:
     """The key of a variant for ``cfg.arch``."""
     return source.variant_key("hip", kernel, cfg, dtypes)
 
 
-def compile_entry(kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+def compile_entry(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
     """What is kept of one variant for ``cfg.arch``; needs and errors as of `compile_kernel`."""
     made = compile_kernel(kernel, cfg, dtypes).executable
     return source.entry_of(variant_key(kernel, cfg, dtypes), versions() or "", made.launch, made.code)
@@ -210,9 +210,9 @@ class HipTarget(GpuTarget):
         """Small blocks that run at the same time."""
         attribute = hip.hipDeviceAttribute_t.hipDeviceAttributeMultiprocessorCount
         result = hip.hipDeviceGetAttribute(attribute, self.device.info.index)
-        return self.BLOCKS_PER_MULTIPROCESSOR * _check("hipDeviceGetAttribute", result)
+        return self.BLOCKS_PER_MULTIPROCESSOR * int(_check("hipDeviceGetAttribute", result))
 
-    def compile_entry(self, kernel: Callable, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
+    def compile_entry(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry:
         """Compile one variant; see `compile_kernel` of this module."""
         return compile_entry(kernel, cfg, dtypes)
 
@@ -225,7 +225,7 @@ class HipTarget(GpuTarget):
         return versions()
 
 
-def _check(call: str, result: tuple) -> Any:
+def _check(call: str, result: tuple[Any, ...]) -> Any:
     """The value of a call of the HIP runtime, or an error that names what went wrong."""
     status, value = result
     if status:
@@ -259,7 +259,7 @@ def _compiling_for(arch: str) -> Iterator[None]:
         dispatcher.get_current_device, comgrutils.get_target_specific_attributes = device, attributes
 
 
-def compile_kernel(kernel: Callable, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
+def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> CompiledKernel:
     """Compile one variant of a kernel for ``cfg.arch``; no device is needed.
 
     Parameters

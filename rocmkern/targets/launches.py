@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ def launching(name: str, code: str = "") -> Iterator[None]:
             watcher.after(name)
 
 
-def announced(name: str, start: Callable[[], tuple], code: str = "") -> Callable[[], tuple]:
+def announced(name: str, start: Callable[[], tuple[Any, ...]], code: str = "") -> Callable[[], tuple[Any, ...]]:
     """A driver's launch call that tells the watchers; the same call where nobody watches."""
     if not _watchers:
         return start
 
-    def launch() -> tuple:
+    def launch() -> tuple[Any, ...]:
         with launching(name, code):
             return start()
 

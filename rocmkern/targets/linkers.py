@@ -224,7 +224,8 @@ class _Handles:
     """The objects of comgr that one link makes; `close` gives them back."""
 
     def __init__(self, comgr: Comgr):
-        self._comgr, self._made = comgr, []
+        self._comgr = comgr
+        self._made: list[tuple[str, ctypes.c_uint64]] = []
 
     def new(self, create: str, destroy: str, *arguments: object) -> ctypes.c_uint64:
         handle = ctypes.c_uint64()

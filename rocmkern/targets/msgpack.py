@@ -8,7 +8,7 @@ from typing import Any
 _NUMBERS = {0xCA + i: f">{letter}" for i, letter in enumerate("fdBHIQbhiq")}
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 #: First byte: (kind, format of the length).
-_SIZED = {
+_SIZED: dict[int, tuple[type, str]] = {
     **{0xC4 + i: (bytes, f">{letter}") for i, letter in enumerate("BHI")},
     **{0xD9 + i: (str, f">{letter}") for i, letter in enumerate("BHI")},
     **{0xDC + i: (list, f">{letter}") for i, letter in enumerate("HI")},
@@ -36,6 +36,7 @@ def _value(data: bytes, at: int) -> tuple[Any, int]:
     if first < 0x80 or first >= 0xE0:
         return first if first < 0x80 else first - 256, at
     if first < 0xC0:
+        kind: type
         kind, length = (dict, first & 15) if first < 0x90 else (list, first & 15) if first < 0xA0 else (str, first & 31)
         return _sized(kind, length, data, at)
     if first in _CONSTANTS:

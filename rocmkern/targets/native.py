@@ -14,7 +14,7 @@ This module needs numba; what it makes does not.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -31,7 +31,7 @@ from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import entry
 from rocmkern.tile.check import check_consumed
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 from rocmkern.tile.lowering import cpu
 
 SYMBOL = "rocmkern_launch"
@@ -87,7 +87,7 @@ class _Codegen(codegen.AOTCPUCodegen):
 _codegens: dict[Machine, _Codegen] = {}
 
 
-def compile_kernel(kernel: Callable, cfg: Config, dtypes: tuple[str, ...], machine: Machine) -> bytes:
+def compile_kernel(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...], machine: Machine) -> bytes:
     """Compile one variant to an object file.
 
     Parameters

@@ -49,7 +49,7 @@ def launch_function(code: bytes, symbol: str, title: str) -> Callable[..., None]
                 f"kernel {title} ended with status {status}: no memory for its tiles, or it raised an error"
             )
 
-    run.restype = check  # type: ignore[assignment]  # called with what C returns
+    run.restype = check  # called with what C returns
     run.loaded = loaded  # type: ignore[attr-defined]  # the memory lives as long as the function
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rocmkern.runtime.errors import TileError
 from rocmkern.targets import source
 from rocmkern.targets.launches import launching
 from rocmkern.tile.language.block import running
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 from rocmkern.tile.language.kinds import DTYPES, dtype_refusal
 from rocmkern.tile.language.values import Tensor
 
@@ -26,7 +26,7 @@ class PythonTarget:
     #: Blocks that run at the same time.
     parallelism = 1
 
-    def launch(self, kernel: Callable, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch, in grid order."""
         for name in source.dtypes_of(kernel, args):
             if name not in DTYPES:

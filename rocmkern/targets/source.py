@@ -21,14 +21,14 @@ import numpy as np
 from rocmkern.architectures import architecture
 from rocmkern.targets.entries import Entry
 from rocmkern.tile import entry
-from rocmkern.tile.language.kernel import Config
+from rocmkern.tile.language.kernel import Config, Kernel
 from rocmkern.tile.reached import named_by, reached
 
 #: Targets that compile; a file named after one of them is its own business.
 TARGETS = ("cpu", "hip", "cuda")
 
 
-def dtypes_of(kernel: Callable, args: Sequence) -> tuple[str, ...]:
+def dtypes_of(kernel: Kernel, args: Sequence[Any]) -> tuple[str, ...]:
     """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
     return tuple([_name(a.dtype) for (_, p), a in zip(kernel.parameters, args, strict=True) if p.kind == "tensor"])
 
@@ -39,7 +39,7 @@ def _name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-def argument_expressions(kernel: Callable, dtypes: Sequence[str], word: str = "words[{}]") -> list[str]:
+def argument_expressions(kernel: Kernel, dtypes: Sequence[str], word: str = "words[{}]") -> list[str]:
     """Python expressions that put the kernel's arguments together from launch words (see `entry`)."""
     names, expressions, at = iter(dtypes), [], 0
     for _, parameter in kernel.parameters:
@@ -83,9 +83,7 @@ class Key:
         return cls(entry.target, entry.arch, entry.kernel, entry.config, entry.dtypes, entry.key)
 
 
-def variant_key(
-    target: str, kernel: Callable, cfg: Config, dtypes: tuple[str, ...], machine: Sequence[str] = ()
-) -> Key:
+def variant_key(target: str, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...], machine: Sequence[str] = ()) -> Key:
     """The key of a variant.
 
     Parameters
@@ -125,7 +123,7 @@ def entry_of(key: Key, compiler: str, launch: Mapping[str, Any], code: bytes, ne
     return Entry(key.digest, *words, compiler, tuple(needs), launch, code)
 
 
-def _has_all_in_files(fn: Callable) -> bool:
+def _has_all_in_files(fn: Callable[..., Any]) -> bool:
     """Whether a function is what its file says; one that a function made or that was typed in depends on more."""
     code = fn.__code__
     return fn.__globals__.get(fn.__name__) is fn and not code.co_freevars and os.path.isfile(code.co_filename)
@@ -169,7 +167,7 @@ def library_files(target: str) -> list[Path]:
     ]
 
 
-def kernel_fingerprint(kernel: Callable) -> str:
+def kernel_fingerprint(kernel: Kernel) -> str:
     """Hash of the files that define a kernel and the functions it reaches, and of the constants they name."""
     digest = hashlib.sha256()
     for fn in reached(kernel):

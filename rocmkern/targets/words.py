@@ -6,13 +6,14 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rocmkern.tile import entry
+from rocmkern.tile.language.kernel import Kernel
 
 
-def pack(kernel: Callable, args: Sequence[Any]) -> list[int]:
+def pack(kernel: Kernel, args: Sequence[Any]) -> list[int]:
     """Launch words of a kernel's arguments. A tensor without elements has address 0."""
     words: list[int] = []
     for (_, parameter), value in zip(kernel.parameters, args, strict=True):
@@ -28,7 +29,7 @@ def pack(kernel: Callable, args: Sequence[Any]) -> list[int]:
     return words
 
 
-def tensors(kernel: Callable, args: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:
+def tensors(kernel: Kernel, args: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:
     """The tensors among a kernel's arguments: (index of the address among the words, tensor, whether it is written)."""
     at = 0
     for (_, parameter), value in zip(kernel.parameters, args, strict=True):

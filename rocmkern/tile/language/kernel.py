@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any, Protocol, cast
 
 from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TileError
@@ -107,7 +109,19 @@ Float = Parameter("float")
 DEVICE_FUNCTIONS: list[Callable] = []
 
 
-def kernel(fn: Callable) -> Callable:
+class Kernel(Protocol):
+    """What `kernel` returns: a function with the declarations of its parameters, without the configuration."""
+
+    __name__: str
+    __qualname__: str
+    __module__: str
+    __code__: CodeType
+    parameters: tuple[tuple[str, Parameter], ...]
+
+    def __call__(self, cfg: Any, *arguments: Any) -> None: ...
+
+
+def kernel(fn: Callable) -> Kernel:
     """Mark a function as a kernel: ``fn(cfg, *arguments)``, arguments annotated by `Tensor`, `Out`, `Int`, `Float`.
 
     The function itself is returned: it stays a plain Python function.
@@ -118,8 +132,9 @@ def kernel(fn: Callable) -> Callable:
             raise TileError(
                 f"kernel {fn.__name__}: argument {p.name} needs an annotation T.Tensor[ndim], T.Int, T.Float"
             )
-    fn.parameters = tuple((p.name, p.annotation) for p in parameters)  # type: ignore[attr-defined]
-    return fn
+    marked = cast("Kernel", fn)
+    marked.parameters = tuple((p.name, p.annotation) for p in parameters)
+    return marked
 
 
 def device(fn: Callable) -> Callable:
