@@ -63,7 +63,7 @@ def flash_attention(
     lse : numpy.ndarray
         float64 ``[B, Hq, Sq]`` or ``[Hq, total_q]``; only with ``return_lse=True``.
     """
-    if cu_seqlens_q is None:
+    if cu_seqlens_q is None or cu_seqlens_k is None:
         out, lse = dense(q, k, v, layout, compute, **options)
     else:
         out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, compute, **options)
@@ -215,8 +215,8 @@ def _packed(
     for n in range(count):
         of_q = slice(int(cu_seqlens_q[n]), int(cu_seqlens_q[n + 1]))
         of_k = slice(int(cu_seqlens_k[n]), int(cu_seqlens_k[n + 1]))
-        one = [x[None] for x in (q[of_q], k[of_k], v[of_k])]
-        o, l = dense(*one, "bshd", compute, alibi_slopes=None if slopes is None else slopes[n], **options)
+        some = None if slopes is None else slopes[n]
+        o, l = dense(q[of_q][None], k[of_k][None], v[of_k][None], "bshd", compute, alibi_slopes=some, **options)
         out[of_q], lse[:, of_q] = o[0], l[0]
     return out, lse
 
