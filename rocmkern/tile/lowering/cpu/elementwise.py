@@ -3,36 +3,88 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core.imputils import impl_ret_borrowed
 
+from rocmkern.tile.language.expression import Expression
 from rocmkern.tile.lowering.cpu.backend import TILE
-from rocmkern.tile.lowering.cpu.emit import ACTIVATIONS, exp2, floor_divide, fma, load_floats, splat, tanh, vec
+from rocmkern.tile.lowering.cpu.emit import (
+    ACTIVATIONS,
+    element,
+    exp2_of_any,
+    floor_divide,
+    load_floats,
+    splat,
+    tanh,
+    vec,
+)
 from rocmkern.tile.lowering.cpu.memory import from_memory, to_memory
 from rocmkern.tile.lowering.cpu.reductions import ReductionLowering
-from rocmkern.tile.lowering.shared.tensors import I8, call, const
+from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
+from rocmkern.tile.lowering.shared.tensors import F32, I8, I32, call, const
+
+
+class Emitter(ExpressionEmitter):
+    """Expressions of vectors."""
+
+    activations = ACTIVATIONS
+
+    def exp2(self, x: ir.Value) -> ir.Value:
+        return exp2_of_any(self.b, x)
+
+    def log2(self, x: ir.Value) -> ir.Value:
+        for i in range(x.type.count):
+            x = self.b.insert_element(x, call(self.b, "llvm.log2.f32", F32, [element(self.b, x, i)]), const(I32, i))
+        return x
+
+    def tanh(self, x: ir.Value) -> ir.Value:
+        return tanh(self.b, x)
 
 
 class ElementwiseLowering(ReductionLowering):
     """Elementwise operations and operators."""
 
-    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        def emit(v: ir.Value) -> ir.Value:
-            # `exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
-            large = b.fcmp_ordered(">", v, const(v.type, 127.0))
-            infinite = b.fcmp_ordered(">=", v, const(v.type, 128.0))
-            power = exp2(b, b.select(large, b.fsub(v, const(v.type, 1.0)), v))
-            power = b.select(large, b.fadd(power, power), power)
-            return b.select(infinite, const(v.type, float("inf")), power)
+    def elementwise(self, context: Any, b: ir.IRBuilder, sig: Any, expression: Expression, *values: Any) -> ir.Value:
+        """An expression of each element, in place."""
+        ty, emitter = sig.args[0], Emitter(b)
+        if isinstance(ty, TILE.Rows):
+            rows = [self.row_value(context, b, t, v, ty) for t, v in zip(sig.args, values, strict=True)]
+            return emitter.emit(expression, rows)
 
-        if isinstance(sig.args[0], TILE.Rows):
-            return emit(x)
-        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(v))
+        def emit(*vectors: ir.Value) -> ir.Value:
+            return emitter.emit(expression, vectors)
 
-    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: tanh(b, v))
+        return self.on_elements(context, b, sig.args, values, emit)
+
+    def on_elements(self, context: Any, b: ir.IRBuilder, kinds: Any, values: Any, emit: Callable) -> ir.Value:
+        """``emit`` on the vectors of a tile, in place, and on those of other tiles, rows and scalars beside them."""
+        ty, *others = kinds
+        tile, *beside = values
+        rows = tuple(v for t, v in zip(others, beside, strict=True) if isinstance(t, TILE.Rows))
+
+        def source(t: Any, v: Any) -> ir.Value | None:
+            """Data of a tile, a scalar as float32; None for rows."""
+            if isinstance(t, TILE.Rows):
+                return None
+            return self.data(context, b, t, v) if isinstance(t, TILE.Tile) else self.scalar(context, b, t, v, "f32")
+
+        sources = [source(t, v) for t, v in zip(others, beside, strict=True)]
+
+        def body(index: ir.Value, vector: ir.Value, parts: list, column: Any) -> ir.Value:
+            count, of_rows, vectors = vector.type.count, iter(parts), [vector]
+            for t, found in zip(others, sources, strict=True):
+                if found is None:
+                    vectors.append(next(of_rows))
+                elif isinstance(t, TILE.Tile):
+                    vectors.append(load_floats(b, found, index, count))
+                else:
+                    vectors.append(splat(b, found, count))
+            return emit(*vectors)
+
+        return self.map(context, b, ty, tile, body, rows)
 
     def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
         dtype = sig.args[1].dtype
@@ -43,56 +95,6 @@ class ElementwiseLowering(ReductionLowering):
             return from_memory(b, to_memory(b, v, dtype), dtype)
 
         return self.map(context, b, sig.args[0], x, emit)
-
-    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
-        emit = getattr(ACTIVATIONS, name)
-        if isinstance(sig.args[0], TILE.Rows):
-            return emit(b, x)
-        return self.map(context, b, sig.args[0], x, lambda i, v, rows, column: emit(b, v))
-
-    silu = functools.partialmethod(activation, name="silu")
-    gelu = functools.partialmethod(activation, name="gelu")
-    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
-    relu = functools.partialmethod(activation, name="relu")
-
-    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        def emit(i: Any, v: ir.Value, rows: Any, column: Any) -> ir.Value:
-            return call(b, f"llvm.fabs.v{v.type.count}f32", v.type, [v])
-
-        return self.map(context, b, sig.args[0], x, emit)
-
-    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
-        ty, bound_ty = sig.args
-        if isinstance(bound_ty, TILE.Rows):
-            rows: tuple = (bound,)
-        else:
-            rows, number = (), self.scalar(context, b, bound_ty, bound, "f32")
-
-        def emit(i: Any, v: ir.Value, parts: list, column: Any) -> ir.Value:
-            least = parts[0] if parts else splat(b, number, v.type.count)
-            return b.select(b.fcmp_ordered(">=", v, least), const(v.type, 1.0), const(v.type, 0.0))
-
-        return self.map(context, b, ty, tile, emit, rows)
-
-    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, visible: ir.Value) -> ir.Value:
-        seen = self.data(context, b, sig.args[1], visible)
-
-        def emit(i: ir.Value, v: ir.Value, rows: Any, column: Any) -> ir.Value:
-            flags = load_floats(b, seen, i, v.type.count)
-            hidden = b.fcmp_ordered("==", flags, const(v.type, 0.0))
-            return b.select(hidden, const(v.type, float("-inf")), v)
-
-        return self.map(context, b, sig.args[0], tile, emit)
-
-    def multiply_add(
-        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
-    ) -> ir.Value:
-        others = [self.data(context, b, ty, x) for ty, x in zip(sig.args[1:], (factor, summand), strict=True)]
-
-        def emit(i: ir.Value, v: ir.Value, rows: Any, column: Any) -> ir.Value:
-            return fma(b, v, *(load_floats(b, other, i, v.type.count) for other in others))
-
-        return self.map(context, b, sig.args[0], tile, emit)
 
     def rows_or_tile(self, for_float: Any, for_int: Any = None) -> Any:
         """Lowering of a binary operator from the builder's method names for floats and integers."""
@@ -106,15 +108,7 @@ class ElementwiseLowering(ReductionLowering):
                 if rows.kind == "f32":
                     return for_float(b, x, y)
                 return for_int(b, x, y)
-            if isinstance(y_ty, TILE.Tile):
-                other = self.data(context, b, y_ty, y)
-                return self.map(
-                    context, b, ty, x, lambda i, v, rows, c: for_float(b, v, load_floats(b, other, i, v.type.count))
-                )
-            if isinstance(y_ty, TILE.Rows):
-                return self.map(context, b, ty, x, lambda i, v, rows, c: for_float(b, v, rows[0]), (y,))
-            scalar = self.scalar(context, b, y_ty, y, "f32")
-            return self.map(context, b, ty, x, lambda i, v, rows, c: for_float(b, v, splat(b, scalar, v.type.count)))
+            return self.on_elements(context, b, sig.args, (x, y), functools.partial(for_float, b))
 
         return emit
 

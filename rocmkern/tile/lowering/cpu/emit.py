@@ -164,6 +164,16 @@ def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.fmul(power, b.bitcast(b.shl(exponent, const(vec(I32, n), 23)), x.type))
 
 
+def exp2_of_any(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """2 ** x of a vector, whatever x is."""
+    # `exp2` rounds the exponent: from 127.5 on that would be 128, which has no finite power.
+    large = b.fcmp_ordered(">", x, const(x.type, 127.0))
+    infinite = b.fcmp_ordered(">=", x, const(x.type, 128.0))
+    power = exp2(b, b.select(large, b.fsub(x, const(x.type, 1.0)), x))
+    power = b.select(large, b.fadd(power, power), power)
+    return b.select(infinite, const(x.type, float("inf")), power)
+
+
 def tanh(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """tanh of a vector: a polynomial near 0, 1 - 2 / (exp(2 |x|) + 1) elsewhere."""
     n, one = x.type.count, const(x.type, 1.0)

@@ -9,7 +9,6 @@ from numba.core import cgutils
 
 from rocmkern.tile.lowering.cpu.backend import TILE
 from rocmkern.tile.lowering.cpu.emit import (
-    element,
     float_at,
     iota,
     load_floats,
@@ -70,19 +69,6 @@ class RowLowering(BufferLowering):
     @property
     def maximum(self) -> Any:
         return self.extreme("maxnum", ">")
-
-    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        zero = const(x.type, 0.0)
-        return b.select(b.fcmp_ordered("==", x, zero), zero, b.fdiv(const(x.type, 1.0), x))
-
-    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        # Once per block: not worth a polynomial.
-        for r in range(x.type.count):
-            x = b.insert_element(x, call(b, "llvm.log2.f32", F32, [element(b, x, r)]), const(I32, r))
-        return x
-
-    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return call(b, f"llvm.sqrt.v{x.type.count}f32", x.type, [x])
 
     def row_addresses(
         self, context: Any, b: ir.IRBuilder, ty: Any, x: ir.Value, index_ty: Any, index: ir.Value, m: int

@@ -8,81 +8,77 @@ from typing import Any
 
 from llvmlite import ir
 
+from rocmkern.tile.language.expression import Expression
 from rocmkern.tile.lowering.cuda.backend import TILE
-from rocmkern.tile.lowering.cuda.emit import ACTIVATIONS, exp2, fabs, floor_divide, fma, pack, unpack
-from rocmkern.tile.lowering.cuda.layouts import PartialRows, complete_rows, elements_of, partial_rows
+from rocmkern.tile.lowering.cuda.emit import ACTIVATIONS, exp2, fabs, floor_divide, fmax, fmin, pack, sqrt, unpack
+from rocmkern.tile.lowering.cuda.layouts import PartialRows, elements_of, partial_rows
 from rocmkern.tile.lowering.cuda.memory import float32_to_pairs, pairs_to_float32
 from rocmkern.tile.lowering.cuda.reductions import ReductionLowering
-from rocmkern.tile.lowering.shared.tensors import F32, call, const
+from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
+from rocmkern.tile.lowering.shared.tensors import F32, call
+
+
+class Emitter(ExpressionEmitter):
+    """Expressions of scalars."""
+
+    activations = ACTIVATIONS
+
+    def exp2(self, x: ir.Value) -> ir.Value:
+        return exp2(self.b, x)
+
+    def log2(self, x: ir.Value) -> ir.Value:
+        return call(self.b, "__nv_log2f", F32, [x])
+
+    def tanh(self, x: ir.Value) -> ir.Value:
+        return call(self.b, "__nv_tanhf", F32, [x])
+
+    def sqrt(self, x: ir.Value) -> ir.Value:
+        return sqrt(self.b, x)
+
+    def abs(self, x: ir.Value) -> ir.Value:
+        return fabs(self.b, x)
+
+    def minimum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return fmin(self.b, x, y)
+
+    def maximum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return fmax(self.b, x, y)
 
 
 class ElementwiseLowering(ReductionLowering):
     """Elementwise operations and operators."""
 
-    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
-        return pack(b, [exp2(b, v) for v in values])
+    def elementwise(self, context: Any, b: ir.IRBuilder, sig: Any, expression: Expression, *values: Any) -> ir.Value:
+        """An expression of each element."""
+        emitter = Emitter(b)
+        return self.on_elements(context, b, sig.args, values, lambda *numbers: emitter.emit(expression, numbers))
 
-    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return self.map_tile(b, x, lambda v: call(b, "__nv_tanhf", F32, [v]))
+    def on_elements(self, context: Any, b: ir.IRBuilder, kinds: Any, values: Any, emit: Callable) -> ir.Value:
+        """``emit`` on the elements of a tile or of rows, and on those of other tiles, rows and scalars beside them."""
+        ty = kinds[0]
+
+        def elements(t: Any, v: Any) -> list[ir.Value]:
+            if isinstance(t, TILE.Tile):
+                return unpack(b, v)
+            rows = self.per_slot(context, b, t, v, TILE.Rows(ty.m, "f32", ty.hw))
+            return [rows[slot] for slot, _ in elements_of(ty)] if isinstance(ty, TILE.Tile) else rows
+
+        columns = [elements(t, v) for t, v in zip(kinds, values, strict=True)]
+        return pack(b, [emit(*each) for each in zip(*columns, strict=True)])
 
     def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, like: Any) -> ir.Value:
         dtype = sig.args[1].dtype
         return pack(b, pairs_to_float32(b, float32_to_pairs(b, unpack(b, x), dtype), dtype))
 
-    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, name: str) -> ir.Value:
-        emit = getattr(ACTIVATIONS, name)
-        values = complete_rows(b, sig.args[0], x) if isinstance(sig.args[0], TILE.Rows) else unpack(b, x)
-        return pack(b, [emit(b, v) for v in values])
-
-    silu = functools.partialmethod(activation, name="silu")
-
-    gelu = functools.partialmethod(activation, name="gelu")
-
-    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
-
-    relu = functools.partialmethod(activation, name="relu")
-
-    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return self.map_tile(b, x, lambda v: fabs(b, v))
-
-    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, bound: ir.Value) -> ir.Value:
-        ty, bound_ty = sig.args
-        least = self.per_slot(context, b, bound_ty, bound, TILE.Rows(ty.m, "f32", ty.hw))
-        values = []
-        for (s, _), v in zip(elements_of(ty), unpack(b, tile), strict=True):
-            values.append(b.select(b.fcmp_ordered(">=", v, least[s]), const(F32, 1.0), const(F32, 0.0)))
-        return pack(b, values)
-
-    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, visible: ir.Value) -> ir.Value:
-        def emit(v: ir.Value, seen: ir.Value) -> ir.Value:
-            return b.select(b.fcmp_ordered("==", seen, const(F32, 0.0)), const(F32, float("-inf")), v)
-
-        return pack(b, [emit(*pair) for pair in zip(unpack(b, tile), unpack(b, visible), strict=True)])
-
-    def multiply_add(
-        self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, factor: ir.Value, summand: ir.Value
-    ) -> ir.Value:
-        return pack(b, [fma(b, *each) for each in zip(*(unpack(b, x) for x in (tile, factor, summand)), strict=True)])
-
     def arithmetic(
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, for_float: Callable | None, for_int: Callable
     ) -> ir.Value:
         """A binary operator whose left side may be a tile; ``for_float`` and ``for_int`` combine two scalars."""
-        x_ty, y_ty = sig.args
-        if not isinstance(x_ty, TILE.Tile):
+        if not isinstance(sig.args[0], TILE.Tile):
             return self.combine_rows(
                 context, b, sig, x, y, lambda p, q: for_float(p, q) if p.type == F32 else for_int(p, q)
             )
-        values = unpack(b, x)
-        if isinstance(y_ty, TILE.Tile):
-            others = unpack(b, y)
-        elif isinstance(y_ty, TILE.Rows):
-            rows = complete_rows(b, y_ty, y)
-            others = [rows[s] for s, _ in elements_of(x_ty)]
-        else:
-            others = [self.scalar(context, b, y_ty, y, "f32")] * len(values)
-        return pack(b, [for_float(p, q) for p, q in zip(values, others, strict=True)])
+        return self.on_elements(context, b, sig.args, (x, y), for_float)
 
     def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         if isinstance(sig.return_type, PartialRows):

@@ -162,6 +162,11 @@ def fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return asm(b, "max.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])
 
 
+def fmin(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The smaller; a NaN is ignored."""
+    return asm(b, "min.f32 $0, $1, $2;", F32, "=f,f,f", [x, y])
+
+
 def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Relative error 2 ** -22; 0 below 2 ** -126."""
     return asm(b, "ex2.approx.ftz.f32 $0, $1;", F32, "=f,f", [x])

@@ -270,8 +270,10 @@ class CompletingLowering:
         def lowered(context: Any, b: ir.IRBuilder, sig: Any, *values: Any) -> Any:
             args = getattr(sig, "args", ())
             if any(isinstance(ty, PendingTile) for ty in args):
-                pairs = zip(args, values, strict=True)
-                values = tuple(complete(b, v) if isinstance(ty, PendingTile) else v for ty, v in pairs)
+                first = len(values) - len(args)  # what the signature does not have, an expression, comes before
+                pairs = zip(args, values[first:], strict=True)
+                completed = (complete(b, v) if isinstance(ty, PendingTile) else v for ty, v in pairs)
+                values = (*values[:first], *completed)
                 sig = NUMBA.signature(sig.return_type, *map(complete_type, args))
             return method(context, b, sig, *values)
 

@@ -17,11 +17,11 @@ from rocmkern.tile.lowering.cuda.emit import (
     asm,
     barrier,
     fmax,
+    fmin,
     lane_index,
     over_lanes,
     pack,
     register,
-    sqrt,
     thread,
     tree,
     unpack,
@@ -39,7 +39,7 @@ from rocmkern.tile.lowering.cuda.layouts import (
 )
 from rocmkern.tile.lowering.cuda.memory import bits_to_float32, load_bits, store_bits, store_float32
 from rocmkern.tile.lowering.cuda.windows import load_shared
-from rocmkern.tile.lowering.shared.tensors import F32, F64, I32, I64, TensorLowering, as_int32, call, const
+from rocmkern.tile.lowering.shared.tensors import F32, F64, I32, I64, TensorLowering, as_int32, const
 
 
 class RowLowering(TensorLowering):
@@ -89,11 +89,7 @@ class RowLowering(TensorLowering):
 
     def minimum(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         def emit(p: ir.Value, q: ir.Value) -> ir.Value:
-            if p.type == F32:
-                first = b.or_(b.fcmp_ordered("<", p, q), b.fcmp_unordered("uno", p, p))
-            else:
-                first = b.icmp_signed("<", p, q)
-            return b.select(first, p, q)
+            return fmin(b, p, q) if p.type == F32 else b.select(b.icmp_signed("<", p, q), p, q)
 
         return self.combine_rows(context, b, sig, x, y, emit)
 
@@ -108,18 +104,6 @@ class RowLowering(TensorLowering):
         like = next(t for t in sig.args if isinstance(t, TILE.Rows))
         values = (self.per_slot(context, b, t, v, like) for t, v in zip(sig.args, (x, y), strict=True))
         return pack(b, [emit(*pair) for pair in zip(*values, strict=True)])
-
-    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        def emit(v: ir.Value) -> ir.Value:
-            return b.select(b.fcmp_ordered("==", v, const(F32, 0.0)), const(F32, 0.0), b.fdiv(const(F32, 1.0), v))
-
-        return pack(b, [emit(v) for v in complete_rows(b, sig.args[0], x)])
-
-    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return pack(b, [call(b, "__nv_log2f", F32, [v]) for v in complete_rows(b, sig.args[0], x)])
-
-    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
-        return pack(b, [sqrt(b, v) for v in complete_rows(b, sig.args[0], x)])
 
     def row_addresses(self, context: Any, b: ir.IRBuilder, ty: Any, x: Any, index_ty: Any, index: Any, m: Any) -> tuple:
         """Address of each row that this lane has, of a tensor whose last axes are not indexed; shape and strides."""

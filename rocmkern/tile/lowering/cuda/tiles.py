@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,9 +54,6 @@ from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const, if_e
 
 class TileLowering(RowLowering):
     """Operations that make, load, store and copy tiles."""
-
-    def map_tile(self, b: ir.IRBuilder, value: ir.Value, emit: Callable) -> ir.Value:
-        return pack(b, [emit(v) for v in unpack(b, value)])
 
     def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         return pack(b, [const(F32, 0.0)] * storage(sig.return_type).count)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
+from rocmkern.tile.language.expression import Expression
 from rocmkern.tile.lowering.hip.backend import TILE
 from rocmkern.tile.lowering.hip.emit import (
     ACTIVATIONS,
     LOG2_E,
-    NEG_INF,
     array_of,
     each_element,
+    elements_of,
     exp2,
     flag_rows,
+    flat,
     items_of,
     math,
     opaque,
     splat,
+    vector_of,
 )
 from rocmkern.tile.lowering.hip.layouts import Layout
 from rocmkern.tile.lowering.hip.memory import narrowed, widen
 from rocmkern.tile.lowering.hip.reductions import ReductionLowering
+from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
 from rocmkern.tile.lowering.shared.tensors import F32, I16, I32, const
 
 #: tanh(x) = x + x^3 * P(x^2) for |x| < 0.6: minimax fit of P in relative error (3e-9).
@@ -31,31 +36,66 @@ TANH_SMALL = 0.6
 TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.00589515)
 
 
+class Emitter(ExpressionEmitter):
+    """Expressions of scalars, and of vectors where no instruction is for scalars only."""
+
+    activations = ACTIVATIONS
+    of_scalars = frozenset(("exp2", "log2", "tanh", "silu", "gelu", "gelu_tanh"))
+
+    def exp2(self, x: ir.Value) -> ir.Value:
+        return exp2(self.b, x)
+
+    def log2(self, x: ir.Value) -> ir.Value:
+        return math(self.b, "amdgcn.log", x)
+
+    @functools.cached_property
+    def _numbers_of_tanh(self) -> list[ir.Value]:
+        # Of known value, they would be kept in scalar registers around a loop, even one that seldom comes here.
+        return [opaque(self.b, const(F32, x), "s") for x in (TANH_SMALL, 2 * LOG2_E, *TANH_COEFFICIENTS)]
+
+    def tanh(self, x: ir.Value) -> ir.Value:
+        b, (largest_small, exponent, *coefficients) = self.b, self._numbers_of_tanh
+        size, square = math(b, "fabs", x), b.fmul(x, x)
+        series = coefficients[-1]
+        for coefficient in coefficients[-2::-1]:
+            series = math(b, "fma", series, square, coefficient)
+        small = math(b, "fma", b.fmul(x, square), series, x)
+        power = b.fadd(exp2(b, b.fmul(size, exponent)), const(F32, 1.0))
+        large = math(b, "fma", math(b, "amdgcn.rcp", power), const(F32, -2.0), const(F32, 1.0))
+        is_small = b.fcmp_ordered("<", size, largest_small)
+        return b.select(is_small, small, math(b, "copysign", large, x))
+
+
 class ElementwiseLowering(ReductionLowering):
     """Elementwise operations and operators."""
 
-    def exp2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
+    def elementwise(self, context: Any, b: ir.IRBuilder, sig: Any, expression: Expression, *values: Any) -> ir.Value:
+        """An expression of each element."""
+        emitter = Emitter(b)
         if isinstance(sig.args[0], TILE.Rows):
-            return self.on_rows(context, b, sig, (x,), lambda _, v: exp2(b, v))
-        return self.on_tile(b, sig.args[0], x, lambda v, c: each_element(b, v, lambda e: exp2(b, e)))
+            return self.on_rows(context, b, sig, values, lambda _, *numbers: emitter.emit(expression, numbers))
 
-    def tanh(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
-        # Of known value, they would be kept in scalar registers around a loop, even one that seldom comes here.
-        numbers = (TANH_SMALL, 2 * LOG2_E, *TANH_COEFFICIENTS)
-        largest_small, exponent, *coefficients = (opaque(b, const(F32, x), "s") for x in numbers)
+        def emit(*vectors: ir.Value) -> ir.Value:
+            if emitter.takes_vectors(expression):
+                return emitter.emit(expression, vectors)
+            places = zip(*(elements_of(b, v) for v in vectors), strict=True)
+            return vector_of(b, [emitter.emit(expression, numbers) for numbers in places])
 
-        def one(x: ir.Value) -> ir.Value:
-            size, square = math(b, "fabs", x), b.fmul(x, x)
-            series = coefficients[-1]
-            for coefficient in coefficients[-2::-1]:
-                series = math(b, "fma", series, square, coefficient)
-            small = math(b, "fma", b.fmul(x, square), series, x)
-            power = b.fadd(exp2(b, b.fmul(size, exponent)), const(F32, 1.0))
-            large = math(b, "fma", math(b, "amdgcn.rcp", power), const(F32, -2.0), const(F32, 1.0))
-            is_small = b.fcmp_ordered("<", size, largest_small)
-            return b.select(is_small, small, math(b, "copysign", large, x))
+        return self.on_elements(context, b, sig.args, values, emit)
 
-        return self.on_tile(b, sig.args[0], tile, lambda v, c: each_element(b, v, one))
+    def on_elements(self, context: Any, b: ir.IRBuilder, kinds: Any, values: Any, emit: Callable) -> ir.Value:
+        """``emit`` on the vectors of a tile, and on those of other tiles, rows and scalars beside them."""
+        ty = kinds[0]
+        layout = Layout(ty)
+
+        def vectors(t: Any, v: Any) -> list[ir.Value]:
+            if isinstance(t, TILE.Tile):
+                return items_of(b, v)
+            rows = items_of(b, self.row_values(context, b, ty, t, v, "f32"))
+            return flat([[splat(b, row, layout.registers)] * layout.vectors(ty.n) for row in rows])
+
+        columns = [vectors(t, v) for t, v in zip(kinds, values, strict=True)]
+        return array_of(b, [emit(*each) for each in zip(*columns, strict=True)])
 
     def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, like: Any) -> ir.Value:
         dtype = sig.args[1].dtype
@@ -67,59 +107,13 @@ class ElementwiseLowering(ReductionLowering):
 
         return self.on_tile(b, sig.args[0], tile, lambda v, c: each_element(b, v, one))
 
-    def activation(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, name: str) -> ir.Value:
-        emit = getattr(ACTIVATIONS, name)
-        if isinstance(sig.args[0], TILE.Rows):
-            return self.on_rows(context, b, sig, (tile,), lambda _, v: emit(b, v))
-        return self.on_tile(b, sig.args[0], tile, lambda v, c: each_element(b, v, lambda x: emit(b, x)))
-
-    silu = functools.partialmethod(activation, name="silu")
-
-    gelu = functools.partialmethod(activation, name="gelu")
-
-    gelu_tanh = functools.partialmethod(activation, name="gelu_tanh")
-
-    relu = functools.partialmethod(activation, name="relu")
-
-    def absolute(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
-        return self.on_tile(b, sig.args[0], tile, lambda v, c: math(b, "fabs", v))
-
-    def at_least(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, bound: Any) -> ir.Value:
-        ty, bound_ty = sig.args
-        floats = ir.VectorType(F32, Layout(ty).registers)
-        rows = self.row_values(context, b, ty, bound_ty, bound, "f32")
-
-        def body(v: ir.Value, c: int, least: ir.Value) -> ir.Value:
-            above = b.fcmp_ordered(">=", v, splat(b, least, floats.count))
-            return b.select(above, const(floats, 1.0), const(floats, 0.0))
-
-        return self.on_tile(b, ty, tile, body, rows)
-
-    def mask_where(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, visible: Any) -> ir.Value:
-        floats = ir.VectorType(F32, Layout(sig.args[0]).registers)
-        return array_of(
-            b,
-            [
-                b.select(b.fcmp_unordered("!=", seen, const(floats, 0.0)), v, const(floats, NEG_INF))
-                for v, seen in zip(items_of(b, tile), items_of(b, visible), strict=True)
-            ],
-        )
-
-    def multiply_add(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, factor: Any, summand: Any) -> ir.Value:
-        items = zip(*(items_of(b, x) for x in (tile, factor, summand)), strict=True)
-        return array_of(b, [math(b, "fma", *each) for each in items])
-
     def arithmetic(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any, on_float: Any, on_int: Any) -> Any:
         ty = sig.args[0]
         if not isinstance(ty, TILE.Tile):
             return self.on_rows(
                 context, b, sig, (x, y), lambda kind, u, v: (on_float if kind == "f32" else on_int)(u, v)
             )
-        registers = Layout(ty).registers
-        if isinstance(sig.args[1], TILE.Tile):
-            return array_of(b, [on_float(u, v) for u, v in zip(items_of(b, x), items_of(b, y), strict=True)])
-        rows = self.row_values(context, b, ty, sig.args[1], y, "f32")
-        return self.on_tile(b, ty, x, lambda v, c, row: on_float(v, splat(b, row, registers)), rows)
+        return self.on_elements(context, b, sig.args, (x, y), on_float)
 
     def operator_add(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, y: Any) -> ir.Value:
         return self.arithmetic(context, b, sig, x, y, b.fadd, b.add)

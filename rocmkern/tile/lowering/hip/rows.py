@@ -103,18 +103,6 @@ class RowLowering(TensorLowering):
             context, b, sig, args, lambda kind, x, y: math(b, "maxnum" if kind == "f32" else "smax", x, y)
         )
 
-    def reciprocal_or_zero(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
-        def one(_: str, v: ir.Value) -> ir.Value:
-            return b.select(b.fcmp_ordered("==", v, const(F32, 0.0)), const(F32, 0.0), b.fdiv(const(F32, 1.0), v))
-
-        return self.on_rows(context, b, sig, (x,), one)
-
-    def log2(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
-        return self.on_rows(context, b, sig, (x,), lambda _, v: math(b, "amdgcn.log", v))
-
-    def sqrt(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any) -> ir.Value:
-        return self.on_rows(context, b, sig, (x,), lambda _, v: math(b, "sqrt", v))
-
     def last_to_arrive(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, counters: Any, index: Any, count: Any
     ) -> ir.Value:

@@ -89,12 +89,6 @@ class Activations:
         above = b.fmul(x, b.fsub(one, b.fmul(scaled, root)))
         return b.select(_negative(b, x), below, above)
 
-    @staticmethod
-    def relu(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-        """``max(x, 0)``; NaN stays NaN."""
-        zero = const(x.type, 0.0)
-        return b.select(b.fcmp_ordered("<=", x, zero), zero, x)
-
     def _times_sigmoid(self, b: ir.IRBuilder, x: ir.Value, exponent: tuple[ir.Value, ir.Value]) -> ir.Value:
         """x * sigmoid(z), where z has the sign of x and |z| * log2(e) is the sum of the two exponents."""
         root = self._root_of_power(b, *exponent)
