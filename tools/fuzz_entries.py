@@ -210,12 +210,12 @@ def _launch(target: Any, x: np.ndarray) -> tuple[int, np.ndarray]:
             out = np.full_like(x, np.nan)
             target.launch(scale, cfg, grid, [x, out, FACTOR])
             return len(compilations), out
-        from rocmkern.calls.view import device_view
+        from rocmkern.calls.view import view_of
         from rocmkern.runtime import default_manager
 
         manager = default_manager(target.device)
         with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
-            target.launch(scale, cfg, grid, [device_view(source), device_view(out), FACTOR])
+            target.launch(scale, cfg, grid, [view_of(source), view_of(out), FACTOR])
             return len(compilations), out.to_numpy()
 
 

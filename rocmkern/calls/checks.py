@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
-from rocmkern.calls.arrays import Argument, describe
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls.adapters import describe
+from rocmkern.calls.adapters.torch_tensors import DTYPES
+from rocmkern.calls.arguments import Argument
 from rocmkern.calls.streams import STREAM_HANDLES
-from rocmkern.calls.view import DeviceView
+from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 MAX_HEAD_DIM = 256
@@ -145,32 +147,32 @@ def _window(window: Any) -> tuple[int, int]:
 def float_dtype(dtype: Any) -> np.dtype:
     """The dtype of a result, by NumPy's dtype of it or PyTorch's."""
     try:
-        wanted = _arrays.TORCH_DTYPES.get(str(dtype)) or np.dtype(dtype)
+        wanted = DTYPES.get(str(dtype)) or np.dtype(dtype)
     except TypeError:
         wanted = None
-    if wanted not in _arrays.FLOATS:
-        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in _arrays.FLOATS))
+    if wanted not in _arguments.FLOATS:
+        raise ArgumentTypeError("dtype", repr(dtype), ", ".join(str(d) for d in _arguments.FLOATS))
     return wanted
 
 
 def accept_mask(name: str, value: Any, numbers: tuple[np.dtype, ...] = ()) -> Argument:
     """A mask: bool, or also of the dtypes of `numbers`. What others mean by other dtypes is said in the error."""
-    kind = _arrays.kind_of_elements(value)
+    kind = _arguments.kind_of_elements(value)
     remedy = None
     if kind == "int":
-        remedy = _arrays.as_bool(name, value)
+        remedy = _arguments.as_bool(name, value)
     elif kind == "float" and not numbers:
         remedy = "numbers that are added to the scores (0 and -inf) are bias="
     if remedy is None:
-        return _arrays.accept(name, value, (*_arrays.BOOL, *numbers))
+        return _arguments.accept(name, value, (*_arguments.BOOL, *numbers))
     given = describe(value) if isinstance(value, np.ndarray) else f"dtype {value.dtype}"
     raise ArgumentTypeError(name, given, f"dtype bool, True where a key is visible: {remedy}")
 
 
-def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> np.ndarray:
+def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> View:
     """View of x with `shape`, stride 0 where it repeats; `axes` names the axes for the error."""
     try:
-        return np.broadcast_to(x.aligned(), shape, subok=True)
+        return x.aligned().broadcast_to(shape)
     except ValueError:
         allowed = f"a shape that broadcasts to {axes} = {shape}"
         views = {
@@ -183,21 +185,21 @@ def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> np.ndarray:
         raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
 
 
-def cu_seqlens(x: Argument, total: int, of: str) -> np.ndarray:
+def cu_seqlens(x: Argument, total: int, of: str) -> View:
     """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
 
     Numbers in device memory are not copied back to be checked.
 
     Returns
     -------
-    numpy.ndarray
+    View
         The same numbers, contiguous; a device array as it is.
     """
     if len(x.shape) != 1 or x.shape[0] == 0:
         raise ArgumentError(x.name, f"shape {x.shape}", "one axis of length n + 1 for n sequences")
     if x.on_device:
         return x.aligned()
-    array = np.ascontiguousarray(x.array)
+    array = np.ascontiguousarray(x.view.numpy())
     if array[0] != 0:
         raise ArgumentError(x.name, f"{array[0]} as the first element", "0 as the first element")
     falls = np.flatnonzero(array[1:] < array[:-1])
@@ -207,10 +209,10 @@ def cu_seqlens(x: Argument, total: int, of: str) -> np.ndarray:
         raise ArgumentError(x.name, given, "numbers that do not decrease")
     if array[-1] != total:
         raise ArgumentError(x.name, f"{array[-1]} as the last element", f"{total}, the number of rows of {of}")
-    return array
+    return view_of(array)
 
 
-def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) -> int:
+def max_seqlen(name: str, value: Any, lengths: View | None, total: int) -> int:
     """A bound of the length of the longest sequence: the length itself where it is None, and at least that otherwise.
 
     It is at most `total`, as no sequence has more rows than all have.
@@ -220,9 +222,9 @@ def max_seqlen(name: str, value: Any, lengths: np.ndarray | None, total: int) ->
         if value is not None:
             raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
         return 0
-    if isinstance(lengths, DeviceView):
+    if lengths.on_device:
         return total if value is None else min(integer(name, value, 0), total)
-    longest = int(np.diff(lengths).max(initial=0))
+    longest = int(np.diff(lengths.numpy()).max(initial=0))
     if value is None:
         return longest
     return min(integer(name, value, longest), total)
@@ -257,7 +259,7 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def bias(x: Argument | None, length: int, meaning: str) -> Any:
+def bias(x: Argument | None, length: int, meaning: str) -> View | None:
     """View ``[1, length]`` of a bias ``[length]``; None for None."""
     if x is None:
         return None
@@ -266,7 +268,7 @@ def bias(x: Argument | None, length: int, meaning: str) -> Any:
     return x.aligned()[None]
 
 
-def at_least_2d(x: Any) -> Any:
+def at_least_2d(x: View) -> View:
     """View of an array with one row where it is a vector."""
     return x[None] if x.ndim == 1 else x
 
@@ -292,10 +294,13 @@ def cache_scale(name: str, value: Any, cache: Argument) -> Argument | None:
     """
     if value is None:
         return None
-    if cache.dtype not in _arrays.QUANTIZED:
-        raise ArgumentError(name, _arrays.describe(value), f"None where the caches are {cache.dtype}")
-    scale = _arrays.accept(name, value, (_arrays.FLOAT32,))
+    if cache.dtype not in _arguments.QUANTIZED:
+        raise ArgumentError(name, describe(value), f"None where the caches are {cache.dtype}")
+    scale = _arguments.accept(name, value, (_arguments.FLOAT32,))
     same_shape(scale, (cache.shape[2],), "one for each key-value head")
-    if not scale.on_device and not (np.isfinite(scale.array).all() and (scale.array > 0).all()):
+    if scale.on_device:
+        return scale
+    values = scale.view.numpy()
+    if not (np.isfinite(values).all() and (values > 0).all()):
         raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
     return scale

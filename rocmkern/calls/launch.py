@@ -13,39 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
 from rocmkern.calls import recording as _recording
+from rocmkern.calls import results as _results
 from rocmkern.calls import streams as _streams
+from rocmkern.calls import view as _view
 from rocmkern.calls.staging import Staging
-from rocmkern.calls.view import DeviceView, device_view
+from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
 from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets import current_target, target_of
 
 
-def absent(leading: int, ndim: int, dtype: Any = np.float32) -> np.ndarray:
-    """An argument that is not there: ``leading`` sub-tensors of no elements."""
-    return np.zeros((leading,) + (0,) * (ndim - 1), dtype)
+def absent(leading: int, ndim: int, dtype: Any = np.float32) -> View:
+    """An argument that is not there."""
+    return _view.absent(ndim, np.dtype(dtype))
 
 
-def target_for(array: Any) -> Any:
-    """Where an operation on this array runs: on the array's own device, or on the chosen target for host memory."""
-    return target_of(array.place) if isinstance(array, DeviceView) else current_target()
+def target_for(view: View) -> Any:
+    """Where an operation on this array runs: on its own device, or on the chosen target for host memory."""
+    return target_of(view.place) if view.on_device else current_target()
 
 
-def stream_of(array: Any, stream: Any) -> Any:
-    """The stream of all launches of an operation, of which `array` is an argument; ``stream`` is what was asked for.
+def stream_of(view: View, stream: Any) -> Any:
+    """The stream of all launches of an operation, of which `view` is an argument; ``stream`` is what was asked for.
 
     A later launch may see nothing but inner results and a new result, and would go elsewhere by itself.
     """
-    return _streams.choose(array.owner.manager, [array], stream) if isinstance(array, DeviceView) else stream
-
-
-class Absent(np.ndarray):
-    """A tensor that a launch leaves out: no elements, and none in any part of it, whatever its index."""
-
-    def __getitem__(self, index: Any) -> Absent:
-        return np.empty((0,) * (self.ndim - (len(index) if isinstance(index, tuple) else 1)), self.dtype).view(Absent)
+    return _streams.choose(view.owner.manager, [view], stream) if view.on_device else stream
 
 
 def bind(kernel: Any, given: Mapping[str, Any]) -> list[Any]:
@@ -61,7 +55,7 @@ def bind(kernel: Any, given: Mapping[str, Any]) -> list[Any]:
                 continue
             beside = given.get(parameter.absent)
             dtype = np.dtype(parameter.absent) if beside is None else beside.dtype
-            value = np.empty((0,) * parameter.ndim, dtype).view(Absent)
+            value = _view.absent(parameter.ndim, dtype)
         args.append(value)
     if wrong:
         raise RocmkernError(f"launch of {kernel.__name__}: arguments unknown or missing: {', '.join(sorted(wrong))}")
@@ -81,7 +75,7 @@ def launch(
     manager = default_manager(target.device)
     with Staging(target.device) as staging:
         args = staging.on_device(kernel, args)
-        views = [a for a in args if isinstance(a, DeviceView)]
+        views = [a for a in args if isinstance(a, View) and a.on_device]
         asked = _streams.choose(manager, views, stream)
         handle = _streams.launched_on(manager, asked)
         if handle != asked:
@@ -98,7 +92,7 @@ def error_word(
     indices: str,
     of: str,
     consequence: str = "what it should have brought is 0 in the result",
-) -> Any:
+) -> View:
     """Where a kernel writes 1 if a number of argument ``indices`` is no index of argument ``of``.
 
     On a GPU it is an error word, which the next wait looks at. Elsewhere indices are checked before a launch.
@@ -112,53 +106,61 @@ def error_word(
     return error_word_for(target, f"{operation}: {indices}", make_error)
 
 
-def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> Any:
+def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> View:
     """Where a kernel writes 1 for a kind of error that the next wait raises; off GPUs, an array of no consequence."""
     if target.device is None:
-        return np.zeros(1, np.float32)
+        return view_of(np.zeros(1, np.float32))
     manager = default_manager(target.device)
     word = manager.error_word(kind, make_error)
     tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
-    return device_view(tensor)
+    return view_of(tensor)
 
 
-def constant(target: Any, array: np.ndarray) -> Any:
+def constant(target: Any, array: np.ndarray) -> View:
     """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
     if target.device is None:
-        return array
+        return view_of(array)
     with _recording.constant_made():
         tensor = default_manager(target.device).constant(array)
     _recording.keep(tensor)
-    return device_view(tensor)
+    return view_of(tensor)
 
 
-def counters(shape: tuple[int, ...], target: Any, stream: Any) -> Any:
+def counters(shape: tuple[int, ...], target: Any, stream: Any) -> View:
     """int32 zeros with which the blocks of a launch on `stream` count, and which they leave as zeros."""
     if target.device is None:
-        return np.zeros(shape, np.int32)
+        zeros = view_of(np.zeros(shape, np.int32))
+        recorder = _recording.active()
+        if recorder is not None:
+            recorder.allocated(zeros, None, zeros=True)
+        return zeros
     manager = default_manager(target.device)
     handle = _streams.launched_on(manager, _streams.choose(manager, (), stream))
     tensor = manager.counters(math.prod(shape), handle)
     _recording.count_with(tensor)
-    return device_view(tensor)[: math.prod(shape)].reshape(shape)
+    return view_of(tensor)[: math.prod(shape)].reshape(shape)
 
 
-def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Any:
+def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Any, stream: Any) -> DeviceTensor:
     """A new `DeviceTensor` for inner results of an operation, its content undefined; to be closed after the launches.
 
     It comes from the manager's pool: counted by the cap, and reused by the next call. `beside` is an argument of the
     operation, on whose device (or on the target's, for host memory) it lies.
     """
-    if isinstance(beside, DeviceView):
-        return _arrays.temporary(shape, dtype, beside, stream)
-    return default_manager("host" if target.device is None else target.device).empty(shape, dtype, uninitialized=True)
+    if beside.on_device:
+        return _results.temporary(shape, dtype, beside, stream)
+    tensor = default_manager("host" if target.device is None else target.device).empty(shape, dtype, uninitialized=True)
+    recorder = _recording.active()
+    if recorder is not None:
+        recorder.allocated(view_of(tensor), beside)
+    return tensor
 
 
 @contextmanager
-def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: Any, target: Any, stream: Any) -> Iterator[Any]:
+def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Any, stream: Any) -> Iterator[View]:
     """A `temporary` as kernels take it, closed behind the ``with`` block."""
     with temporary(shape, dtype, beside, target, stream) as tensor:
-        yield device_view(tensor) if target.device else tensor.numpy_view()
+        yield view_of(tensor)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -27,29 +27,27 @@ What depends on addresses, or may change between two calls with the same key, is
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
 from rocmkern.calls import graph_break as _graph_break
 from rocmkern.calls import recording as _recording
 from rocmkern.calls import spellings as _spellings
 from rocmkern.calls import streams as _streams
-from rocmkern.runtime.layout import ALIGNMENT, StridedLayout
+from rocmkern.calls.adapters import torch_tensors as _torch_tensors
+from rocmkern.calls.replay import Plan, PlannedCall, plan_of
+from rocmkern.calls.view import HOST
+from rocmkern.runtime.layout import ALIGNMENT, StridedLayout, layout_of
 from rocmkern.runtime.manager import DeviceTensor
-from rocmkern.runtime.memory import Buffer
-from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.torch_tensors import outside_of_transforms
 
 #: Plans of one operation that are kept at least; twice as many at most.
 LIMIT = 128
 _KNOWN_LAYOUTS = 4096
-_SCRATCH_ALIGNMENT = 256  # as that of an allocation
 
 _BY_VALUE = frozenset((int, bool, str, type(None)))
 _launch: Any = None  # imported by the first call that needs it: `import rocmkern` stays cheap
@@ -62,159 +60,6 @@ _strided: Any = None
 _torch_layouts: dict[tuple, StridedLayout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
-
-
-#: Two arguments whose extents must not meet: number, first byte and end of one (from its element 0), then of the other.
-Pair = tuple[int, int, int, int, int, int]
-
-
-class PlannedCall(NamedTuple):
-    """The arguments of a call as a plan sees them.
-
-    Attributes
-    ----------
-    key : tuple
-        Equal for calls that do the same.
-    arrays, addresses : list
-        The array arguments, and where their elements 0 are.
-    owners : list
-        What holds the memory of those that are our own.
-    stream : int or None
-        On which PyTorch goes on with its arrays; None where there are none.
-    """
-
-    key: tuple
-    arrays: list[Any]
-    addresses: list[int]
-    owners: list[Any]
-    stream: int | None
-
-
-class Plan:
-    """The launches of one kind of call. Threads may share it.
-
-    Parameters
-    ----------
-    call : PlannedCall
-        That was recorded.
-    recorder : Recorder
-        Its notes.
-    returned : int, tuple of int or None
-        Numbers of the arrays that the operation returns.
-    apart : list of Pair
-        Arguments whose extents must not meet.
-    """
-
-    def __init__(self, call: PlannedCall, recorder: _recording.Recorder, returned: Any, apart: list[Pair]):
-        from rocmkern.runtime.manager import default_manager
-
-        assert recorder.stream is not None
-        self._device, self._stream = recorder.target.device, recorder.stream
-        self._manager = default_manager(self._device)
-        others = {stream for stream in (call.stream, recorder.instead_of) if stream is not None}
-        self._origins = tuple(map(_streams.Origin, others))
-        # Whether PyTorch's arrays, if any, need no order with another stream.
-        self._simple = all(origin.stream == self._stream for origin in self._origins)
-        self._names = [launch.name for launch in recorder.launches]
-        self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
-        self._allowed: list[int] = []  # addresses of arguments that were found to allow them the last time
-        self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
-        self._makes_results = any(fresh.result for fresh in self._fresh)
-        self._no_addresses = [0] * len(self._fresh)
-        self._constants = recorder.constants  # the launches have their addresses
-        self._graph_stream = recorder.graph_stream
-        # Inner results lie one after another in one piece of memory: (number of the array, offset).
-        self._inner: list[tuple[int, int]] = []
-        scratch_bytes = 0
-        for number, fresh in enumerate(self._fresh, len(call.arrays)):
-            if not fresh.result:
-                self._inner.append((number, scratch_bytes))
-                nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
-                scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
-        self._scratch = self._manager.scratch(scratch_bytes, self._stream) if scratch_bytes else None
-        if self._scratch is not None:
-            # So that there is room in the pool from now on, and later calls allocate nothing.
-            self._scratch.lend(lambda _: None)
-        self._lock = Mutex()
-        self._addresses: list[int] = []  # whose are in the launch words
-
-    def applies(self, addresses: list[int]) -> bool:
-        """Whether the addresses allow what was recorded."""
-        if addresses != self._allowed:
-            for a, a_first, a_end, b, b_first, b_end in self._apart:
-                at, other = addresses[a], addresses[b]
-                if at + a_first < other + b_end and other + b_first < at + a_end:
-                    return False
-            self._allowed = addresses.copy()
-        if self._graph_stream is not None and self._device.is_capturing(self._graph_stream):
-            return False
-        return not self._manager.closed
-
-    @property
-    def ended(self) -> bool:
-        """Whether the manager was closed from which it takes memory, so that it never applies again."""
-        return self._manager.closed
-
-    def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
-        """Launch for these arguments (see `PlannedCall`; the lists may change): what the operation returns."""
-        if self._fresh:
-            if self._makes_results:
-                self._allocate(arrays, addresses)
-            else:
-                addresses += self._no_addresses
-        if self._scratch is not None:
-            self._scratch.lend(self._submit_with, addresses, owners)
-        else:
-            self._submit(addresses, owners)
-        returned = self._returned
-        if type(returned) is int:
-            return arrays[returned]
-        return None if returned is None else tuple([arrays[number] for number in returned])
-
-    def _allocate(self, arrays: list[Any], addresses: list[int]) -> None:
-        """Append the results to the lists, and places for the inner results."""
-        for fresh in self._fresh:
-            array, address = None, 0
-            if fresh.result:
-                beside = arrays[fresh.like]
-                own = isinstance(beside, DeviceTensor)
-                manager = beside.manager if own else self._manager
-                library = None if own else _streams.library_of(beside)
-                tensor, array = _arrays.new_result(fresh.shape, fresh.dtype, manager, self._stream, library)
-                address = tensor.data_ptr
-            arrays.append(array)
-            addresses.append(address)
-
-    def _submit_with(self, scratch: int, addresses: list[int], owners: list[Any]) -> None:
-        for number, offset in self._inner:
-            addresses[number] = scratch + offset
-        self._submit(addresses, owners)
-
-    def _submit(self, addresses: list[int], owners: list[Any]) -> None:
-        stream, simple = self._stream, self._simple
-        for owner in owners:
-            if type(owner) is not Buffer or owner.only_stream != stream:
-                simple = False
-        if simple:
-            self._device.call_current(self._start, addresses)
-        else:
-            _streams.between_uses(
-                lambda: self._device.call_current(self._start, addresses),
-                self._manager, self._origins, owners, stream, self._names[-1],
-            )  # fmt: skip
-        self._manager.note(self._names, stream)
-
-    def _start(self, addresses: list[int]) -> None:
-        with alone(self._lock):
-            if addresses != self._addresses:
-                self._addresses = []  # an exception on the way leaves words of two calls
-                for launch, pointers in self._launches:
-                    words = launch.words
-                    for at, number, offset in pointers:
-                        words[at] = addresses[number] + offset
-                self._addresses = addresses
-            for launch, _ in self._launches:
-                launch()
 
 
 class _Untried:
@@ -317,31 +162,8 @@ def _record(plans: Plans, operation: Callable, call: PlannedCall, args: tuple, k
     stream = recorder.graph_stream
     if stream is not None and recorder.target.device.is_capturing(stream):
         return result  # what was noted holds in that graph only: the first call outside is where the plan is made
-    plans.keep(call.key, _plan_of(call, recorder, result))
+    plans.keep(call.key, plan_of(call, recorder, result))
     return result
-
-
-def _plan_of(call: PlannedCall, recorder: _recording.Recorder, result: Any) -> Plan | None:
-    """The plan of a recorded call; None where it cannot be repeated."""
-    returned: Any = None
-    if isinstance(result, tuple):
-        returned = tuple([recorder.number_of_result(x) for x in result])
-        if None in returned:
-            recorder.refuse("a result of unknown origin")
-    elif result is not None:
-        returned = recorder.number_of_result(result)
-        if returned is None:
-            recorder.refuse("a result of unknown origin")
-    if recorder.refused is not None:
-        return None
-    layouts = [part for part in call.key if type(part) is StridedLayout]
-    apart: list[Pair] = []
-    for a, b in recorder.apart:
-        one, other = layouts[a], layouts[b]
-        apart.append((a, one.first, one.end, b, other.first, other.end))
-    plan = Plan(call, recorder, returned, apart)
-    # Arrays that interleave were told apart by their strides, which a plan does not do.
-    return plan if plan.applies(call.addresses) else None
 
 
 def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
@@ -351,6 +173,7 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
     addresses: list[int] = []
     owners: list[Any] = []
     stream = layout = None
+    on_host = False
     values = [*args, *kwargs.values()]
     for value in values:  # a tuple adds its items at the end
         kind = type(value)
@@ -390,6 +213,11 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         elif kind in _by_repr:
             key += (kind, repr(value))
             continue
+        elif kind is np.ndarray:
+            address = value.__array_interface__["data"][0]
+            layout = layout_of(HOST, address, value.dtype, value.shape, value.strides, not value.flags.writeable)
+            on_host = True
+            addresses.append(address)
         elif isinstance(value, (np.dtype, type)):
             key += (kind, value)
             continue
@@ -403,13 +231,16 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             return _read(args, kwargs) if _learn(kind) else None
         key.append(layout)
         arrays.append(value)
-    if layout is None or layout.device.host_accessible:
+    if layout is None or (not on_host and layout.device.host_accessible):
         return None
+    if on_host and not all([type(array) is np.ndarray for array in arrays]):
+        return None  # a mixture
     if len(set(addresses)) != len(addresses):
         key += (tuple, *map(addresses.index, addresses))
     if stream is not None:
         key.append(stream)
-    key.append((_launch or _import_launch()).target_of(layout.device))
+    launch = _launch or _import_launch()
+    key.append(launch.current_target() if on_host else launch.target_of(layout.device))
     return tuple(key), arrays, addresses, owners, stream
 
 
@@ -446,7 +277,7 @@ def _torch_layout(x: Any, address: int) -> StridedLayout | None:
     if isinstance(layout, _Untried):
         if len(_torch_layouts) >= _KNOWN_LAYOUTS:
             _torch_layouts.clear()
-        layout = _torch_layouts[key] = _arrays.torch_layout(x)
+        layout = _torch_layouts[key] = _torch_tensors.layout(x)
     return layout
 
 

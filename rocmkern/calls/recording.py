@@ -1,8 +1,8 @@
-"""What an operation does on a GPU, noted while it does it, so that a plan can do it again (see `_plan`).
+"""What an operation does, noted while it does it, so that a plan can do it again (see `plan`).
 
-A `Recorder` is active in one thread during one call. It is told of the launches by `rocmkern.targets.gpu`, and by the
-functions of this package about what they allocate and compare. Whatever it is not told of, or cannot repeat, must reach
-`refuse`: then there is no plan.
+A `Recorder` is active in one thread during one call. It is told of the launches by `rocmkern.targets.launches`, and by
+the functions of this package about what they allocate and compare. Whatever it is not told of, or cannot repeat, must
+reach `refuse`: then there is no plan.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rocmkern.calls.view import DeviceView
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.tile.language.kernel import Kernel
+
+if TYPE_CHECKING:
+    from rocmkern.calls.view import View
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,15 @@ class Fresh:
         Number of the argument beside which a result lies.
     result : bool
         Whether the caller gets it, as an object of the library of that argument.
+    zeros : bool
+        Whether it is filled with zeros; undefined otherwise.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     like: int
     result: bool
+    zeros: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Recorder:
     Parameters
     ----------
     arrays : sequence of object
-        The arguments that are arrays in device memory.
+        The arguments that are arrays.
     addresses : sequence of int
         Of their elements 0.
 
@@ -115,7 +120,7 @@ class Recorder:
         self.refused = self.refused or reason
 
     def launched(self, target: Any, kernel: Kernel, args: Sequence[Any], stream: int, prepared: Any) -> None:
-        """Note a launch (an observer of `rocmkern.targets.gpu`)."""
+        """Note a launch (an observer of `rocmkern.targets.launches`)."""
         from rocmkern.targets.words import tensors
 
         if self.launches and (target is not self.target or stream != self.stream):
@@ -128,32 +133,32 @@ class Recorder:
             number = self._number_of(view)
             if number is None:
                 stays = any(view.owner is tensor for tensor in self.constants)
-                if stays or isinstance(view.owner.keep_alive(), ErrorWord):
+                if stays or (view.on_device and isinstance(view.owner.keep_alive(), ErrorWord)):
                     continue  # an error word stays where it is as long as the process lives
                 self.refuse(f"{kernel.__name__} reads memory that is neither an argument nor made by the call")
                 return
             pointers.append((at, number, prepared.words[at] - self._bases[number]))
         self.launches.append(Launch(kernel.__name__, prepared, tuple(pointers)))
 
-    def allocated(self, tensor: Any, like: DeviceView, source: Any = None) -> None:
-        """Note a new tensor of the call, its content undefined; `source` is what the caller gets of it, if anything."""
-        beside = self._number_of(like)
+    def allocated(self, made: View, like: View | None, source: Any = None, *, zeros: bool = False) -> None:
+        """Note new memory of the call, and whether it is zeros; `source` is what the caller gets of it, if anything."""
+        beside = None if like is None else self._number_of(like)
         if source is None:
             beside = 0  # inner results may lie beside inner results
         elif beside is None or beside >= len(self.arrays):
             self.refuse("memory that lies beside no argument")
             return
         number = len(self._bases)
-        self.fresh.append(Fresh(tensor.shape, tensor.dtype, beside, source is not None))
-        self._bases.append(tensor.data_ptr)
-        for known in (tensor, source):
+        self.fresh.append(Fresh(made.shape, made.dtype, beside, source is not None, zeros))
+        self._bases.append(made.address)
+        for known in (made.owner, source):
             if known is not None:
                 self._alive.append(known)
                 self._numbers[id(known)] = number
 
-    def found_apart(self, a: Any, b: Any) -> None:
+    def found_apart(self, a: View, b: View) -> None:
         """Note that two operands do not overlap."""
-        numbers: list[Any] = [self._number_of(x) if isinstance(x, DeviceView) else None for x in (a, b)]
+        numbers: list[Any] = [self._number_of(x) for x in (a, b)]
         if None in numbers:
             self.refuse("a comparison of memory of unknown origin")
         elif all(number < len(self.arrays) for number in numbers):  # new memory overlaps with nothing
@@ -166,7 +171,7 @@ class Recorder:
     def finish(self) -> None:
         """Look back at the whole call."""
         if not self.launches:
-            self.refuse("no launch on a GPU")
+            self.refuse("no launch that can be made again")
         if transfer.copies() != self.copies:
             self.refuse("copies between host and device")
 
@@ -184,11 +189,12 @@ class Recorder:
             return None  # on those two no graph is ever recorded
         return self.stream
 
-    def _number_of(self, view: DeviceView) -> int | None:
-        owner = view.owner
-        number = self._numbers.get(id(owner))
-        # An array of another library is wrapped anew in each call; the wrapper keeps the array itself.
-        return self._numbers.get(id(owner.keep_alive())) if number is None and owner is not None else number
+    def _number_of(self, view: View) -> int | None:
+        number = self._numbers.get(id(view.owner))
+        if number is None and view.on_device:
+            # An array of another library is wrapped anew in each call; the wrapper keeps the array itself.
+            return self._numbers.get(id(view.owner.keep_alive()))
+        return number
 
 
 class _Thread(threading.local):
@@ -241,7 +247,7 @@ def constant_made() -> Iterator[None]:
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Note what this thread does within the block."""
-    from rocmkern.targets.gpu import observed
+    from rocmkern.targets.launches import observed
 
     thread.recorder = recorder
     try:

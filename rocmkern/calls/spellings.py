@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls.adapters import describe
 from rocmkern.runtime.errors import ArgumentTypeError, RocmkernError
 
 #: From the keyword and its value to what to write. The first of its candidates whose parameter the operation has
@@ -37,7 +38,7 @@ def explain(operation: Callable[..., Any], keywords: Mapping[str, Any], error: T
     for name, value in keywords.items():
         if name not in parameters:
             shown = _shown(name, value)
-            given = _arrays.describe(value) if shown == name else shown
+            given = describe(value) if shown == name else shown
             words = f"{given}, but {operation.__name__} has no parameter of this name"
             raise ArgumentTypeError(name, words, _instead(name, value, list(parameters))) from None
 
@@ -89,16 +90,16 @@ def _sliding(name: str, value: Any) -> str:
 
 
 def _attention_mask(name: str, value: Any) -> str:
-    kind = _arrays.kind_of_elements(value)
+    kind = _arguments.kind_of_elements(value)
     if kind == "float":
         return f"bias={name} (mask={name} of apply_mask), which is added to the scores"
-    mask = name if kind in ("bool", None) else _arrays.as_bool(name, value)
+    mask = name if kind in ("bool", None) else _arguments.as_bool(name, value)
     keys = "[:, None, None, :]" if len(getattr(value, "shape", ())) == 2 and name == "attention_mask" else ""
     return f"mask={mask}{keys}, which is True where a key is visible; what is added to the scores is bias="
 
 
 def _padding_mask(name: str, value: Any) -> str:
-    mask = name if _arrays.kind_of_elements(value) in ("bool", None) else _arrays.as_bool(name, value)
+    mask = name if _arguments.kind_of_elements(value) in ("bool", None) else _arguments.as_bool(name, value)
     return f"mask=~{mask}[:, None, None, :], where True is padding (torch.nn), without ~ where it is a visible key"
 
 

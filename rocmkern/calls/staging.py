@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.view import DeviceView, device_view
+from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.manager import default_manager
 
 
@@ -38,7 +38,7 @@ class Staging:
         """The arguments of a launch with every host array replaced."""
         parameters = [parameter for _, parameter in kernel.parameters]
         return [
-            self._replace(a, p) if p.kind == "tensor" and not isinstance(a, DeviceView) and a.size else a
+            self._replace(a.numpy(), p) if p.kind == "tensor" and not a.on_device and a.size else a
             for a, p in zip(args, parameters, strict=True)
         ]
 
@@ -48,14 +48,14 @@ class Staging:
             host[...] = tensor.to_numpy()
         self._results.clear()
 
-    def _replace(self, host: np.ndarray, parameter: Any) -> np.ndarray:
+    def _replace(self, host: np.ndarray, parameter: Any) -> View:
         if parameter.output:
             if parameter.partial:
                 tensor = self._open.enter_context(self._memory.from_numpy(host))
             else:
                 tensor = self._open.enter_context(self._memory.empty(host.shape, host.dtype, uninitialized=True))
             self._results.append((host, tensor))
-            return device_view(tensor)
+            return view_of(tensor)
         once = host[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in host.strides)]
         tensor = self._open.enter_context(self._memory.from_numpy(once))
-        return np.broadcast_to(device_view(tensor), host.shape, subok=True)
+        return view_of(tensor).broadcast_to(host.shape)

@@ -1,111 +1,206 @@
-"""Shape, strides and address of an array in device memory, as a NumPy view that is never read.
+"""Where the elements of an array lie: address, shape, strides, element type. What operations hand on.
 
-Operations bring arguments into canonical form by views only (transpose, broadcast, extra axes). NumPy does that
-arithmetic on shapes, strides and addresses without looking at elements, so the same code serves host and device arrays.
-Whatever would touch an element raises instead of reading an address that the CPU cannot reach.
+Operations bring arguments into canonical form by views only (transpose, broadcast, extra axes). That is arithmetic on
+shapes, strides and addresses, the same for host and device memory: a `View` has nothing else, and no way to an element.
+Only `View.numpy`, of host memory, gives an array that can be read or written; a call that asked for it depends on
+values, so that it cannot be done again from notes (see `plan`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from rocmkern.calls.streams import choose, ordered
+from rocmkern.calls import recording as _recording
+from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.geometry import index_view, reshape_strides, resolve_reshape, transpose_axes
+from rocmkern.runtime.views import memory_view
 
-_VIEWS = frozenset(
-    ("transpose", "broadcast_to", "expand_dims", "moveaxis", "swapaxes", "reshape", "may_share_memory", "shares_memory")
-)
+if TYPE_CHECKING:
+    from rocmkern.calls.streams import Origin
+    from rocmkern.runtime.device import Device
+    from rocmkern.runtime.manager import DeviceTensor
+
+HOST: Literal["host memory"] = "host memory"
+Shape = tuple[int, ...]
 
 
-class DeviceView(np.ndarray):
-    """View of device memory.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class View:
+    """Memory with a shape.
 
-    ``place`` is the device, ``owner`` the `DeviceTensor` that keeps the memory alive, ``origin`` the `Origin` of an
-    array of another library (None: our own).
+    Attributes
+    ----------
+    address : int
+        Of element 0; 0 where there is no element.
+    shape, strides : tuple of int
+        Strides in bytes.
+    dtype : numpy.dtype
+        Element type.
+    owner : object
+        Keeps the memory alive: in device memory a `DeviceTensor`.
+    place : Device or "host memory"
+        Where the memory belongs.
+    read_only : bool
+        Whether writing is forbidden.
+    origin : Origin, optional
+        Of device memory of another library: where it goes on with the array.
     """
 
-    place: Any
+    address: int
+    shape: Shape
+    strides: Shape
+    dtype: np.dtype
     owner: Any
-    origin: Any
+    place: Device | Literal["host memory"] = HOST
+    read_only: bool = False
+    origin: Origin | None = None
 
-    def __array_finalize__(self, parent: Any) -> None:
-        self.place, self.owner = getattr(parent, "place", None), getattr(parent, "owner", None)
-        self.origin = getattr(parent, "origin", None)
+    # No library finds a way to the elements.
+    __array_ufunc__ = None
+    __iter__ = None
 
-    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("an array in device memory cannot be computed with on the CPU")
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if func.__name__ not in _VIEWS:
-            raise TypeError(f"{func.__name__}: an array in device memory cannot be read by the CPU")
-        result = super().__array_function__(func, types, args, kwargs)
-        if type(result) is np.ndarray:
-            # broadcast_to returns a plain array, which the CPU could read.
-            result = result.view(DeviceView)
-            result.__array_finalize__(args[0])
-        return result
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
-        entries = index if isinstance(index, tuple) else (index,)
-        if not all(e is None or e is Ellipsis or isinstance(e, (int, slice)) for e in entries):
-            raise TypeError("an array in device memory takes integers, slices, None and ... as an index")
-        # An Ellipsis makes NumPy return a view even where all axes are indexed.
-        return super().__getitem__(entries if Ellipsis in entries else (*entries, Ellipsis))
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
 
-    def _unreadable(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("an array in device memory cannot be read or written by the CPU")
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, not of gaps between them."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
-    __setitem__ = astype = copy = item = tolist = tobytes = fill = __iter__ = __float__ = __int__ = __bool__ = (
-        _unreadable
+    @property
+    def on_device(self) -> bool:
+        """Whether the elements lie where the CPU cannot read them."""
+        place = self.place
+        return not (isinstance(place, str) or place.host_accessible)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether all elements lie at multiples of their alignment."""
+        bits = self.address
+        for length, stride in zip(self.shape, self.strides, strict=True):
+            if length == 0:
+                return True
+            if length > 1:
+                bits |= stride
+        return bits % self.dtype.alignment == 0
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a view without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<View {self.dtype.name}{list(self.shape)} in {self.place}>"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self!r} has no truth value: look at its size, or at the values of .numpy()")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{self!r} is no array: .numpy() gives one, of host memory")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(f"{self!r} is an address in this process, which cannot be copied or pickled")
+
+    # Views of the same memory
+
+    def _part(self, offset: int, shape: Shape, strides: Shape, read_only: bool = False) -> View:
+        address = self.address + offset if 0 not in shape else 0
+        return View(
+            address, shape, strides, self.dtype, self.owner, self.place, self.read_only or read_only, self.origin
+        )
+
+    def __getitem__(self, index: Any) -> View:
+        """Basic indexing: integers, slices, None and ``...``; a full index gives a view without axes."""
+        return self._part(*index_view(self.shape, self.strides, index))
+
+    def transpose(self, *axes: int | Shape) -> View:
+        """The axes in this order; reversed if none is given."""
+        wanted: Any = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = transpose_axes(len(self.shape), wanted)
+        shape, strides = self.shape, self.strides
+        return self._part(0, tuple([shape[axis] for axis in order]), tuple([strides[axis] for axis in order]))
+
+    @property
+    def T(self) -> View:
+        """The axes reversed."""
+        return self._part(0, self.shape[::-1], self.strides[::-1])
+
+    def swapaxes(self, a: int, b: int) -> View:
+        """Two axes exchanged."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
+        return self._part(0, tuple(shape), tuple(strides))
+
+    def reshape(self, *shape: int | Shape) -> View:
+        """Another shape (one length may be -1); `ArgumentError` where that would take a copy."""
+        wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        new_shape = resolve_reshape(self.shape, wanted)
+        strides = reshape_strides(self.shape, self.strides, new_shape, self.dtype.itemsize)
+        if strides is None:
+            given = f"{new_shape} for {self!r} with strides {self.strides}"
+            raise ArgumentError("shape", given, "a shape that is a view of these strides")
+        return self._part(0, new_shape, strides)
+
+    def broadcast_to(self, shape: Shape) -> View:
+        """Repeated along new axes and along axes of length 1, with stride 0; ValueError where that does not fit."""
+        new = len(shape) - len(self.shape)
+        strides = [0] * new
+        for length, stride, wanted in zip(self.shape, self.strides, shape[max(new, 0) :], strict=new >= 0):
+            if length != wanted and length != 1:
+                raise ValueError(f"{self!r} does not broadcast to {shape}")
+            strides.append(stride if length == wanted else 0)
+        if len(strides) != len(shape):
+            raise ValueError(f"{self!r} does not broadcast to {shape}")
+        return self._part(0, tuple(shape), tuple(strides), read_only=True)
+
+    def windows(self, shape: Shape, strides: Shape) -> View:
+        """Elements from the first one on, in any shape and strides within the same memory; they may overlap."""
+        return self._part(0, shape, strides, read_only=True)
+
+    def cast(self, dtype: np.dtype) -> View:
+        """The same bits as another element type of the same size."""
+        assert dtype.itemsize == self.dtype.itemsize
+        return View(self.address, self.shape, self.strides, dtype, self.owner, self.place, self.read_only, self.origin)
+
+    def numpy(self) -> np.ndarray:
+        """An array over the memory itself, which it keeps alive.
+
+        Raises
+        ------
+        TypeError
+            For device memory, which the CPU cannot read.
+        """
+        if self.on_device:
+            raise TypeError(f"{self!r} cannot be read by the CPU: copy it to host memory first (results.read)")
+        _recording.refuse("the call looks at values in host memory")
+        return memory_view(self.address, self.shape, self.strides, self.dtype, self.owner, self.read_only)
+
+
+def view_of(x: np.ndarray | DeviceTensor, origin: Origin | None = None) -> View:
+    """View of a NumPy array, or of a `DeviceTensor`, whose memory it keeps alive. ``origin``: see `View`."""
+    if isinstance(x, np.ndarray):
+        address = x.__array_interface__["data"][0] if x.size else 0
+        return View(address, x.shape, x.strides, x.dtype, x, HOST, not x.flags.writeable)
+    owner = x.keep_alive()
+    device = x.device
+    return View(
+        x.data_ptr, x.shape, x.strides, x.dtype, owner if device.host_accessible else x, device, x.read_only, origin
     )
-    any = all = sum = min = max = flatten = ravel = __array__ = __repr__ = __str__ = _unreadable  # type: ignore[assignment]
 
 
-class _Memory:
-    """What NumPy makes the view from."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, read_only: bool):
-        self.__array_interface__ = {
-            "data": (address, read_only),
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"|V{itemsize}",
-            "version": 3,
-        }
-
-
-def device_view(tensor: Any, origin: Any = None) -> DeviceView:
-    """View of a `DeviceTensor`; it keeps the tensor's memory alive. ``origin``: see `DeviceView`."""
-    if tensor.size:
-        memory = _Memory(tensor.data_ptr, tensor.shape, tensor.strides, tensor.dtype.itemsize, tensor.read_only)
-        view = np.asarray(memory).view(tensor.dtype).view(DeviceView)
-    else:
-        # No element and no address, which NumPy does not take.
-        view = np.empty(tensor.shape, tensor.dtype).view(DeviceView)
-        view.flags.writeable = not tensor.read_only
-    view.place, view.owner, view.origin = tensor.device, tensor, origin
-    return view
-
-
-def write(view: DeviceView, values: Any, stream: Any) -> None:
-    """Copy host values, broadcast to the shape of the view, to device memory, in the order of the stream."""
-    tensor = view.owner
-    manager = tensor.manager
-    part = tensor._view(address(view) - tensor.data_ptr, view.shape, view.strides)
-    source = np.broadcast_to(values, view.shape).astype(view.dtype)
-    asked = choose(manager, [view], stream)
-    ordered(lambda: part.copy_(source), manager, [view], manager.stream, "a copy of values from the host", asked)
-
-
-def read(view: DeviceView) -> np.ndarray:
-    """Copy device memory to a new host array, after all work on it."""
-    tensor = view.owner
-    manager = tensor.manager
-    part = tensor._view(address(view) - tensor.data_ptr, view.shape, view.strides)
-    return ordered(part.to_numpy, manager, [view], manager.stream, "a copy of values to the host")
-
-
-def address(view: np.ndarray) -> int:
-    """Address of element 0; 0 where there is no element."""
-    return view.__array_interface__["data"][0] if view.size else 0
+def absent(ndim: int, dtype: np.dtype) -> View:
+    """View of a tensor that a launch leaves out: all its axes have length 0, and it lies nowhere."""
+    return View(0, (0,) * ndim, (dtype.itemsize,) * ndim, dtype, None)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import rocmkern
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import results as _results
 from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.device_memory import PlacedArray
@@ -186,7 +186,7 @@ def on_target(target: str, poison: bool) -> Iterator[Launched]:
     each launch.
     """
     launched = Launched()
-    with rocmkern.use(target), _arrays.poison_outputs(_inputs.fill_with_poison) if poison else nullcontext():
+    with rocmkern.use(target), _results.poison_outputs(_inputs.fill_with_poison) if poison else nullcontext():
         manager = default_manager(current_target().device)
         before, manager.settings = manager.settings, MemorySettings(poison=poison, guard=poison)
 

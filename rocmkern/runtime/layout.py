@@ -1,4 +1,4 @@
-"""What is known of an array in device memory apart from its address, as one object that compares by identity."""
+"""What is known of an array apart from its address, as one object that compares by identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StridedLayout:
 
     Attributes
     ----------
-    device : Device
+    device : Device or "host memory"
         Where the memory is.
     first, end : int
         Offsets from element 0 of the first byte, and of the byte after the last one.
@@ -30,13 +30,13 @@ class StridedLayout:
 
     __slots__ = ("device", "end", "first")
 
-    def __init__(self, device: Device, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int):
+    def __init__(self, device: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int):
         self.device = device
         self.first, self.end = byte_extent(shape, strides, itemsize)
 
 
 def layout_of(
-    device: Device,
+    device: Device | str,
     address: int,
     dtype: np.dtype,
     shape: tuple[int, ...],

@@ -33,6 +33,31 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class PreparedLaunch:
+    """One launch, ready to be made again, also by several threads at once: kernel and grid are fixed.
+
+    Attributes
+    ----------
+    words : list of int
+        Launch words that it was made with.
+    """
+
+    __slots__ = ("_grid", "_name", "_run", "_threads", "words")
+
+    def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
+        self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
+
+    def __call__(self, words: Sequence[int]) -> None:
+        """Run all blocks with these launch words, and wait for them."""
+        nx, ny, nz = self._grid
+        work = functools.partial(self._run, objects.launch_words(words), nx, ny)
+        if launches.watched():
+            with launches.launching(self._name):
+                workers.run(work, nx * ny * nz, self._threads)
+        else:
+            workers.run(work, nx * ny * nz, self._threads)
+
+
 class CpuTarget:
     """Compiles kernels with numba and runs them on this host's cores."""
 
@@ -55,16 +80,11 @@ class CpuTarget:
     def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
         """Run all blocks of a launch and wait for them."""
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
-        words = objects.launch_words(pack(kernel, args))
-        if launches.watched():
-            with launches.launching(kernel.__name__):
-                self._run(run, grid, words)
-        else:
-            self._run(run, grid, words)
-
-    def _run(self, run: Callable[..., None], grid: Sequence[int], words: bytes) -> None:
-        nx, ny, nz = grid
-        workers.run(functools.partial(run, words, nx, ny), nx * ny * nz, self.threads)
+        prepared = PreparedLaunch(kernel.__name__, run, grid, self.threads, pack(kernel, args))
+        prepared(prepared.words)
+        observer = launches.thread.observer
+        if observer is not None:
+            observer(self, kernel, args, 0, prepared)
 
     def compile(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Callable[..., None]:
         """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.mutex import Mutex
-from rocmkern.targets import cache, source
+from rocmkern.targets import cache, launches, source
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
-from rocmkern.targets.launches import announced
 from rocmkern.targets.words import ParameterBuffer, ThreadParameters, pack
 from rocmkern.tile.language.kernel import Config, Kernel
 
@@ -95,7 +92,7 @@ class LoadedVariant(ABC):
         if len(words) != self._count:
             raise TargetError(f"kernel {self._title} takes {self._count} launch words, got {len(words)}")
         parameters.fill(*words)
-        start = announced(self.kernel_name, self._call(grid, stream, parameters), self.code_sha256)
+        start = launches.announced(self.kernel_name, self._call(grid, stream, parameters), self.code_sha256)
         return PreparedLaunch(parameters, start, self._fail)
 
     @abstractmethod
@@ -105,27 +102,6 @@ class LoadedVariant(ABC):
     @abstractmethod
     def _fail(self, status: Any) -> None:
         """Raise the error of a launch that did not succeed."""
-
-
-#: Called with (target, kernel, args, stream, prepared) after each launch.
-Observer = Callable[["GpuTarget", Kernel, Sequence[Any], int, PreparedLaunch], None]
-
-
-class _Thread(threading.local):
-    observer: Observer | None = None
-
-
-_thread = _Thread()
-
-
-@contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every launch on a GPU that this thread makes, within the block."""
-    before, _thread.observer = _thread.observer, observer
-    try:
-        yield
-    finally:
-        _thread.observer = before
 
 
 class GpuTarget(ABC):
@@ -184,8 +160,9 @@ class GpuTarget(ABC):
                 variant = self._variant(kernel, dataclasses.replace(cfg, num_stages=1), dtypes)
             variant.launch(grid, words, handle)
         manager.track(kernel.__name__, handle)
-        if _thread.observer is not None:
-            _thread.observer(self, kernel, args, handle, variant.prepare(grid, words, handle))
+        observer = launches.thread.observer
+        if observer is not None:
+            observer(self, kernel, args, handle, variant.prepare(grid, words, handle))
 
     def _variant(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> LoadedVariant:
         key = (kernel, cfg, dtypes)

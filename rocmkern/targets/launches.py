@@ -6,10 +6,13 @@ Without a watcher a launch costs nothing more; what was prepared before the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from rocmkern.tile.language.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,25 @@ def announced(name: str, start: Callable[[], tuple[Any, ...]], code: str = "") -
             return start()
 
     return launch
+
+
+#: Called with (target, kernel, args, stream, prepared) after each launch; `prepared` can make it again.
+Observer = Callable[[Any, Kernel, Sequence[Any], int, Any], None]
+
+
+class _Thread(threading.local):
+    observer: Observer | None = None
+
+
+#: ``observer`` is told of this thread's launches.
+thread = _Thread()
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Tell `observer` of every launch that this thread makes on a machine target, within the block."""
+    before, thread.observer = thread.observer, observer
+    try:
+        yield
+    finally:
+        thread.observer = before

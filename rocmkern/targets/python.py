@@ -17,6 +17,20 @@ from rocmkern.tile.language.kinds import DTYPES, dtype_refusal
 from rocmkern.tile.language.values import Tensor
 
 
+class _Empty(Tensor):
+    """A tensor without elements, such as one that a launch leaves out: none in any part of it, whatever the index."""
+
+    def __getitem__(self, index: Any) -> Any:
+        axes = len(index) if isinstance(index, tuple) else 1
+        return np.empty((0,) * (self.ndim - axes), self.dtype).view(_Empty)
+
+
+def _tensor(argument: Any) -> Any:
+    """An argument as the interpreter takes it: views and arrays as tensors, numbers as they are."""
+    array = argument.numpy() if hasattr(argument, "numpy") else argument
+    return array.view(Tensor if array.size else _Empty) if isinstance(array, np.ndarray) else array
+
+
 class PythonTarget:
     """Runs kernels in the interpreter, by the tile language's NumPy definitions."""
 
@@ -31,7 +45,7 @@ class PythonTarget:
         for name in source.dtypes_of(kernel, args):
             if name not in DTYPES:
                 raise TileError(f"kernel {kernel.__name__}: {dtype_refusal(name)}")
-        values = [a.view(Tensor) if isinstance(a, np.ndarray) else a for a in args]
+        values = [_tensor(a) for a in args]
         with launching(kernel.__name__):
             for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
                 with running((x, y, z)):

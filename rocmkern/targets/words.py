@@ -9,17 +9,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from rocmkern.tile import entry
 from rocmkern.tile.language.kernel import Kernel
 
 
 def pack(kernel: Kernel, args: Sequence[Any]) -> list[int]:
-    """Launch words of a kernel's arguments. A tensor without elements has address 0."""
+    """Launch words of a kernel's arguments, tensors as `View` or NumPy arrays; one without elements has address 0."""
     words: list[int] = []
     for (_, parameter), value in zip(kernel.parameters, args, strict=True):
         kind = parameter.kind
         if kind == "tensor":
-            words.append(value.__array_interface__["data"][0] if value.size else 0)
+            words.append(_address(value))
             words += value.shape
             words += value.strides
         elif kind == "int":
@@ -27,6 +29,12 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> list[int]:
         else:
             words.append(entry.float32_bits(value))
     return words
+
+
+def _address(tensor: Any) -> int:
+    if isinstance(tensor, np.ndarray):
+        return int(tensor.__array_interface__["data"][0]) if tensor.size else 0
+    return int(tensor.address)
 
 
 def tensors(kernel: Kernel, args: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.calls import arrays as _arrays
 from rocmkern.calls import launch as _launch
-from rocmkern.calls.arrays import accept, accept_out
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import accept, accept_out
 from rocmkern.matrix import Call, Dim, Operation, Registry
 
 
@@ -93,13 +93,13 @@ def _doubling(name):
     def double(x, *, out=None):
         x = accept("x", x)
         given = None if out is None else accept_out(out, x.shape, x.dtype, [x])
-        result = given or _arrays.allocate("out", x.shape, x.dtype, x)
-        target = _launch.target_for(result.array)
+        result = given or _results.allocate("out", x.shape, x.dtype, x)
+        target = _launch.target_for(result.view)
         if name == "leaking":
             from rocmkern.runtime.manager import default_manager
 
             kept.append(default_manager(target.device).zeros(x.shape))
-        _launch.launch(target, KERNELS[name], Config(arch=target.arch), (1, 1, 1), [x.array, result.array], None)
+        _launch.launch(target, KERNELS[name], Config(arch=target.arch), (1, 1, 1), [x.view, result.view], None)
         return result.source
 
     return double

@@ -5,12 +5,31 @@ With them the operations' own work (checks, layouts, outputs) is tested apart fr
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from rocmkern import reference
 from rocmkern.calls.checks import UNLIMITED
+from rocmkern.calls.view import View
 
 
+def on_arrays(launch):
+    """The launch with arrays in the place of views."""
+
+    def arrays(x):
+        if isinstance(x, list):
+            return [arrays(each) for each in x]
+        return x.numpy() if isinstance(x, View) else x
+
+    @functools.wraps(launch)
+    def call(*args, **kwargs):
+        return launch(*map(arrays, args), **{name: arrays(value) for name, value in kwargs.items()})
+
+    return call
+
+
+@on_arrays
 def launch_attention(
     q,
     k,
@@ -70,6 +89,7 @@ def launch_attention(
         lse[...] = result_lse
 
 
+@on_arrays
 def launch_merge(o1, lse1, o2, lse2, out, lse, stream):
     assert o1.ndim == 4 and lse1.shape == lse.shape == o1.shape[:3]
     result, result_lse = reference.merge_attention(o1, lse1, o2, lse2)
@@ -77,38 +97,46 @@ def launch_merge(o1, lse1, o2, lse2, out, lse, stream):
     lse[...] = result_lse
 
 
+@on_arrays
 def launch_qk_scores(q, k, out, scale, stream):
     out[...] = reference.qk_scores(q, k, scale=scale).astype(out.dtype)
 
 
+@on_arrays
 def launch_causal_mask(out, left, right, offset, stream):
     distance = np.arange(out.shape[0])[:, None] + offset - np.arange(out.shape[1])
     out[...] = np.where((distance <= left) & (-distance <= right), 0.0, -np.inf).astype(out.dtype)
 
 
+@on_arrays
 def launch_apply_mask(x, mask, out, stream):
     assert x.ndim == mask.ndim == out.ndim == 4 and x.shape == mask.shape
     out[...] = reference.apply_mask(x, mask).astype(out.dtype)
 
 
+@on_arrays
 def launch_softmax(x, out, stream):
     assert x.ndim == out.ndim == 4
     out[...] = reference.softmax(x).astype(out.dtype)
 
 
+@on_arrays
 def launch_weighted_values(p, v, out, stream):
     out[...] = reference.weighted_values(p, v).astype(out.dtype)
 
 
+@on_arrays
 def launch_scale(x, out, factor, stream):
     assert x.ndim == out.ndim == 4
     out[...] = reference.scale(x, factor).astype(out.dtype)
 
 
+@on_arrays
 def launch_repeat_kv(x, out, n_rep, stream):
     out[...] = reference.repeat_kv(x, n_rep).astype(out.dtype)
 
 
+@on_arrays
 def launch_rms_norm(x, residual, sums, weight, out, eps, weight_offset, stream):
     assert x.ndim == out.ndim == 4 and weight.shape == x.shape[-1:] and (residual is None) == (sums is None)
     result = reference.rms_norm(x, weight, eps, residual=residual, weight_offset=weight_offset)
@@ -118,16 +146,19 @@ def launch_rms_norm(x, residual, sums, weight, out, eps, weight_offset, stream):
     out[...] = result.astype(out.dtype)
 
 
+@on_arrays
 def launch_layer_norm(x, weight, bias, out, eps, stream):
     assert x.ndim == out.ndim == 4
     out[...] = reference.layer_norm(x, weight, bias, eps).astype(out.dtype)
 
 
+@on_arrays
 def launch_add_residual(x, residual, out, stream):
     assert x.ndim == residual.ndim == out.ndim == 4
     out[...] = reference.add_residual(x, residual).astype(out.dtype)
 
 
+@on_arrays
 def launch_gated(gate, up, out, activation, stream):
     assert gate.ndim == up.ndim == out.ndim == 4
     if activation == "silu":
@@ -137,16 +168,19 @@ def launch_gated(gate, up, out, activation, stream):
     out[...] = result.astype(out.dtype)
 
 
+@on_arrays
 def launch_embedding(table, indices, out, stream):
     assert indices.ndim == 1 and indices.dtype == np.int32 and out.shape == (*indices.shape, table.shape[1])
     out[...] = table[indices]
 
 
+@on_arrays
 def launch_copy_rows(x, out, stream):
     assert x.ndim == out.ndim == 4
     out[...] = x
 
 
+@on_arrays
 def launch_matmul(a, b, bias, out, activation, stream, rows):
     assert a.ndim == b.ndim == out.ndim == 4 and a.shape[:2] == b.shape[:2] == out.shape[:2]
     assert bias is None or bias.shape == (1, out.shape[3])
@@ -154,6 +188,7 @@ def launch_matmul(a, b, bias, out, activation, stream, rows):
     out[...] = result.astype(out.dtype)
 
 
+@on_arrays
 def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, stream, rows):
     assert x.ndim == out.ndim == 4 and w_up.ndim == w_down.ndim == 2
     biases = {
@@ -163,6 +198,7 @@ def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, s
     out[...] = reference.mlp(x, w_gate, w_up, w_down, activation=activation, **biases).astype(out.dtype)
 
 
+@on_arrays
 def launch_rope(x, out, positions, turn, stream):
     assert x.shape == out.shape and all(p.shape == (x.shape[0], x.shape[2]) for p in positions)
     result = x.astype(np.float64)
@@ -175,6 +211,7 @@ def launch_rope(x, out, positions, turn, stream):
     out[...] = result.astype(out.dtype)
 
 
+@on_arrays
 def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, key_scale, value_scale, turn, stream):
     assert k.shape[:2] == v.shape[:2] and positions.shape == slots.shape == k.shape[:1]
     assert key_scale is None and value_scale is None
@@ -185,11 +222,13 @@ def launch_rope_append_kv(k, v, key_cache, value_cache, positions, slots, key_sc
         cache[slots[kept] // cache.shape[1], slots[kept] % cache.shape[1]] = values[kept]
 
 
+@on_arrays
 def launch_dequantize(blocks, out, name, stream):
     assert blocks.ndim == out.ndim == 4 and blocks.strides[-1] == 1
     out[...] = reference.dequantize(blocks, **_format(name)).astype(out.dtype)
 
 
+@on_arrays
 def launch_quantized_linear(x, blocks, bias, out, name, activation, stream, rows):
     assert x.ndim == out.ndim == 4 and blocks.ndim == 2 and (bias is None or bias.shape == (1, out.shape[3]))
     bias = None if bias is None else bias[0]
@@ -197,6 +236,7 @@ def launch_quantized_linear(x, blocks, bias, out, name, activation, stream, rows
     out[...] = result.astype(out.dtype)
 
 
+@on_arrays
 def launch_dequantize_rms_norm(blocks, weight, out, name, eps, offset, stream):
     assert blocks.ndim == out.ndim == 4 and weight.shape == (1, out.shape[3])
     result = reference.dequantize_rms_norm(blocks, weight[0], eps=eps, weight_offset=offset, **_format(name))

@@ -11,9 +11,9 @@ import pytest
 from stand_in_gpu import FakeDevice, StandInTarget
 
 from rocmkern import targets
-from rocmkern.calls import arrays as _arrays
 from rocmkern.calls import launch as _launch
 from rocmkern.calls import plan as _plan
+from rocmkern.calls import results as _results
 from rocmkern.ops import places
 from rocmkern.runtime.manager import ResourceManager
 from rocmkern.runtime.settings import MemorySettings
@@ -36,7 +36,7 @@ def launch(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def poisoned():
     """New results are NaN until an operation writes them."""
-    with _arrays.poison_outputs():
+    with _results.poison_outputs():
         yield
 
 

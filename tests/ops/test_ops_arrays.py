@@ -6,23 +6,28 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
+from rocmkern.calls import overlaps as _overlaps
+from rocmkern.calls import results as _results
+from rocmkern.calls.view import view_of
 
 
 def test_numpy_views_share_memory():
     x = np.zeros((3, 4), np.float32)
-    assert _arrays.accept("x", x).array is x
+    assert np.shares_memory(_arguments.accept("x", x).view.numpy(), x)
     subclass = x.view(np.memmap)
-    operand = _arrays.accept("x", subclass)
-    assert type(operand.array) is np.ndarray and np.shares_memory(operand.array, x) and operand.source is subclass
+    operand = _arguments.accept("x", subclass)
+    array = operand.view.numpy()
+    assert type(array) is np.ndarray and np.shares_memory(array, x) and operand.source is subclass
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 def test_torch_views_share_memory(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = torch.zeros(3, 4, 5, dtype=getattr(torch, name)).permute(2, 0, 1)[:, ::2]
-    array = _arrays.accept("x", x).array
+    array = _arguments.accept("x", x).view.numpy()
     assert array.shape == (5, 2, 4) and array.dtype == getattr(ml_dtypes, name, name)
     array[1, 1, 3] = 7
     assert x[1, 1, 3] == 7
@@ -30,7 +35,7 @@ def test_torch_views_share_memory(name):
 
 def test_a_view_keeps_its_owner_alive():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    array = _arrays.accept("x", torch.full((1000,), 5.0)).array
+    array = _arguments.accept("x", torch.full((1000,), 5.0)).view.numpy()
     torch.full((1000,), 9.0)
     assert (array == 5).all()
 
@@ -39,29 +44,29 @@ def test_a_view_keeps_its_owner_alive():
 def test_results_of_the_kind_of_the_first_input(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     dtype = np.dtype(getattr(ml_dtypes, name, name))
-    like = _arrays.accept("x", torch.zeros(1, dtype=getattr(torch, name)))
-    result = _arrays.allocate("out", (2, 3), dtype, like)
+    like = _arguments.accept("x", torch.zeros(1, dtype=getattr(torch, name)))
+    result = _results.allocate("out", (2, 3), dtype, like)
     assert isinstance(result.source, torch.Tensor) and result.source.dtype == getattr(torch, name)
-    result.array[1, 2] = 4
+    result.view.numpy()[1, 2] = 4
     assert result.source[1, 2] == 4
-    assert _arrays.allocate("out", (2, 0), dtype, like).source.shape == (2, 0)
+    assert _results.allocate("out", (2, 0), dtype, like).source.shape == (2, 0)
 
 
 def test_poison_fills_results_and_ends(monkeypatch):
-    monkeypatch.setattr(_arrays, "_poison", None)
-    with _arrays.poison_outputs():
-        with _arrays.poison_outputs():
+    monkeypatch.setattr(_results, "_poison", None)
+    with _results.poison_outputs():
+        with _results.poison_outputs():
             pass
-        for dtype in _arrays.FLOATS:
-            assert np.isnan(_arrays.allocate("out", (3,), dtype).array.astype(np.float32)).all()
-    assert not _arrays._poison
+        for dtype in _arguments.FLOATS:
+            assert np.isnan(_results.allocate("out", (3,), dtype).view.numpy().astype(np.float32)).all()
+    assert not _results._poison
 
 
 def test_overlap_is_exact_for_interleaved_arrays():
-    x = np.zeros(1000, np.float32)
-    assert not _arrays.overlap(x[::2], x[1::2])
-    assert _arrays.overlap(x[::2], x[::3])
-    assert not _arrays.overlap(x[:500], x[500:]) and _arrays.overlap(x[:501], x[500:])
+    x = view_of(np.zeros(1000, np.float32))
+    assert not _overlaps.overlap(x[::2], x[1::2])
+    assert _overlaps.overlap(x[::2], x[::3])
+    assert not _overlaps.overlap(x[:500], x[500:]) and _overlaps.overlap(x[:501], x[500:])
 
 
 def test_overlap_that_is_too_hard_counts():
@@ -70,7 +75,7 @@ def test_overlap_that_is_too_hard_counts():
     shape = (7, 9, 11, 13, 15)
     a = np.lib.stride_tricks.as_strided(x, shape, (10007, 1009, 5003, 7001, 3001))
     b = np.lib.stride_tricks.as_strided(x[1:], shape, (10009, 1013, 5009, 7013, 3011))
-    assert _arrays.overlap(a, b)
+    assert _overlaps.overlap(view_of(a), view_of(b))
 
 
 @pytest.mark.parametrize(
@@ -88,29 +93,29 @@ def test_overlap_that_is_too_hard_counts():
 )
 def test_overlap_with_itself(shape, strides, overlaps):
     x = np.lib.stride_tricks.as_strided(np.zeros(100, np.float32)[50:], shape, strides)
-    assert _arrays._overlaps_itself(x) is overlaps
+    assert _overlaps.overlaps_itself(view_of(x)) is overlaps
 
 
 def test_four_axes_adds_leading_axes():
     x = np.arange(6.0).reshape(2, 3)
-    (views,) = _arrays.four_axes(x, x.T.reshape(2, 3))
+    (views,) = _axes.four_axes(view_of(x), view_of(x.T.reshape(2, 3)))
     assert [v.shape for v in views] == [(1, 1, 2, 3)] * 2
 
 
 def test_four_axes_joins_axes_of_contiguous_arrays():
     x = np.zeros((2, 3, 4, 5, 6, 7))
-    (views,) = _arrays.four_axes(x, row_axes=1)
-    assert views[0].size == x.size and views[0].shape[-1] == 7 and np.shares_memory(views[0], x)
+    (views,) = _axes.four_axes(view_of(x), row_axes=1)
+    assert views[0].size == x.size and views[0].shape[-1] == 7 and np.shares_memory(views[0].numpy(), x)
 
 
 def test_four_axes_takes_apart_what_cannot_be_joined():
     x = np.zeros((7, 6, 5, 4, 3)).T
     other = np.zeros((3, 4, 5, 6, 7))
-    pieces = list(_arrays.four_axes(x, other, row_axes=1))
+    pieces = list(_axes.four_axes(view_of(x), view_of(other), row_axes=1))
     assert len(pieces) == 3
     for a, b in pieces:
-        a += 1
-        b += 1
+        a.numpy()[...] += 1
+        b.numpy()[...] += 1
     assert (x == 1).all() and (other == 1).all()
 
 

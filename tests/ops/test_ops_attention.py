@@ -235,7 +235,7 @@ def test_calls_with_out_allocate_no_result(normal, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("allocated")
 
-    monkeypatch.setattr("rocmkern.calls.arrays.allocate", refuse)
+    monkeypatch.setattr("rocmkern.calls.results.allocate", refuse)
     flash_attention(q, q, q, out=out)
     flash_attention(q, q, q, out=(out, lse), return_lse=True)
     merge_attention(q, lse, q, lse, out=(out, np.empty_like(lse)))

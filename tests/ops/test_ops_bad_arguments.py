@@ -44,7 +44,7 @@ def no_effect(monkeypatch):
     )
     for family in ("attention", "steps", "linear"):
         monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops.{family}.launch", launches)
-    monkeypatch.setattr("rocmkern.calls.arrays.allocate", refuse)
+    monkeypatch.setattr("rocmkern.calls.results.allocate", refuse)
 
 
 def filled(*shape, dtype=F32):

@@ -17,7 +17,8 @@ import rocmkern
 from rocmkern import reference
 from rocmkern.calls import launch as _launch
 from rocmkern.calls import plan as _plan
-from rocmkern.calls.arrays import FLOATS
+from rocmkern.calls.arguments import FLOATS
+from rocmkern.calls.replay import HostPlan
 from rocmkern.matrix import load_cases, make_call
 from rocmkern.matrix.inputs import output_dtype
 from rocmkern.matrix.registry import resolve
@@ -255,13 +256,46 @@ def test_an_index_outside_is_found_by_a_plan_too(device, manager, planned):
         assert not planned(rocmkern.embedding, table, good, check=True, out=out)
 
 
-def test_host_arrays_have_no_plan():
+def test_host_arrays_have_a_plan_on_the_cpu_and_values_that_are_looked_at_none(no_plans):
+    table, indices = normal(5, 8), np.array([3, 1])
+    with rocmkern.use("cpu"):
+        for _ in range(3):
+            x = normal(3, 8)
+            np.testing.assert_array_equal(rocmkern.scale(x, 2.0), 2 * x)
+            np.testing.assert_array_equal(rocmkern.embedding(table, indices), table[indices])
+            out = np.empty_like(x)
+            assert rocmkern.scale(x, 2.0, out=out) is out
+            np.testing.assert_array_equal(out, 2 * x)
+        for view in (x[:, ::-1], x.T, x[1:]) * 2:
+            np.testing.assert_array_equal(rocmkern.scale(view, 2.0), 2 * view)
+        x = normal(12)
+        rocmkern.scale(x[:6], 2.0, out=x[6:])
+        with pytest.raises(ArgumentError, match="overlaps with x"):
+            rocmkern.scale(x[:6], 2.0, out=x[5:11])
+        x.flags.writeable = False
+        with pytest.raises(ArgumentError, match="read-only"):
+            rocmkern.scale(x[:6], 2.0, out=x[6:])
+    assert all(isinstance(plan, HostPlan) for plan in rocmkern.scale.plans._young.values())
+    assert list(rocmkern.embedding.plans._young.values()) == [None]
+
+
+def test_inner_results_of_a_plan_on_the_cpu(no_plans):
+    q, k, v = normal(1, 2, 1, 16), normal(1, 1, 512, 16), normal(1, 1, 512, 16)
+    with rocmkern.use("cpu"):
+        first = rocmkern.decode_attention(q, k, v, num_splits=4)
+        for _ in range(2):
+            np.testing.assert_array_equal(rocmkern.decode_attention(q.copy(), k.copy(), v.copy(), num_splits=4), first)
+    (plan,) = rocmkern.decode_attention.plans._young.values()
+    assert isinstance(plan, HostPlan)
+
+
+def test_host_arrays_have_no_plan_in_the_interpreter(no_plans):
     with rocmkern.use("python"):
         for factor in (2.0, 3.0):
             np.testing.assert_array_equal(rocmkern.scale(np.ones(5, np.float32), factor), np.full(5, factor))
         with default_manager("host").from_numpy(np.ones(5, np.float32)) as x:
             assert (rocmkern.scale(x, 2.0).to_numpy() == 2).all()
-    assert len(rocmkern.scale.plans) == 0
+    assert not any(rocmkern.scale.plans._young.values())
 
 
 def test_a_closed_tensor_is_an_error(manager, planned):
@@ -501,10 +535,10 @@ def test_threads_share_plans(device, gpu, manager):
 def test_an_operation_within_a_recorded_one_is_recorded_with_it(manager, planned):
     @_plan.planned
     def twice(x, out):
-        from rocmkern.calls import arrays as _arrays
+        from rocmkern.calls.arguments import accept
 
-        operand = _arrays.accept("x", x)
-        inner = _launch.temporary(operand.shape, operand.dtype, operand.array, None, None)
+        operand = accept("x", x)
+        inner = _launch.temporary(operand.shape, operand.dtype, operand.view, None, None)
         rocmkern.scale(rocmkern.scale(x, 2.0, out=inner), 3.0, out=out)
         return out
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rocmkern
+from rocmkern.calls.view import view_of
 from rocmkern.ops.attention import launch as _launch_attention
 from rocmkern.ops.attention import tuning
 
@@ -88,7 +89,7 @@ def test_longer_sequences_than_said_do_not_leave_their_parts(target, monkeypatch
     def fenced(shape, dtype, *_):
         band = 1 << 16
         given.append(np.full(shape[0] + 2 * band, np.nan, dtype))
-        yield given[-1][band:-band]
+        yield view_of(given[-1][band:-band])
         assert np.isnan(given[-1][:band]).all() and np.isnan(given[-1][-band:]).all()
 
     monkeypatch.setattr(_launch_attention, "inner_result", fenced)
@@ -96,9 +97,10 @@ def test_longer_sequences_than_said_do_not_leave_their_parts(target, monkeypatch
     q, k, v = (rng.standard_normal((1, n, 90, 16)).astype(np.float32) for n in (heads, 1, 1))
     out, cumulative = np.full_like(q, 99), np.int32([0, 40, 42, 90])
     with rocmkern.use(target):
+        lengths = view_of(cumulative)
         _launch_attention.launch_attention(
-            q, k, v, out, None, cu_seqlens_q=cumulative, cu_seqlens_k=cumulative, max_seqlen_q=longest, sinks=None,
-            alibi_slopes=None, bias=None, mask=None, scale=0.25, softcap=0.0, left=1 << 30, right=1 << 30,
+            *map(view_of, (q, k, v, out)), None, cu_seqlens_q=lengths, cu_seqlens_k=lengths, max_seqlen_q=longest,
+            sinks=None, alibi_slopes=None, bias=None, mask=None, scale=0.25, softcap=0.0, left=1 << 30, right=1 << 30,
             bottom_right=True, num_splits=3, stream=None,
         )  # fmt: skip
     assert len(given) == 1, "there was a second launch, which has no bound to keep"

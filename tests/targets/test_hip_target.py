@@ -35,16 +35,14 @@ def fresh(target, tmp_path, monkeypatch):
 
 def launch_scale(target, x, factor):
     """Launch the scale kernel by itself on device memory, and bring its result back."""
-    from rocmkern.calls.view import device_view
+    from rocmkern.calls.view import view_of
     from rocmkern.ops import streaming
     from rocmkern.runtime import default_manager
 
     manager = default_manager(target.device)
     with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
         cfg = streaming.line(Config, target.arch)
-        target.launch(
-            scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [device_view(source), device_view(out), factor]
-        )
+        target.launch(scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [view_of(source), view_of(out), factor])
         return out.to_numpy()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import Argument, accept, accept_out, flat_lines
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import Argument, accept, accept_out
+from rocmkern.calls.axes import flat_lines
 from rocmkern.calls.plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -109,20 +111,20 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
         first, second = _halves(first)
     else:
         second = accept("up", up)
-        _arrays.same_place(first, [second])
-        _arrays.same_dtype(first, [second])
+        _arguments.same_place(first, [second])
+        _arguments.same_dtype(first, [second])
         _checks.same_shape(second, first.shape, "the shape of gate")
     given = None if out is None else accept_out(out, first.shape, first.dtype, [first, second], elementwise=True)
 
     # Configuration
-    result = given or _arrays.allocate("out", first.shape, first.dtype, first)
+    result = given or _results.allocate("out", first.shape, first.dtype, first)
     acted, factor = (second, first) if up_first else (first, second)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.activations.launch import launch_gated
 
-        for some_acted, some_factor, some_out in flat_lines(acted.aligned(), factor.aligned(), result.array):
+        for some_acted, some_factor, some_out in flat_lines(acted.aligned(), factor.aligned(), result.view):
             launch_gated(some_acted, some_factor, some_out, activation, stream)
     return result.source
 
@@ -132,6 +134,6 @@ def _halves(packed: Argument) -> tuple[Argument, Argument]:
     width = packed.shape[-1]
     if width % 2:
         raise ArgumentError("gate", f"shape {packed.shape}", "an even last axis where up is not given")
-    views = packed.array[..., : width // 2], packed.array[..., width // 2 :]
-    first, second = (Argument(packed.name, view, packed.source, packed.place) for view in views)
+    views = packed.view[..., : width // 2], packed.view[..., width // 2 :]
+    first, second = (Argument(packed.name, view, packed.source) for view in views)
     return first, second

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import FLOAT32, INT32, Argument, accept, accept_out, heads_second
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import FLOAT32, INT32, Argument, accept, accept_out
+from rocmkern.calls.axes import heads_second
 from rocmkern.calls.plan import planned
-from rocmkern.calls.view import DeviceView, device_view, read
+from rocmkern.calls.results import read
+from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.errors import ArgumentError
 
 # Axes of q, k and v; "packed" is what cu_seqlens_q and cu_seqlens_k make of them.
@@ -289,8 +293,8 @@ def merge_attention(
     o1, o2 = accept("o1", o1), accept("o2", o2)
     lse1, lse2 = accept("lse1", lse1, (FLOAT32,)), accept("lse2", lse2, (FLOAT32,))
     inputs = [o1, lse1, o2, lse2]
-    _arrays.same_place(o1, inputs)
-    _arrays.same_dtype(o1, [o2])
+    _arguments.same_place(o1, inputs)
+    _arguments.same_dtype(o1, [o2])
     if len(o1.shape) == 3:
         layout = "packed"
     else:
@@ -303,11 +307,11 @@ def merge_attention(
     given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
 
     # Configuration
-    result = given or _arrays.allocate("out", o1.shape, o1.dtype, o1)
-    result_lse = given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, o1)
+    result = given or _results.allocate("out", o1.shape, o1.dtype, o1)
+    result_lse = given_lse or _results.allocate("lse", lse_shape, FLOAT32, o1)
 
     # Launch
-    if result_lse.array.size:
+    if result_lse.view.size:
         from rocmkern.ops.attention.launch import launch_merge
 
         launch_merge(
@@ -315,8 +319,8 @@ def merge_attention(
             _with_batch(lse1.aligned(), layout),
             heads_second(o2.aligned(), layout),
             _with_batch(lse2.aligned(), layout),
-            heads_second(result.array, layout),
-            _with_batch(result_lse.array, layout),
+            heads_second(result.view, layout),
+            _with_batch(result_lse.view, layout),
             stream,
         )
     return result.source, result_lse.source
@@ -349,7 +353,7 @@ def _attention(
     stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
     left, right, bottom_right = _checks.visibility(causal, window)
     q, k, v = accept("q", q), accept("k", k), accept("v", v)
-    _arrays.same_dtype(q, [k, v])
+    _arguments.same_dtype(q, [k, v])
     _check_shapes(q, k, v, layout)
     scale = _checks.softmax_scale(scale, q.shape[-1])
     softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
@@ -368,7 +372,7 @@ def _attention(
     sinks = None if sinks is None else accept("sinks", sinks)
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
     inputs = [q, k, v, bias, mask, sinks, slopes]
-    _arrays.same_place(q, inputs)
+    _arguments.same_place(q, inputs)
     inputs += lengths
     full, axes = (batch, heads, sq, sk), "[B, Hq, Sq, Sk]"
     bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
@@ -383,23 +387,23 @@ def _attention(
     given, given_lse = checked_outputs(out, return_lse, out_shape, q.dtype, lse_shape, inputs)
 
     # Configuration
-    result = given or _arrays.allocate("out", out_shape, q.dtype, q)
-    lse = (given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
-    lse_view = None if lse is None else _with_batch(lse.array, layout)
+    result = given or _results.allocate("out", out_shape, q.dtype, q)
+    lse = (given_lse or _results.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
+    lse_view = None if lse is None else _with_batch(lse.view, layout)
     sink_values = None if sinks is None else float32(sinks, stream)
-    slope_values = None if slopes is None else np.broadcast_to(float32(slopes, stream), (sequences, heads), subok=True)
+    slope_values = None if slopes is None else float32(slopes, stream).broadcast_to((sequences, heads))
 
     # Launch
     if sk == 0:
-        fill_without_keys(result.array, lse_view, sink_values, stream)
-    elif result.array.size:
+        fill_without_keys(result.view, lse_view, sink_values, stream)
+    elif result.view.size:
         from rocmkern.ops.attention.launch import launch_attention
 
         launch_attention(
             queries,
             keys,
             values,
-            heads_second(result.array, layout),
+            heads_second(result.view, layout),
             lse_view,
             cu_seqlens_q=cu_q,
             cu_seqlens_k=cu_k,
@@ -437,7 +441,7 @@ def _check_shapes(q: Argument, k: Argument, v: Argument, layout: str) -> None:
 
 def _accept_cu_seqlens(
     given: tuple[Any, Any], q: Argument, k: Argument
-) -> tuple[np.ndarray | None, np.ndarray | None, list[Argument]]:
+) -> tuple[View | None, View | None, list[Argument]]:
     """Both arrays of cumulative lengths, or neither, and the operands that they come from.
 
     They may lie in host memory whatever q does, or beside it.
@@ -449,7 +453,7 @@ def _accept_cu_seqlens(
         if given[i] is None:
             raise ArgumentError(names[i], "None", f"an int32 array, as {names[1 - i]} is given")
     first, second = accept("cu_seqlens_q", given[0], INT32), accept("cu_seqlens_k", given[1], INT32)
-    _arrays.same_place(q, [x for x in (first, second) if x.on_device])
+    _arguments.same_place(q, [x for x in (first, second) if x.on_device])
     cu_q = _checks.cu_seqlens(first, q.shape[0], "q")
     cu_k = _checks.cu_seqlens(second, k.shape[0], "k")
     if len(cu_q) != len(cu_k):
@@ -484,30 +488,31 @@ def _lse_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     return shape[:3] if layout == "bhsd" else (shape[0], shape[2], shape[1])
 
 
-def _with_batch(lse: np.ndarray, layout: str) -> np.ndarray:
+def _with_batch(lse: View, layout: str) -> View:
     """View ``[B, H, S]`` of a log-sum-exp."""
     return lse[None] if layout == "packed" else lse
 
 
-def float32(x: Argument, stream: Any) -> np.ndarray:
+def float32(x: Argument, stream: Any) -> View:
     """One number a head, widened where it is half precision."""
-    array = x.aligned()
-    if not x.on_device:
-        return array.astype(np.float32, copy=False)
-    if array.dtype == FLOAT32 or not array.size:
-        return array
+    view = x.aligned()
+    if view.dtype == FLOAT32:
+        return view
+    if not view.on_device:
+        return x.converted(view.numpy().astype(np.float32)).view
+    if not view.size:
+        return view
     from rocmkern.ops.steps.launch import launch_scale
 
     # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
-    wide = device_view(_arrays.temporary(array.shape, FLOAT32, array, stream))
-    for some, some_wide in _arrays.four_axes(array, wide):
+    wide = view_of(_results.temporary(view.shape, FLOAT32, view, stream))
+    for some, some_wide in _axes.four_axes(view, wide):
         launch_scale(some, some_wide, 1.0, stream)
     return wide
 
 
-def fill_without_keys(out: np.ndarray, lse: np.ndarray | None, sinks: np.ndarray | None, stream: Any) -> None:
+def fill_without_keys(out: View, lse: View | None, sinks: View | None, stream: Any) -> None:
     """What attention over no keys is: nothing to launch."""
-    _arrays.assign(out, 0, stream)
+    _results.assign(out, 0, stream)
     if lse is not None:
-        numbers = read(sinks) if isinstance(sinks, DeviceView) else sinks
-        _arrays.assign(lse, -np.inf if numbers is None else numbers[:, None], stream)
+        _results.assign(lse, -np.inf if sinks is None else read(sinks)[:, None], stream)

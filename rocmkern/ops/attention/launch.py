@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.arrays import FLOAT32
+from rocmkern.calls.arguments import FLOAT32
 from rocmkern.calls.launch import (
     absent,
     ceil_div,
@@ -25,7 +25,7 @@ from rocmkern.ops.streaming import by_lines
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
 _SMALL_SCALE = 2.0**-100
-_NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
+_NO_PAGES = [absent(0, 2, np.int32), absent(0, 1, np.int32), *[absent(0, 1)] * 3]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def launch_attention(
     num_splits = max(1, min(num_splits, ceil_div(k_len, cfg.block_n)))
     cfg = tuning.with_splits(target, cfg, blocks, num_splits)
 
-    none = np.zeros(0, np.int32)
+    none = absent(0, 1, np.int32)
     no_join = [absent(0, 2, np.int32), absent(0, 1)]
     args = [
         cu_seqlens_q if packed else none,

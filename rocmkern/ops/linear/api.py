@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import accept, accept_out, joined_rows, rows_together
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import accept, accept_out
+from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -72,8 +75,8 @@ def matmul(
     a, b = accept("a", a), accept("b", b)
     given_bias = None if bias is None else accept("bias", bias)
     others = [b] if given_bias is None else [b, given_bias]
-    _arrays.same_place(a, others)
-    _arrays.same_dtype(a, [b])
+    _arguments.same_place(a, others)
+    _arguments.same_dtype(a, [b])
     _checks.some_axes(a)
     _checks.some_axes(b)
     is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
@@ -93,11 +96,11 @@ def matmul(
     given = None if out is None else accept_out(out, shape, a.dtype, [a, *others])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, a.dtype, a)
-    into = result.array[..., None] if is_column else result.array
+    result = given or _results.allocate("out", shape, a.dtype, a)
+    into = result.view[..., None] if is_column else result.view
     into = into[..., None, :] if is_row else into
-    left = np.broadcast_to(left, (*leading, *left.shape[-2:]), subok=True)
-    right = np.broadcast_to(right, (*leading, *right.shape[-2:]), subok=True) if right.ndim > 2 else right
+    left = left.broadcast_to((*leading, *left.shape[-2:]))
+    right = right.broadcast_to((*leading, *right.shape[-2:])) if right.ndim > 2 else right
 
     # Launch
     if into.size:
@@ -148,8 +151,8 @@ def linear(
     x, weight = accept("x", x), accept("weight", weight)
     given_bias = None if bias is None else accept("bias", bias)
     others = [weight] if given_bias is None else [weight, given_bias]
-    _arrays.same_place(x, others)
-    _arrays.same_dtype(x, [weight])
+    _arguments.same_place(x, others)
+    _arguments.same_dtype(x, [weight])
     _checks.some_axes(x)
     _checks.rank(weight, "out in")
     _checks.extent(weight, 1, x.shape[-1], "the length of the last axis of x")
@@ -158,8 +161,8 @@ def linear(
     given = None if out is None else accept_out(out, shape, x.dtype, [x, *others])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, x.dtype, x)
-    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+    result = given or _results.allocate("out", shape, x.dtype, x)
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.view)
 
     # Launch
     if into.size:
@@ -175,6 +178,6 @@ def _products(left: Any, right: Any, bias: Any, out: Any, activation: str | None
     if right.ndim == 2:
         rows = rows_together(left)
         left, out = joined_rows(left, out)
-        right = np.broadcast_to(right, (*left.shape[:-2], *right.shape), subok=True)
-    for some, matrix, into in _arrays.four_axes(left, right, out, row_axes=2):
+        right = right.broadcast_to((*left.shape[:-2], *right.shape))
+    for some, matrix, into in _axes.four_axes(left, right, out, row_axes=2):
         launch_matmul(some, matrix, bias, into, activation, stream, rows)

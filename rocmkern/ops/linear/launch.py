@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from rocmkern.calls.arrays import FLOAT32
+from rocmkern.calls.arguments import FLOAT32
 from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops import streaming
 from rocmkern.ops.activations.kernels import activations
@@ -83,7 +81,7 @@ def launch_product(
     grid = (ceil_div(own_rows, cfg.block_m) * across, inner, outer * splits)
     number = ACTIVATIONS[activation]
     if splits == 1:
-        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
+        bias = absent(0, 2, out.dtype) if bias is None else bias.broadcast_to(out.shape[2:])
         launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
         return
     stream = stream_of(a, stream)
@@ -106,7 +104,7 @@ def launch_few_rows(
     grid = (along * ceil_div(a.shape[2], cfg.block_n), inner, outer * splits)
     number = ACTIVATIONS[activation]
     if splits == 1:
-        bias = absent(0, 2, out.dtype) if bias is None else np.broadcast_to(bias, out.shape[2:], subok=True)
+        bias = absent(0, 2, out.dtype) if bias is None else bias.broadcast_to(out.shape[2:])
         args = [b, a, bias.swapaxes(0, 1), out.swapaxes(2, 3)[None], number, 1]
         launch(target, matmul.matmul, cfg, grid, args, stream)
         return

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import accept, accept_out, joined_rows, rows_together
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import accept, accept_out
+from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -78,8 +81,8 @@ def mlp(
     )
     weights = [array for array in (w_gate, w_up, w_down) if array is not None]
     others = [*weights, *(array for array in (b_gate, b_up, b_down) if array is not None)]
-    _arrays.same_place(x, others)
-    _arrays.same_dtype(x, weights)
+    _arguments.same_place(x, others)
+    _arguments.same_dtype(x, weights)
     _checks.some_axes(x)
     _checks.rank(w_up, "hidden in")
     _checks.rank(w_down, "out hidden")
@@ -99,8 +102,8 @@ def mlp(
     given = None if out is None else accept_out(out, shape, x.dtype, [x, *others])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, x.dtype, x)
-    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
+    result = given or _results.allocate("out", shape, x.dtype, x)
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.view)
     together = rows_together(rows)
     rows, into = joined_rows(rows, into)
 
@@ -110,6 +113,6 @@ def mlp(
 
         gate = None if w_gate is None else w_gate.aligned()
         up, down = w_up.aligned(), w_down.aligned()
-        for some, some_out in _arrays.four_axes(rows, into, row_axes=2):
+        for some, some_out in _axes.four_axes(rows, into, row_axes=2):
             launch_mlp(some, gate, up, down, gate_row, up_row, down_row, some_out, activation, stream, together)
     return result.source

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops.linear.launch import ACTIVATIONS, launch_matmul
 from rocmkern.ops.linear.tuning import one_row
@@ -34,7 +32,7 @@ def launch_mlp(
 
     def weights(w: Any) -> Any:
         """A weight as the right side of every product."""
-        return np.broadcast_to(w.swapaxes(0, 1), (outer, inner, *w.shape[::-1]), subok=True)
+        return w.swapaxes(0, 1).broadcast_to((outer, inner, *w.shape[::-1]))
 
     with inner_result((outer, inner, own_rows, hidden_size), x.dtype, x, target, stream) as hidden:
         if w_gate is None:

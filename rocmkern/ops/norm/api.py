@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import Argument, accept, accept_out, flat_lines, lines
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import Argument, accept, accept_out
+from rocmkern.calls.axes import flat_lines, lines
 from rocmkern.calls.plan import planned
 from rocmkern.runtime.errors import ArgumentTypeError
 
@@ -72,9 +74,9 @@ def rms_norm(
     x, weight = accept("x", x), _accept_weight(weight)
     added = None if residual is None else accept("residual", residual)
     inputs = [x, weight] if added is None else [x, weight, added]
-    _arrays.same_place(x, inputs[1:])
+    _arguments.same_place(x, inputs[1:])
     if added is not None:
-        _arrays.same_dtype(x, [added])
+        _arguments.same_dtype(x, [added])
     _checks.some_axes(x)
     _checks.same_shape(weight, x.shape[-1:], "the last axis of x")
     eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
@@ -83,16 +85,16 @@ def rms_norm(
     given = _given_outputs(out, x, inputs, pair=added is not None)
 
     # Configuration
-    result, sums = (g or _arrays.allocate("out", x.shape, x.dtype, x) for g in given) if added else (given[0], None)
-    result = result or _arrays.allocate("out", x.shape, x.dtype, x)
+    result, sums = (g or _results.allocate("out", x.shape, x.dtype, x) for g in given) if added else (given[0], None)
+    result = result or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.norm.launch import launch_rms_norm
 
-        views = [x.aligned(), result.array]
+        views = [x.aligned(), result.view]
         if added is not None and sums is not None:
-            views += [added.aligned(), sums.array]
+            views += [added.aligned(), sums.view]
         for some_x, some_out, *pair in lines(*views):
             some_added, some_sums = pair or (None, None)
             launch_rms_norm(some_x, some_added, some_sums, weight.aligned(), some_out, eps, offset, stream)
@@ -146,7 +148,7 @@ def layer_norm(
     scale = None if weight is None else _accept_weight(weight)
     shift = None if bias is None else accept("bias", bias)
     parameters = [p for p in (scale, shift) if p is not None]
-    _arrays.same_place(x, parameters)
+    _arguments.same_place(x, parameters)
     _checks.some_axes(x)
     for p in parameters:
         _checks.same_shape(p, x.shape[-1:], "the last axis of x")
@@ -154,14 +156,14 @@ def layer_norm(
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *parameters])
 
     # Configuration
-    result = given or _arrays.allocate("out", x.shape, x.dtype, x)
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.norm.launch import launch_layer_norm
 
         weights, biases = (None if p is None else p.aligned() for p in (scale, shift))
-        for some_x, some_out in lines(x.aligned(), result.array):
+        for some_x, some_out in lines(x.aligned(), result.view):
             launch_layer_norm(some_x, weights, biases, some_out, eps, stream)
     return result.source
 
@@ -200,20 +202,20 @@ def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) 
     # Checks
     stream = _checks.stream(stream)
     x, added = accept("x", x), accept("residual", residual)
-    _arrays.same_place(x, [added])
-    _arrays.same_dtype(x, [added])
+    _arguments.same_place(x, [added])
+    _arguments.same_dtype(x, [added])
     _checks.some_axes(x)
     _checks.same_shape(added, x.shape, "the shape of x")
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, added], elementwise=True)
 
     # Configuration
-    result = given or _arrays.allocate("out", x.shape, x.dtype, x)
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.norm.launch import launch_add_residual
 
-        for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.array):
+        for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.view):
             launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
 
@@ -233,6 +235,6 @@ def _given_outputs(out: Any, x: Argument, inputs: list, *, pair: bool) -> tuple[
     if not pair:
         return accept_out(out, x.shape, x.dtype, inputs), None
     if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise ArgumentTypeError("out", _arrays.describe(out), "a pair of arrays, for the norm and for x + residual")
+        raise ArgumentTypeError("out", _arguments.describe(out), "a pair of arrays, for the norm and for x + residual")
     first = accept_out(out[0], x.shape, x.dtype, inputs)
     return first, accept_out(out[1], x.shape, x.dtype, [*inputs, first])

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import FLOAT32, FLOATS, INT32, QUANTIZED, Argument, accept
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import FLOAT32, FLOATS, INT32, QUANTIZED, Argument, accept
 from rocmkern.calls.plan import planned
-from rocmkern.calls.view import DeviceView
+from rocmkern.calls.view import View
 from rocmkern.ops.attention.api import checked_outputs, fill_without_keys, float32
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
@@ -147,7 +148,7 @@ def paged_attention(
     slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
     scales = [_checks.cache_scale(*x, k) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
     inputs = [q, k, v, sinks, slopes, *scales]
-    _arrays.same_place(q, inputs)
+    _arguments.same_place(q, inputs)
     inputs += [lengths, *numbers]
     if sinks is not None:
         _checks.same_shape(sinks, (heads,), "one for each query head")
@@ -157,19 +158,19 @@ def paged_attention(
     given, given_lse = checked_outputs(out, return_lse, shape, q.dtype, lse_shape, inputs)
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, q.dtype, q)
-    lse = (given_lse or _arrays.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
+    result = given or _results.allocate("out", shape, q.dtype, q)
+    lse = (given_lse or _results.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
     sink_values = None if sinks is None else float32(sinks, stream)
-    slope_values = None if slopes is None else np.broadcast_to(float32(slopes, stream), (sequences, heads), subok=True)
+    slope_values = None if slopes is None else float32(slopes, stream).broadcast_to((sequences, heads))
 
     scale_values = [None if x is None else x.aligned() for x in scales]
 
     # Launch
     keys, values = (x.aligned().transpose(0, 2, 1, 3) for x in (k, v))
-    if not result.array.size or not longest_q:
+    if not result.view.size or not longest_q:
         pass
     elif longest == 0 or keys.shape[0] == 0:
-        fill_without_keys(result.array, None if lse is None else lse.array[None], sink_values, stream)
+        fill_without_keys(result.view, None if lse is None else lse.view[None], sink_values, stream)
     else:
         from rocmkern.ops.attention.launch import Pages, launch_attention
 
@@ -177,8 +178,8 @@ def paged_attention(
             _rows(q.aligned(), cu_q),
             keys,
             values,
-            _rows(result.array, cu_q),
-            None if lse is None else lse.array[None] if cu_q is not None else lse.array.T[..., None],
+            _rows(result.view, cu_q),
+            None if lse is None else lse.view[None] if cu_q is not None else lse.view.T[..., None],
             cu_seqlens_q=cu_q,
             cu_seqlens_k=None,
             max_seqlen_q=longest_q,
@@ -198,7 +199,7 @@ def paged_attention(
     return (result.source, lse.source) if lse is not None else result.source
 
 
-def _rows(x: np.ndarray, cu_q: Any) -> np.ndarray:
+def _rows(x: View, cu_q: View | None) -> View:
     """View ``[B, H, S, D]`` of queries or results: one packed batch, or a sequence for each row."""
     return x[:, :, None] if cu_q is None else x[None].transpose(0, 2, 1, 3)
 
@@ -209,7 +210,7 @@ def _check_caches(q: Argument, k: Argument, v: Argument) -> None:
     _checks.rank(v, "n_blocks block_size Hkv Dv")
     if k.dtype not in (q.dtype, *QUANTIZED):
         raise ArgumentTypeError("key_cache", f"dtype {k.dtype}", f"{q.dtype}, the dtype of q, or one of 8 bits")
-    _arrays.same_dtype(k, [v])
+    _arguments.same_dtype(k, [v])
     _checks.head_dim(q)
     _checks.head_dim(v)
     _checks.extent(k, -1, q.shape[-1], "the head dimension of q")
@@ -222,13 +223,13 @@ def _check_caches(q: Argument, k: Argument, v: Argument) -> None:
 
 def _beside(q: Argument, x: Argument) -> Argument:
     """Numbers that may lie in host memory whatever q does, or beside it."""
-    _arrays.same_place(q, [x] if x.on_device else [])
+    _arguments.same_place(q, [x] if x.on_device else [])
     return x
 
 
 def _check_table(
     table: Argument, lens: Argument, k: Argument, sequences: int, longest: int | None
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[View, View, int]:
     """The table, the lengths, and a bound of the lengths. What lies in host memory is checked."""
     _checks.same_shape(lens, (sequences,), "one for each sequence")
     if len(table.shape) != 2 or table.shape[0] != sequences:
@@ -238,7 +239,7 @@ def _check_table(
     if lens.on_device:
         bound = room if longest is None else min(_checks.integer("max_context_len", longest, 0), room)
         return table.aligned(), lens.aligned(), bound
-    numbers = lens.array
+    numbers = lens.view.numpy()
     if sequences and numbers.min() < 0:
         raise ArgumentError("context_lens", f"{numbers.min()} for sequence {numbers.argmin()}", "numbers of at least 0")
     most = int(numbers.max(initial=0))
@@ -247,11 +248,12 @@ def _check_table(
         raise ArgumentError("block_table", given, f"at least {-(-most // block_size)} blocks of {block_size}")
     if longest is not None:
         most = min(_checks.integer("max_context_len", longest, most), room)
-    if not isinstance(table.array, DeviceView):
+    if not table.view.on_device:
         needed = np.arange(table.shape[1]) < -(-numbers[:, None] // block_size)
-        wrong = needed & ((table.array < 0) | (table.array >= n_blocks))
+        entries = table.view.numpy()
+        wrong = needed & ((entries < 0) | (entries >= n_blocks))
         if wrong.any():
             n, entry = (int(i) for i in np.argwhere(wrong)[0])
-            given = f"block {table.array[n, entry]} at [{n}, {entry}]"
+            given = f"block {entries[n, entry]} at [{n}, {entry}]"
             raise ArgumentError("block_table", given, f"blocks from 0 to {n_blocks - 1}")
     return table.aligned(), lens.aligned(), min(most, room)

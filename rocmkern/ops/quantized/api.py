@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import UINT8, Argument, accept, accept_out, four_axes
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import UINT8, Argument, accept, accept_out
+from rocmkern.calls.axes import four_axes
 from rocmkern.calls.plan import planned, unplanned
+from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, TargetError
 
 FORMATS = (
@@ -90,13 +94,13 @@ def dequantize(
     given = None if out is None else accept_out(out, shape, wanted, [blocks])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, wanted, blocks)
+    result = given or _results.allocate("out", shape, wanted, blocks)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.quantized.launch import launch_dequantize
 
-        for some, into in four_axes(_rows_of_bytes(blocks), result.array, row_axes=1):
+        for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
             launch_dequantize(some, into, name, stream)
     return result.source
 
@@ -163,20 +167,20 @@ def quantize(
     count = _whole_blocks(x, elements, f"a multiple of {elements}, the elements of a block of {format}")
     shape = (*x.shape[:-1], count * nbytes)
     given = None if out is None else accept_out(out, shape, UINT8[0], [x])
-    numbers = x.aligned().astype(np.float32)
+    numbers = x.view.numpy().astype(np.float32)
     if nan == "error":
         _finite(numbers, format)
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, UINT8[0], x)
+    result = given or _results.allocate("out", shape, UINT8[0], x)
 
     # Encoding
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.quantized.encode import encode
 
         packed = np.empty(shape, np.uint8)
         encode(numbers, name, packed)
-        result.array[...] = packed
+        _results.assign(result.view, packed, None)
     return result.source
 
 
@@ -240,7 +244,7 @@ def quantized_linear(
     x, blocks = accept("x", x), accept("blocks", blocks, UINT8)
     given_bias = None if bias is None else accept("bias", bias)
     floats = [] if given_bias is None else [given_bias]
-    _arrays.same_place(x, [blocks, *floats])
+    _arguments.same_place(x, [blocks, *floats])
     _checks.some_axes(x)
     _checks.rank(blocks, "out bytes")
     columns = _columns(blocks, name)
@@ -252,10 +256,10 @@ def quantized_linear(
     given = None if out is None else accept_out(out, shape, x.dtype, [x, blocks, *floats])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, x.dtype, x)
-    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.array)
-    together = _arrays.rows_together(rows)
-    rows, into = _arrays.joined_rows(rows, into)
+    result = given or _results.allocate("out", shape, x.dtype, x)
+    rows, into = _checks.at_least_2d(x.aligned()), _checks.at_least_2d(result.view)
+    together = _axes.rows_together(rows)
+    rows, into = _axes.joined_rows(rows, into)
 
     # Launch
     if into.size:
@@ -322,7 +326,7 @@ def dequantize_rms_norm(
     # Checks
     stream, name = _checks.stream(stream), _format(format, order)
     blocks, weight = accept("blocks", blocks, UINT8), accept("weight", weight)
-    _arrays.same_place(blocks, [weight])
+    _arguments.same_place(blocks, [weight])
     eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
     shape = (*blocks.shape[:-1], _columns(blocks, name))
     _checks.rank(weight, "n")
@@ -330,13 +334,13 @@ def dequantize_rms_norm(
     given = None if out is None else accept_out(out, shape, weight.dtype, [blocks, weight])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, weight.dtype, blocks)
+    result = given or _results.allocate("out", shape, weight.dtype, blocks)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.quantized.launch import launch_dequantize_rms_norm
 
-        for some, into in four_axes(_rows_of_bytes(blocks), result.array, row_axes=1):
+        for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
             launch_dequantize_rms_norm(some, weight.aligned()[None], into, name, eps, offset, stream)
     return result.source
 
@@ -379,14 +383,14 @@ def _columns(blocks: Argument, name: str) -> int:
     return elements * _whole_blocks(blocks, nbytes, f"a multiple of {nbytes}, the bytes of a block")
 
 
-def _rows_of_bytes(blocks: Argument) -> Any:
+def _rows_of_bytes(blocks: Argument) -> View:
     """View of blocks whose last axis is contiguous; a copy where a host array has another stride."""
     array = blocks.aligned()
     if array.strides[-1] == 1 or array.shape[-1] <= 1:
         return array
     if blocks.on_device:
         raise ArgumentError("blocks", f"a last axis with stride {array.strides[-1]} in device memory", "stride 1")
-    return np.ascontiguousarray(array)
+    return blocks.converted(np.ascontiguousarray(array.numpy())).view
 
 
 def _finite(x: np.ndarray, format: str) -> None:

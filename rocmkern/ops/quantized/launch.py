@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rocmkern.calls.launch import target_for
-from rocmkern.calls.view import DeviceView, address
 from rocmkern.ops.linear.launch import launch_product, launch_row
 from rocmkern.ops.linear.tuning import one_row
 from rocmkern.ops.quantized import tuning
@@ -37,9 +34,9 @@ def launch_quantized_linear(
     ``rows`` as in `launch_matmul`.
     """
     target = target_for(x)
-    weights = np.broadcast_to(blocks, (*x.shape[:2], *blocks.shape), subok=True)
+    weights = blocks.broadcast_to((*x.shape[:2], *blocks.shape))
     if one_row(target.arch, rows, blocks.shape[0], x.shape[3]):
-        bits = address(blocks) | blocks.strides[0] if isinstance(blocks, DeviceView) else 1
+        bits = blocks.address | blocks.strides[0] if blocks.on_device else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
         row_cfg = tuning.quantized_row(target.arch, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)

@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
+from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import INT32, QUANTIZED, Argument, accept, accept_out
+from rocmkern.calls import overlaps as _overlaps
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import INT32, QUANTIZED, Argument, accept, accept_out
 from rocmkern.calls.plan import describe_by_repr, planned
+from rocmkern.calls.view import View
 from rocmkern.ops.rotary.scaling import (
     LinearScaling,
     Llama3Scaling,
@@ -129,20 +133,20 @@ def rope(
     given_positions = [accept_positions("positions", positions)]
     if block_positions is not None:
         given_positions.append(accept_positions("block_positions", block_positions))
-    _arrays.same_place(x, [p for p in given_positions if p.on_device])
+    _arguments.same_place(x, [p for p in given_positions if p.on_device])
     views = [_position_rows(p, x, layout) for p in given_positions]
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *given_positions], elementwise=True)
 
     # Configuration
-    result = given or _arrays.allocate("out", x.shape, x.dtype, x)
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.rotary.launch import launch_rope
 
-        source, into = (a if layout == "hsd" else a.swapaxes(-2, -3) for a in (x.aligned(), result.array))
-        alike = [np.broadcast_to(v[..., None, :, None], source.shape, subok=True) for v in views]
-        for some, some_out, *some_positions in _arrays.four_axes(source, into, *alike, row_axes=3):
+        source, into = (a if layout == "hsd" else a.swapaxes(-2, -3) for a in (x.aligned(), result.view))
+        alike = [v[..., None, :, None].broadcast_to(source.shape) for v in views]
+        for some, some_out, *some_positions in _axes.four_axes(source, into, *alike, row_axes=3):
             launch_rope(some, some_out, [p[:, 0, :, 0] for p in some_positions], turn, stream)
     return result.source
 
@@ -220,7 +224,7 @@ def rope_append_kv(
     # Checks
     stream = _checks.stream(stream)
     k, v = accept("k", k), accept("v", v)
-    _arrays.same_dtype(k, [v])
+    _arguments.same_dtype(k, [v])
     _checks.rank(k, "T Hkv D")
     _checks.rank(v, "T Hkv Dv")
     _checks.head_dim(k)
@@ -236,24 +240,24 @@ def rope_append_kv(
         if x.shape != tokens:
             raise ArgumentError(x.name, f"shape {x.shape}", f"shape {tokens}, one for each token")
     inputs = [k, v, where, at]
-    _arrays.same_place(k, [v, *(x for x in (where, at) if x.on_device)])
+    _arguments.same_place(k, [v, *(x for x in (where, at) if x.on_device)])
     caches = [_accept_cache(*x, inputs) for x in (("key_cache", key_cache, k), ("value_cache", value_cache, v))]
-    _arrays.same_dtype(caches[0], [caches[1]])
+    _arguments.same_dtype(caches[0], [caches[1]])
     if caches[0].shape[:3] != caches[1].shape[:3]:
         raise ArgumentError("value_cache", f"shape {caches[1].shape}", f"{caches[0].shape[:3]} in front, as key_cache")
-    if _arrays.overlap(caches[0].array, caches[1].array):
+    if _overlaps.overlap(caches[0].view, caches[1].view):
         raise ArgumentError("value_cache", "memory that overlaps with key_cache", "memory apart from it")
     _check_slots(at, caches[0].shape[0] * caches[0].shape[1])
     scales = [_checks.cache_scale(*x, caches[0]) for x in (("key_scale", key_scale), ("value_scale", value_scale))]
-    _arrays.same_place(k, scales)
+    _arguments.same_place(k, scales)
     for name, cache in zip(("key_cache", "value_cache"), caches, strict=True):
         accept_out(cache.source, cache.shape, cache.dtype, scales, name=name)  # apart from the scales too
 
     # Launch
-    if k.array.size and caches[0].array.size:
+    if k.view.size and caches[0].view.size:
         from rocmkern.ops.rotary.launch import launch_rope_append_kv
 
-        arrays = (k.aligned(), v.aligned(), caches[0].array, caches[1].array)
+        arrays = (k.aligned(), v.aligned(), caches[0].view, caches[1].view)
         key_values, value_values = (None if x is None else x.aligned() for x in scales)
         numbers = (where.aligned(), at.aligned(), key_values, value_values)
         launch_rope_append_kv(*arrays, *numbers, turn, stream)
@@ -266,14 +270,14 @@ def _accept_cache(name: str, value: Any, like: Argument, inputs: list[Argument])
     _checks.rank(cache, "n_blocks L Hkv D")
     for axis, meaning in ((2, "heads"), (3, "head dimension")):
         _checks.extent(cache, axis, like.shape[axis - 1], f"the {meaning} of {like.name}")
-    _arrays.same_place(like, [cache])
+    _arguments.same_place(like, [cache])
     return accept_out(value, cache.shape, cache.dtype, inputs, name=name)
 
 
 def _check_slots(slots: Argument, count: int) -> None:
-    if slots.on_device or not slots.array.size:
+    if slots.on_device or not slots.view.size:
         return
-    numbers = slots.array
+    numbers = slots.view.numpy()
     if numbers.min() < -1 or numbers.max() >= count:
         wrong = numbers.min() if numbers.min() < -1 else numbers.max()
         raise ArgumentError("slots", str(wrong), f"slots from 0 to {count - 1}, and -1 for padding")
@@ -351,17 +355,17 @@ def accept_positions(name: str, value: Any) -> Argument:
     positions = accept(name, value, INTEGERS)
     if positions.on_device or positions.dtype == INT32[0]:
         return positions
-    limits, array = np.iinfo(np.int32), positions.array
+    limits, array = np.iinfo(np.int32), positions.view.numpy()
     if array.size and (array.min() < limits.min or array.max() > limits.max):
         raise ArgumentError(name, f"numbers from {array.min()} to {array.max()}", "numbers of 32 bits")
-    return Argument(name, array.astype(np.int32), positions.source, positions.place, array)
+    return positions.converted(array.astype(np.int32))
 
 
-def _position_rows(positions: Argument, x: Argument, layout: str) -> np.ndarray:
+def _position_rows(positions: Argument, x: Argument, layout: str) -> View:
     """View ``[..., S]`` of positions, with the leading axes of x."""
     length = x.shape[-3] if layout == "shd" else x.shape[-2]
     shape = (*x.shape[:-3], length)
     if positions.shape not in ((length,), shape):
         allowed = f"shape {(length,)}" + (f" or {shape}" if len(shape) > 1 else "")
         raise ArgumentError(positions.name, f"shape {positions.shape}", allowed)
-    return np.broadcast_to(positions.aligned(), shape, subok=True)
+    return positions.aligned().broadcast_to(shape)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import FLOAT32, accept, describe
+from rocmkern.calls.arguments import FLOAT32, accept, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
@@ -126,7 +126,7 @@ def accept_freq_factors(value: Any, pairs: int, scaling: Scaling | None) -> tupl
         given = accept(name, value, (FLOAT32, np.dtype(np.float64)))
         if given.on_device:
             raise ArgumentError(name, "an array in device memory", "an array in host memory: copy it there once")
-        factors, shape = given.array.tolist(), given.shape
+        factors, shape = given.view.numpy().tolist(), given.shape
     if shape != (pairs,):
         raise ArgumentError(name, f"shape {shape}", f"shape {(pairs,)}, one for each pair that is rotated")
     for pair, factor in enumerate(factors):

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import INTEGERS, Argument, accept, accept_out, lines
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import INTEGERS, Argument, accept, accept_out
+from rocmkern.calls.axes import lines
 from rocmkern.calls.plan import planned
 from rocmkern.calls.streams import wait_for
-from rocmkern.calls.view import DeviceView
+from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 #: An index is 32 bits in a kernel.
@@ -63,29 +65,29 @@ def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None,
     """
     # Checks
     stream = _checks.stream(stream)
-    if (_arrays.kind_of_elements(table), _arrays.kind_of_elements(indices)) == ("int", "float"):
+    if (_arguments.kind_of_elements(table), _arguments.kind_of_elements(indices)) == ("int", "float"):
         allowed = "the table first, embedding(table, indices): torch.nn.functional takes them the other way round"
-        raise ArgumentTypeError("table", _arrays.describe(table), allowed)
+        raise ArgumentTypeError("table", _arguments.describe(table), allowed)
     table, indices = accept("table", table), accept("indices", indices, INTEGERS)
-    _arrays.same_place(table, [indices])
+    _arguments.same_place(table, [indices])
     _checks.rank(table, "V n")
     numbers = _checked_indices(indices, table)
     shape = (*indices.shape, table.shape[1])
     given = None if out is None else accept_out(out, shape, table.dtype, [table, indices])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, table.dtype, table)
+    result = given or _results.allocate("out", shape, table.dtype, table)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.rows.launch import launch_embedding
 
-        rows = np.broadcast_to(numbers[..., None], shape, subok=True)
-        for some_rows, some_out in lines(rows, result.array):
+        rows = numbers[..., None].broadcast_to(shape)
+        for some_rows, some_out in lines(rows, result.view):
             for a, b in np.ndindex(some_out.shape[:2]):
                 launch_embedding(table.aligned(), some_rows[a, b, :, 0], some_out[a, b], stream)
-        if check and isinstance(result.array, DeviceView):
-            wait_for([table.array, indices.array, result.array], "embedding", stream)
+        if check and result.view.on_device:
+            wait_for([table.view, indices.view, result.view], "embedding", stream)
     return result.source
 
 
@@ -130,31 +132,31 @@ def transpose(x: Any, axes: Any = None, *, out: Any = None, stream: Any = None) 
     given = None if out is None else accept_out(out, view.shape, x.dtype, [x])
 
     # Configuration
-    result = given or _arrays.allocate("out", view.shape, x.dtype, x)
+    result = given or _results.allocate("out", view.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.rows.launch import launch_copy_rows
 
-        for some_x, some_out in lines(view, result.array):
+        for some_x, some_out in lines(view, result.view):
             launch_copy_rows(some_x, some_out, stream)
     return result.source
 
 
-def _checked_indices(indices: Argument, table: Argument) -> np.ndarray:
+def _checked_indices(indices: Argument, table: Argument) -> View:
     """The numbers, checked and as int32 where the CPU can read them."""
     rows = table.shape[0]
     if rows > MOST_ROWS:
         raise ArgumentError("table", f"{rows} rows", f"at most {MOST_ROWS}")
     if indices.on_device:
         return indices.aligned()
-    array = indices.array
+    array = indices.view.numpy()
     wrong = np.argwhere((array < 0) | (array >= rows))
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
         given = f"{array[place]} at index {place}" if place else str(array)
         raise ArgumentError("indices", given, f"numbers from 0 to {rows - 1}" if rows else "none, as table has no rows")
-    return array.astype(np.int32)
+    return indices.converted(array.astype(np.int32)).view
 
 
 def _order(axes: Any, ndim: int) -> tuple[int, ...]:
@@ -165,7 +167,7 @@ def _order(axes: Any, ndim: int) -> tuple[int, ...]:
     try:
         order = tuple(operator.index(axis) for axis in axes)
     except TypeError:
-        raise ArgumentTypeError("axes", _arrays.describe(axes), f"integers, {allowed}") from None
+        raise ArgumentTypeError("axes", _arguments.describe(axes), f"integers, {allowed}") from None
     counted = tuple(axis + ndim if axis < 0 else axis for axis in order)
     if sorted(counted) != list(range(ndim)):
         raise ArgumentError("axes", str(order), allowed)

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import FLOAT32, FLOATS, INTEGERS, Argument, accept, accept_out
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import FLOAT32, FLOATS, INTEGERS, Argument, accept, accept_out
 from rocmkern.calls.plan import unplanned
 from rocmkern.runtime.errors import ArgumentError
 
@@ -127,23 +128,23 @@ def sample(
         _each("offset", offset, batch, _word64, _WORDS),
     )
     arrays = [number for number in numbers if isinstance(number, Argument)]
-    _arrays.same_place(logits, [x for x in arrays if x.on_device])
+    _arguments.same_place(logits, [x for x in arrays if x.on_device])
     given = None if out is None else accept_out(out, (batch,), _INT32, [logits, *arrays])
 
     # Configuration
-    result = given or _arrays.allocate("out", (batch,), _INT32, logits)
+    result = given or _results.allocate("out", (batch,), _INT32, logits)
 
     # Launch
     if batch:
         from rocmkern.ops.sampling.launch import launch_sample, not_a_distribution
 
         if not result.on_device:
-            result.array[...] = 0  # that a row is wrong, only the kernel says
-        launch_sample(logits.aligned(), result.array, numbers, stream)
+            _results.assign(result.view, 0, stream)  # that a row is wrong, only the kernel says
+        launch_sample(logits.aligned(), result.view, numbers, stream)
         if not result.on_device:
-            rows = np.flatnonzero(result.array < 0)
+            rows = np.flatnonzero(result.view.numpy() < 0)
             if rows.size:
-                raise not_a_distribution(_what_is_wrong(logits.array, int(rows[0])))
+                raise not_a_distribution(_what_is_wrong(logits.view.numpy(), int(rows[0])))
     return result.source
 
 
@@ -155,15 +156,15 @@ def _each(name: str, value: Any, rows: int, check: Callable[[str, Any], float], 
     if given.shape != (rows,):
         raise ArgumentError(name, f"shape {given.shape}", f"a number, or shape {(rows,)}: one for each row of logits")
     if given.on_device:
-        array = accept(name, value, kind.device).array
-        return replace(given, array=array.view(_INT64) if array.dtype == _UINT64 else array)
+        view = accept(name, value, kind.device).view
+        return replace(given, view=view.cast(_INT64)) if view.dtype == _UINT64 else given
     numbers = []
-    for row, number in enumerate(given.array.tolist()):
+    for row, number in enumerate(given.view.numpy().tolist()):
         try:
             numbers.append(check(name, number))
         except ArgumentError as error:
             raise ArgumentError(name, f"{error.given} in row {row}", error.allowed) from None
-    return replace(given, array=np.array(numbers, kind.kernel), converted_from=given.array)
+    return given.converted(np.array(numbers, kind.kernel))
 
 
 def _is_array(value: Any) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.arrays import Argument
+from rocmkern.calls.arguments import Argument
 from rocmkern.calls.launch import absent, error_word_for, launch, target_for
+from rocmkern.calls.view import view_of
 from rocmkern.ops.sampling.kernels import sample
 from rocmkern.ops.sampling.tuning import sampling
 from rocmkern.runtime.errors import ArgumentError
@@ -40,12 +41,9 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], st
     cfg = sampling(target.arch, per_row)
     batch, columns = logits.shape
     own = columns // cfg.block_m
-    parts = np.lib.stride_tricks.as_strided(
-        logits,
+    parts = logits.windows(
         (batch, cfg.block_m, columns - (cfg.block_m - 1) * own),
         (logits.strides[0], own * logits.strides[1], logits.strides[1]),
-        subok=True,
-        writeable=False,
     )
     errors = [
         error_word_for(
@@ -60,7 +58,9 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], st
     if per_row:
         words: list[Any] = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
         arrays = [
-            number.aligned() if isinstance(number, Argument) else np.broadcast_to(np.array([number], kind), (batch,))
+            number.aligned()
+            if isinstance(number, Argument)
+            else view_of(np.array([number], kind)).broadcast_to((batch,))
             for number, kind in zip(numbers, KINDS, strict=True)
         ]
     else:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls import arrays as _arrays
+from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arrays import FLOATS, accept, accept_out, four_axes, heads_second
+from rocmkern.calls import results as _results
+from rocmkern.calls.arguments import FLOATS, accept, accept_out
+from rocmkern.calls.axes import four_axes, heads_second
 from rocmkern.calls.plan import planned
 
 
@@ -60,8 +62,8 @@ def qk_scores(
     # Checks
     layout, stream = _checks.layout(layout), _checks.stream(stream)
     q, k = accept("q", q), accept("k", k)
-    _arrays.same_place(q, [k])
-    _arrays.same_dtype(q, [k])
+    _arguments.same_place(q, [k])
+    _arguments.same_dtype(q, [k])
     _checks.rank(q, "B Hq Sq D" if layout == "bhsd" else "B Sq Hq D")
     _checks.rank(k, "B Hkv Sk D" if layout == "bhsd" else "B Sk Hkv D")
     factor = _checks.softmax_scale(scale, _checks.head_dim(q))
@@ -73,13 +75,13 @@ def qk_scores(
     given = None if out is None else accept_out(out, shape, q.dtype, [q, k])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, q.dtype, q)
+    result = given or _results.allocate("out", shape, q.dtype, q)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_qk_scores
 
-        launch_qk_scores(queries, keys, result.array, factor, stream)
+        launch_qk_scores(queries, keys, result.view, factor, stream)
     return result.source
 
 
@@ -139,14 +141,14 @@ def causal_mask(
     given = None if out is None else accept_out(out, shape, wanted)
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, wanted)
+    result = given or _results.allocate("out", shape, wanted)
     offset = shape[1] - shape[0] if bottom_right else 0
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_causal_mask
 
-        launch_causal_mask(result.array, left, right, offset, stream)
+        launch_causal_mask(result.view, left, right, offset, stream)
     return result.source
 
 
@@ -186,21 +188,21 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
     # Checks
     stream = _checks.stream(stream)
     scores, mask = accept("scores", scores), _checks.accept_mask("mask", mask, FLOATS)
-    _arrays.same_place(scores, [mask])
+    _arguments.same_place(scores, [mask])
     _checks.some_axes(scores)
     mask_view = _checks.broadcastable(mask, scores.shape, "the shape of scores")
-    whole_mask = _arrays.Argument(mask.name, mask_view, mask.source, mask.place)
+    whole_mask = _arguments.Argument(mask.name, mask_view, mask.source)
     inputs = [scores, whole_mask]
     given = None if out is None else accept_out(out, scores.shape, scores.dtype, inputs, elementwise=True)
 
     # Configuration
-    result = given or _arrays.allocate("out", scores.shape, scores.dtype, scores)
+    result = given or _results.allocate("out", scores.shape, scores.dtype, scores)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_apply_mask
 
-        for some_scores, some_mask, some_out in four_axes(scores.aligned(), mask_view, result.array):
+        for some_scores, some_mask, some_out in four_axes(scores.aligned(), mask_view, result.view):
             launch_apply_mask(some_scores, some_mask, some_out, stream)
     return result.source
 
@@ -247,13 +249,13 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x])
 
     # Configuration
-    result = given or _arrays.allocate("out", x.shape, x.dtype, x)
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_softmax
 
-        for rows, some_out in four_axes(x.aligned(), result.array, row_axes=1):
+        for rows, some_out in four_axes(x.aligned(), result.view, row_axes=1):
             launch_softmax(rows, some_out, stream)
     return result.source
 
@@ -296,8 +298,8 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
     # Checks
     layout, stream = _checks.layout(layout), _checks.stream(stream)
     p, v = accept("p", p), accept("v", v)
-    _arrays.same_place(p, [v])
-    _arrays.same_dtype(p, [v])
+    _arguments.same_place(p, [v])
+    _arguments.same_dtype(p, [v])
     _checks.rank(p, "B Hq Sq Sk")
     _checks.rank(v, "B Hkv Sk Dv" if layout == "bhsd" else "B Sk Hkv Dv")
     value_dim = _checks.head_dim(v)
@@ -310,15 +312,15 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
     given = None if out is None else accept_out(out, shape, p.dtype, [p, v])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, p.dtype, p)
+    result = given or _results.allocate("out", shape, p.dtype, p)
 
     # Launch
     if sk == 0:
-        _arrays.assign(result.array, 0, stream)
-    elif result.array.size:
+        _results.assign(result.view, 0, stream)
+    elif result.view.size:
         from rocmkern.ops.steps.launch import launch_weighted_values
 
-        launch_weighted_values(p.aligned(), values, heads_second(result.array, layout), stream)
+        launch_weighted_values(p.aligned(), values, heads_second(result.view, layout), stream)
     return result.source
 
 
@@ -361,13 +363,13 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
     given = None if out is None else accept_out(out, x.shape, x.dtype, [x], elementwise=True)
 
     # Configuration
-    result = given or _arrays.allocate("out", x.shape, x.dtype, x)
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_scale
 
-        for some, some_out in four_axes(x.aligned(), result.array):
+        for some, some_out in four_axes(x.aligned(), result.view):
             launch_scale(some, some_out, factor, stream)
     return result.source
 
@@ -418,11 +420,11 @@ def repeat_kv(x: Any, n_rep: int, *, layout: str = "bhsd", out: Any = None, stre
     given = None if out is None else accept_out(out, shape, x.dtype, [x])
 
     # Configuration
-    result = given or _arrays.allocate("out", shape, x.dtype, x)
+    result = given or _results.allocate("out", shape, x.dtype, x)
 
     # Launch
-    if result.array.size:
+    if result.view.size:
         from rocmkern.ops.steps.launch import launch_repeat_kv
 
-        launch_repeat_kv(heads_second(x.aligned(), layout), heads_second(result.array, layout), n_rep, stream)
+        launch_repeat_kv(heads_second(x.aligned(), layout), heads_second(result.view, layout), n_rep, stream)
     return result.source
