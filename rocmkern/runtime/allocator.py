@@ -63,7 +63,7 @@ class Allocator:
     """
 
     def __init__(self, memory: DeviceMemory, queue: Queue, cap: float):
-        self._memory, self._queue, self._cap = memory, queue, cap
+        self._memory, self._queue, self.cap = memory, queue, cap
         self.guards = GuardBands()
 
     def fits(self, nbytes: int, settings: MemorySettings) -> bool:
@@ -77,15 +77,15 @@ class Allocator:
         needed = nbytes + 2 * _guard_bytes(settings)
         if settings.pool and self._memory.fits_idle(needed, self._queue.stream):
             return True
-        return needed <= self._memory.budget(self._cap).allowed
+        return needed <= self._memory.budget(self.cap).allowed
 
     def largest(self, settings: MemorySettings) -> int:
         """Return the size in bytes of the largest buffer that would be granted now."""
-        return max(0, self._memory.budget(self._cap).allowed - 2 * _guard_bytes(settings))
+        return max(0, self._memory.budget(self.cap).allowed - 2 * _guard_bytes(settings))
 
     def stats(self) -> MemoryStats:
         """Return free, total, held, reserved and allowed bytes with the source of each number."""
-        budget = self._memory.budget(self._cap)
+        budget = self._memory.budget(self.cap)
         free = usable_free(budget.free.value, budget.reserved, budget.total.value)
         cut = "" if free == budget.free.value else f" ({budget.free.value}), cut to total - reserved"
         return MemoryStats(
@@ -100,7 +100,7 @@ class Allocator:
                     "total": budget.total.source,
                     "held": "ledger of this process",
                     "reserved": f"allocations of this process, {budget.idle} bytes of them idle in the pool",
-                    "allowed": f"{self._cap:.2f} * (free + reserved) - (reserved - idle)",
+                    "allowed": f"{self.cap:.2f} * (free + reserved) - (reserved - idle)",
                 }
             ),
         )
@@ -117,7 +117,7 @@ class Allocator:
         buffer = self._memory.allocate(
             entry,
             stream=stream,
-            cap=self._cap,
+            cap=self.cap,
             pooled=settings.pool,
             poison=settings.poison,
             guard_bytes=guard_bytes,

@@ -24,6 +24,12 @@ from rocmkern.runtime.queue import Queue
 from rocmkern.runtime.settings import MemorySettings
 
 
+def _check_deadline(deadline_s: float) -> float:
+    if isinstance(deadline_s, bool) or not isinstance(deadline_s, (int, float)) or not 0 < deadline_s < math.inf:
+        raise ArgumentError("deadline_s", repr(deadline_s), "a number of seconds > 0")
+    return float(deadline_s)
+
+
 class BaseManager:
     """What a tensor knows of its `ResourceManager`, which describes the parameters."""
 
@@ -39,17 +45,14 @@ class BaseManager:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self.cap = check_cap(cap)
-        if isinstance(deadline_s, bool) or not isinstance(deadline_s, (int, float)) or not 0 < deadline_s < math.inf:
-            raise ArgumentError("deadline_s", repr(deadline_s), "a number of seconds > 0")
-        self.deadline_s = float(deadline_s)
+        cap, deadline_s = check_cap(cap), _check_deadline(deadline_s)
         self.device = default_device() if device is None else open_device(device)
         self.settings = MemorySettings.from_environment() if settings is None else settings
         self._number = next(self._numbers)
         self._memory = DeviceMemory.of(self.device)
         self._memory.managers.add(self)
-        self.queue = Queue(self.device, self.stream, self.deadline_s, clock, sleep)
-        self._allocator = Allocator(self._memory, self.queue, self.cap)
+        self.queue = Queue(self.device, self.stream, deadline_s, clock, sleep)
+        self._allocator = Allocator(self._memory, self.queue, cap)
         self._closed = self._all_returned = False
 
     def __repr__(self) -> str:
@@ -58,6 +61,24 @@ class BaseManager:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @property
+    def cap(self) -> float:
+        """Fraction of the memory that is free or held by this process which this process may hold at most."""
+        return self._allocator.cap
+
+    @cap.setter
+    def cap(self, cap: float) -> None:
+        self._allocator.cap = check_cap(cap)
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds after which a wait gives up."""
+        return self.queue.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        self.queue.deadline_s = _check_deadline(deadline_s)
 
     @property
     def closed(self) -> bool:

@@ -333,6 +333,23 @@ def test_a_copy_waits_for_other_streams_that_use_the_buffer(fake, fake_manager):
 def test_deadlines_are_positive_numbers(fake, deadline_s):
     with pytest.raises(ArgumentError, match="deadline_s"):
         ResourceManager(fake, deadline_s=deadline_s)
+    manager = ResourceManager(fake)
+    with pytest.raises(ArgumentError, match="deadline_s"):
+        manager.deadline_s = deadline_s
+    assert manager.deadline_s == 60
+
+
+def test_a_deadline_and_a_cap_that_are_set_later_hold_from_then_on(fake, fake_manager):
+    before = fake_manager.safe_alloc_size()
+    fake_manager.cap = fake_manager.cap / 2
+    assert fake_manager.safe_alloc_size() == pytest.approx(before / 2, abs=1)
+    with pytest.raises(ArgumentError, match="cap"):
+        fake_manager.cap = 0.95
+    fake_manager.deadline_s = 7
+    fake.stall(fake_manager.stream)
+    fake.submit(fake_manager.stream)
+    with pytest.raises(DeadlineError, match="within 7 s"):
+        fake_manager.wait()
 
 
 # Life of a manager

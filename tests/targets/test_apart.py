@@ -314,7 +314,10 @@ for _ in range(40):
         rocmkern.softmax(x)
         signal.setitimer(signal.ITIMER_REAL, 0)
         break
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # Up to Python 3.11 what is raised while a class gets its attributes is the cause of a RuntimeError.
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
         interrupts += 1
 print(json.dumps([interrupts > 2, bool(np.allclose(rocmkern.softmax(x), exact, rtol=1e-5)), cpu.compiled()]))
 """
