@@ -4,6 +4,7 @@
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make amd-test  rows of the matrix on a virtual AMD GPU, on Linux without a card or ROCm (ROWS=all, ARCH=gfx942, SEED=1)
+#   make docs   the documentation in build/docs, without a network; a warning is an error
 #   make lint   what CI checks beside the tests
 #   make isolate  does a row give the same bits alone, in any order, in dirty memory? 20 minutes; goes on where it stopped
 # Another interpreter: make test PYTHON=python3.12 VENV=.venv312        Arguments of pytest: make test ARGS="-k causal"
@@ -12,16 +13,17 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 JOBS ?= 2
+DOCS ?= build/docs
 RESULTS ?= $(VENV)/results.json
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-LINTED := rocmkern tests examples benchmarks tools
+LINTED := rocmkern tests examples benchmarks tools docs
 
 ROWS ?= 200
 ARCH ?= gfx1100
 SEED ?= 0
 
-.PHONY: demo test wheel bench isolate amd-test lint format clean
+.PHONY: demo test wheel bench isolate amd-test docs lint format clean
 
 demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
@@ -49,6 +51,10 @@ isolate: $(VENV)/.base
 # In an environment of its own, .venv-amd: numba-hip excludes what other targets need.
 amd-test:
 	@$(PYTHON) tools/virtual_gpu/amd_test.py --rows $(ROWS) --arch $(ARCH) --seed $(SEED) $(ARGS)
+
+docs: $(VENV)/.docs
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir $(VENV)/doctrees docs $(DOCS)
+	@echo "$(DOCS)/index.html"
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
@@ -84,6 +90,10 @@ $(VENV)/.bench: pyproject.toml | $(PY)
 
 $(VENV)/.dev: pyproject.toml | $(PY)
 	$(INSTALL) --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(PY)
+	$(INSTALL) --editable ".[docs]"
 	@touch $@
 
 # The model's package asks for PyTorch and more, several GB, to run its own code; the demo reads its files only: --no-deps.

@@ -14,7 +14,7 @@ def page(root):
 
 
 def test_every_command_is_one(page):
-    blocks = re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("rocmkern ")]
     assert len(lines) >= 7
     for line in lines:
