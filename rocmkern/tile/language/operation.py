@@ -33,6 +33,7 @@ import numpy as np
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.language import values
 from rocmkern.tile.language.expression import Expression
+from rocmkern.tile.language.values import TAKEN, key_of, quiet, value_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,18 +72,19 @@ class Operation:
     scalar: Callable[..., Any] | None = None
     by: str = ""
     signature: inspect.Signature = field(init=False, compare=False)
-    _taken: tuple[tuple[bool, ...], bool] = field(init=False, compare=False, repr=False)
+    _consumed: frozenset[int] = field(init=False, compare=False, repr=False)
+    _all_from: int | None = field(init=False, compare=False, repr=False)
     _known: dict[tuple, tuple] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         signature = inspect.signature(self.meaning)
-        parameters = signature.parameters.values()
-        several = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
-        taken = tuple(p.name in self.consumes for p in parameters if p not in several)
+        consumed = [each for each in enumerate(signature.parameters.values()) if each[1].name in self.consumes]
+        several = [number for number, p in consumed if p.kind is inspect.Parameter.VAR_POSITIONAL]
         for name, value in {
             "signature": signature,
             "by": self.by or self.name,
-            "_taken": (taken, any(p.name in self.consumes for p in several)),
+            "_consumed": frozenset(number for number, _ in consumed),
+            "_all_from": several[0] if several else None,
             "_known": {},
         }.items():
             object.__setattr__(self, name, value)
@@ -103,44 +105,34 @@ class Operation:
 
     def consumed(self, number: int) -> bool:
         """Whether an argument is consumed if it is a tile, an operand or a stage."""
-        taken, rest = self._taken
-        return taken[number] if number < len(taken) else rest
+        return number in self._consumed or (self._all_from is not None and number >= self._all_from)
 
     def __call__(self, *given: Any) -> Any:
         """Compute it in the interpreter."""
-        kind = self._kind(given)
-        arguments = [self._argument(number, x) for number, x in enumerate(given)]
+        key = tuple(map(key_of, given))
+        known = self._known.get(key) or self._found(key, given)
+        arguments = []
+        for number, x in enumerate(given):
+            take = TAKEN.get(type(x))
+            arguments.append(x if take is None else take(x, self.by if self.consumed(number) else None))
         try:
-            if values.quiet.numpy:
+            if quiet.numpy:
                 result = self.meaning(*arguments)
             else:
                 with np.errstate(all="ignore"):
                     result = self.meaning(*arguments)
         except TileError as error:
             raise TileError(f"{self.name}: {error}") from None
-        return values.value_of(result, kind)
+        return value_of(result, known[0])
 
-    def _kind(self, given: tuple) -> Any:
-        """As `typed`, of values; what was found before is kept, because the interpreter asks at every call."""
-        key = tuple([values.key_of(x) for x in given])
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) == KEPT:
-                self._known.clear()
-            # The values are kept with it, because some of their keys are theirs only while they live.
-            kept = [x for x in given if not isinstance(x, np.ndarray | values.Tile)]
-            known = self._known[key] = (self.typed(tuple([values.kind_of(x) for x in given])), kept)
-        return known[0]
-
-    def _argument(self, number: int, x: Any) -> Any:
-        cls = type(x)
-        if cls is values.Rows or cls is values.Tensor:
-            return x.view(np.ndarray)
-        if cls is values.Tile or cls is values.Operand:
-            return x.consume(self.by) if self.consumed(number) else x.data
-        if cls is values.Stage:
-            return x.consume(self.by) if self.consumed(number) else x
-        return tuple([self._argument(number, each) for each in x]) if cls is tuple else x
+    def _found(self, key: tuple, given: tuple) -> tuple:
+        """The kind of the result, of values. It is kept, because the interpreter asks at every call."""
+        if len(self._known) == KEPT:
+            self._known.clear()
+        # Values are kept with it whose keys are theirs only while they live.
+        kept = [x for x in given if not isinstance(x, np.ndarray | values.Tile | values.Stage)]
+        known = self._known[key] = (self.typed(tuple(map(values.kind_of, given))), kept)
+        return known
 
 
 #: All operations, by name.

@@ -48,6 +48,8 @@ def in_rows(x: Any, dtype: np.dtype) -> Any:
 
 def sides(a: Any, b: Any) -> tuple[Any, Any]:
     """Both sides of what rows are combined by, of one element type."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a, b
     dtype = (a if isinstance(a, np.ndarray) else b).dtype
     return in_rows(a, dtype), in_rows(b, dtype)
 

@@ -289,10 +289,10 @@ def kind_of(x: Any) -> Any:
 def key_of(x: Any) -> Any:
     """What stands for the kind of a value as a key: equal keys have equal kinds as long as both values live."""
     cls = type(x)
-    if cls is Rows or cls is np.ndarray:
-        return cls, x.shape, x.dtype
     if cls is Tile:
         return cls, x._array.shape
+    if cls is Rows or cls is np.ndarray:
+        return cls, x.shape, x.dtype
     if cls is int or cls is bool or cls is str:
         return cls, x
     if cls is float or x is None:
@@ -310,12 +310,31 @@ def key_of(x: Any) -> Any:
     return id(x)
 
 
+def _array_of(x: np.ndarray, by: str | None) -> np.ndarray:
+    return x.view(np.ndarray)
+
+
+def _numbers_of(x: Tile, by: str | None) -> np.ndarray:
+    return x.data if by is None else x.consume(by)
+
+
+def _stage_of(x: Stage, by: str | None) -> Stage:
+    return x if by is None else x.consume(by)
+
+
+#: What the meaning of an operation is given for a value, by the value's type: of it, and of who consumes it, if any.
+TAKEN: dict[type, Callable[[Any, str | None], Any]] = {
+    Rows: _array_of, Tensor: _array_of, Tile: _numbers_of, Operand: _numbers_of, Stage: _stage_of,
+    tuple: lambda x, by: tuple([TAKEN[type(each)](each, by) if type(each) in TAKEN else each for each in x]),
+}  # fmt: skip
+
+
 def value_of(result: Any, kind: Any) -> Any:
     """What an operation computed, as a value of the kind that its rule says."""
     cls = type(kind)
     if cls is TileKind:
         return Tile(result)
-    if issubclass(cls, RowsKind):
+    if cls is RowsKind or cls is ArrayKind:
         return np.asarray(result, _ELEMENTS[kind.kind]).view(Rows)
     if cls is TensorKind:
         return result.view(Tensor)
