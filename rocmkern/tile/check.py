@@ -1,4 +1,4 @@
-"""A check of a kernel's source: what an operation consumed must not be used again.
+"""A check of a kernel's source: nothing consumed is used again, and stages go through their circle to its end.
 
 The python target notices such a misuse when it happens. Compiled code would go on with storage that something else
 has overwritten, so a kernel is walked through before it is compiled: statement by statement, into its device functions,
@@ -6,27 +6,33 @@ into both branches of a condition and twice through a loop (the second time is t
 ``cfg`` are decided, as they are when the kernel is compiled.
 
 It reports only what it is sure of. Each consumption remembers the conditions under which it happens; a use is an error
-if it happens whenever the consumption does, or the consumption whenever the use does. A kernel whose source is not
-there, or that uses statements that are not known here, is not checked.
+if it happens whenever the consumption does, or the consumption whenever the use does. Where a stage is in its circle
+(`language.windows`) is known as long as all ways there agree, and those through a loop any number of times. A kernel
+whose source is not there, or that uses statements that are not known here, is not checked.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.language.kernel import DEVICE_FUNCTIONS, Config
 from rocmkern.tile.language.operation import OF_FUNCTION, Operation
+from rocmkern.tile.language.windows import Windows
 
 #: Device functions may call each other this deep.
 MAX_DEPTH = 16
+#: Operations that are a step of a stage through its circle, and those that need its window in use.
+CIRCLE = ("paged", "fetch", "acquire", "release", "finish")
+PRODUCTS = ("dot_nt", "dot_nn", "dot", "dot_tn", "dot_nn_where")
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 #: The same condition, with the other outcome.
 OPPOSITES = {ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.NotIn: ast.In, ast.IsNot: ast.Is}
@@ -71,17 +77,19 @@ class _Consumption:
 class _State:
     """What is known at one point of the kernel.
 
-    ``names`` maps variables to the values they hold (numbers: two variables may hold the same), ``consumed`` maps a
-    value to its consumptions and the facts under which each happens, ``facts`` are the conditions that hold here.
+    ``names`` maps variables to the values they hold (numbers: two variables may hold the same), ``windows`` a stage to
+    where it is in its circle, if that is known, ``consumed`` maps a value to its consumptions and the facts under which
+    each happens, ``facts`` are the conditions that hold here.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
+    windows: dict[int, Windows] = field(default_factory=dict)
     consumed: dict[int, dict[_Consumption, Facts]] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
 
     def copy(self, *facts: Any) -> _State:
         consumed = {value: dict(by) for value, by in self.consumed.items()}
-        return _State(dict(self.names), consumed, self.facts | set(facts))
+        return _State(dict(self.names), dict(self.windows), consumed, self.facts | set(facts))
 
 
 @dataclass
@@ -125,16 +133,40 @@ class _Walker:
         inner = state.copy()
         inner.names = dict(zip(parameters, arguments, strict=True))
         end = self.block(definition.body, inner)
-        self.frames.pop()
         if end is not None:
             frame.returns.append((end, None))
+        if fn is self.kernel:
+            for last, _ in frame.returns:
+                self.check_end(definition, last)
+        self.frames.pop()
         labels = [(("return", self.fresh()), True) for _ in frame.returns]
         after = self.join(zip((s for s, _ in frame.returns), labels, strict=True), state.facts)
         if after is None:
             raise _Unknown
-        state.consumed = after.consumed
+        state.consumed, state.windows = after.consumed, after.windows
         results = [value for _, value in frame.returns]
         return results[0] if len(results) == 1 else self.merge_values(results)
+
+    def check_end(self, definition: ast.FunctionDef, state: _State) -> None:
+        """Refuse the end of the kernel while a stage has a window in use or on its way."""
+        for name, value in state.names.items():
+            if isinstance(value, int) and value in state.windows and not state.consumed.get(value):
+                with self.naming(definition.body[-1], f"{name!r}: "):
+                    state.windows[value].end()
+
+    @contextlib.contextmanager
+    def naming(self, node: ast.AST, what: str) -> Iterator[None]:
+        """Name the kernel, the line and what is wrong in an error."""
+        try:
+            yield
+        except TileError as error:
+            raise TileError(f"{self.place(node)}: {what}{error}") from None
+
+    def place(self, node: ast.AST) -> str:
+        """The kernel and the line of something."""
+        frame = self.frames[-1]
+        inside = "" if frame.fn is self.kernel else f", device function {frame.fn.__name__}"
+        return f"kernel {self.kernel.__name__}{inside}, line {self.line(node)} of {frame.fn.__code__.co_filename}"
 
     def merge_values(self, values: list) -> Any:
         """One value for several that may be it: of their kind, consumed by nothing yet."""
@@ -157,7 +189,7 @@ class _Walker:
             state = ways[0][0].copy()
             state.facts = facts
             return state
-        result = _State(facts=facts)
+        result = _State(facts=facts, windows=self.agreed([s.windows for s, _ in ways]))
         for value in {v for s, _ in ways for v in s.consumed}:
             result.consumed[value] = self.join_consumed([(s.consumed.get(value, {}), label) for s, label in ways])
         for name in {n for s, _ in ways for n in s.names}:
@@ -168,9 +200,21 @@ class _Walker:
             merged = self.merge_values(values)
             result.names[name] = merged
             if isinstance(merged, int):
+                self.agree(result, merged, [s.windows.get(s.names.get(name)) for s, _ in ways])
                 here = [(s.consumed.get(s.names.get(name), {}), label) for s, label in ways]
                 result.consumed[merged] = self.join_consumed(here)
         return result
+
+    @staticmethod
+    def agreed(ways: list[dict[int, Windows]]) -> dict[int, Windows]:
+        """What is known of stages on all of several ways."""
+        return {v: w for v, w in ways[0].items() if all(way.get(v) == w for way in ways)}
+
+    @staticmethod
+    def agree(state: _State, value: int, windows: list[Windows | None]) -> None:
+        """A new value stands for stages that are at these places."""
+        if windows[0] is not None and all(w == windows[0] for w in windows):
+            state.windows[value] = windows[0]
 
     @staticmethod
     def join_consumed(ways: list[tuple[dict[_Consumption, Facts], Any]]) -> dict[_Consumption, Facts]:
@@ -189,14 +233,10 @@ class _Walker:
             return
         for consumption, facts in state.consumed.get(value, {}).items():
             if facts <= state.facts or state.facts <= facts:
-                frame = self.frames[-1]
-                where = f"kernel {self.kernel.__name__}"
-                if frame.fn is not self.kernel:
-                    where += f", device function {frame.fn.__name__}"
                 what = f"{node.id!r}" if isinstance(node, ast.Name) else f"the result of {ast.unparse(node)!r}"
                 again = any(fact[0][0] == "iteration" for fact in facts if fact not in state.facts)
                 raise TileError(
-                    f"{where}, line {self.line(node)} of {frame.fn.__code__.co_filename}: {what} was consumed by "
+                    f"{self.place(node)}: {what} was consumed by "
                     f"{consumption.by} in line {consumption.line} and cannot be used again by {by}"
                     + (" in the next iteration of the loop" if again else "")
                 )
@@ -290,8 +330,20 @@ class _Walker:
             end = merged
             if iteration == 0:
                 state = self.next_iteration(before, end, inside)
+                self.forget_moved(before, state)
         exits = frame.breaks.pop() + ([end] if end is not None else [])
-        return self.join(((s, (("way", self.fresh()), True)) for s in exits), before.facts) or before
+        after = self.join(((s, (("way", self.fresh()), True)) for s in exits), before.facts)
+        if after is None:
+            return before
+        self.forget_moved(before, after)
+        return after
+
+    @staticmethod
+    def forget_moved(before: _State, state: _State) -> None:
+        """Where a stage is after any number of iterations is known if an iteration brings it back to where it was."""
+        for name, value in state.names.items():
+            if name in before.names and before.windows.get(before.names[name]) != state.windows.get(value):
+                state.windows.pop(value, None)
 
     def next_iteration(self, before: _State, end: _State, inside: Facts) -> _State:
         """The state at the start of the next iteration: what happens under a condition may not happen then."""
@@ -377,8 +429,11 @@ class _Walker:
         values = [self.value(n, s) for n, s in zip((node.body, node.orelse), ways, strict=True)]
         joined = self.join(zip(ways, (yes, no), strict=True), state.facts)
         assert joined is not None
-        state.names, state.consumed = joined.names, joined.consumed
-        return self.merge_values(values)
+        state.names, state.consumed, state.windows = joined.names, joined.consumed, joined.windows
+        merged = self.merge_values(values)
+        if isinstance(merged, int):
+            self.agree(state, merged, [s.windows.get(v) for s, v in zip(ways, values, strict=True)])
+        return merged
 
     def called(self, node: ast.Call, state: _State) -> Any:
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
@@ -387,7 +442,7 @@ class _Walker:
         given = [(a, self.value(a, state)) for a in node.args]
         named = {k.arg: (k.value, self.value(k.value, state)) for k in node.keywords}
         if target in OF_FUNCTION:
-            return self.operation(OF_FUNCTION[target], given, named, state)
+            return self.operation(OF_FUNCTION[target], node, given, named, state)
         if target in DEVICE_FUNCTIONS and not named:
             return self.call(target, [self.fresh() if v is None else v for _, v in given], state)
         return self.fresh()
@@ -408,7 +463,7 @@ class _Walker:
             found = getattr(found, name, None)
         return found if inspect.isfunction(found) else None
 
-    def operation(self, target: Operation, given: list, named: dict, state: _State) -> Any:
+    def operation(self, target: Operation, call: ast.Call, given: list, named: dict, state: _State) -> Any:
         """Uses and consumptions of one operation of the tile language."""
         signature, name = target.signature, target.name
         try:
@@ -423,12 +478,34 @@ class _Walker:
                 is_sure = "Rows" not in signature.parameters[parameter].annotation or self.kind(value) == "Tile"
                 if parameter in target.consumes and is_sure:
                     self.consume(value, node, name, state)
-        result = signature.return_annotation
-        if result == "Tile | Rows":
+        result = self.result(signature.return_annotation, given)
+        with self.naming(call, f"{name}: "):
+            self.go_round(name, arguments, result, state)
+        return result
+
+    def result(self, annotation: str, given: list) -> Any:
+        """New values for what an operation returns."""
+        if annotation == "Tile | Rows":
             return self.fresh(next(filter(None, (self.kind(value) for _, value in given)), None))
-        if result.startswith("tuple["):
-            return tuple(self.fresh(kind.strip()) for kind in result[len("tuple[") : -1].split(","))
-        return self.fresh(result)
+        if annotation.startswith("tuple["):
+            return tuple(self.fresh(kind.strip()) for kind in annotation[len("tuple[") : -1].split(","))
+        return self.fresh(annotation)
+
+    def go_round(self, name: str, arguments: dict[str, Any], result: Any, state: _State) -> None:
+        """The step of a stage through its circle that an operation is."""
+        if name == "stage":
+            cfg = self.constants.get(arguments["cfg"][1])
+            paged = self.decided(arguments["paged"][0], state) if "paged" in arguments else False
+            if isinstance(cfg, Config) and paged is not None:
+                state.windows[result] = Windows(cfg.num_stages, needs_pages=paged)
+        elif name in CIRCLE:
+            windows = state.windows.get(arguments["st"][1])
+            if windows is not None:
+                state.windows[result] = getattr(windows, name)()
+        elif name in PRODUCTS:
+            for _, value in arguments.values():
+                if value in state.windows:
+                    state.windows[value].product()
 
 
 @functools.cache

@@ -510,6 +510,9 @@ def products(cfg, x: T.Tensor[2], y: T.Tensor[2], z: T.Tensor[2], out: T.Tensor[
     sums = T.dot_nn_where(a, right, T.dot_nn(a, right, sums))
     T.store_tile(out[3], (row,), 0, sums, valid)
     T.store_tile(out[4], (row,), 0, T.dot_nn(a, wide), valid)
+    T.release(left)
+    T.release(right)
+    T.release(wide)
 
 
 @needs_device
@@ -550,6 +553,8 @@ def paged_windows(
         T.store_tile(out[0, i], (row,), 0, T.dot_nt(one, xs), valid)
         T.store_tile(out[1, i], (row,), 0, T.dot_nt(one, ys), valid)
         xs, ys = T.release(xs), T.release(ys)
+    T.finish(xs)
+    T.finish(ys)
 
 
 def rows_in_pages(cache, table, stop, rows) -> np.ndarray:
@@ -687,8 +692,10 @@ def test_architectures_without_mma_are_refused():
 
 @T.device
 def sum_of_window(cfg, x, a):
-    window = T.stage(cfg, x, cfg.n, cfg.n)
-    return T.dot_nn(a, T.acquire(T.fetch(window, 0)))
+    window = T.acquire(T.fetch(T.stage(cfg, x, cfg.n, cfg.n), 0))
+    out = T.dot_nn(a, window)
+    T.release(window)
+    return out
 
 
 @T.kernel

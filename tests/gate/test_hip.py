@@ -244,6 +244,8 @@ def products(cfg, x: T.Tensor[2], y: T.Tensor[2], out: T.Tensor[3]):
     sums = T.dot_tn(left, right, T.dot_nt(a, right, T.exp2(T.zeros(cfg, cfg.m, cfg.n))))
     right = T.acquire(T.fetch(T.release(right), 32))
     T.store_tile(out[3], (row,), 0, T.dot_nn_where(a, right, sums), valid)
+    T.release(left)
+    T.release(right)
 
 
 @pytest.mark.parametrize(("waves", "wave_rows"), [(4, 16), (2, 16), (8, 8), (4, 8)])

@@ -39,4 +39,5 @@ def multiply(cfg, x: T.Tensor[2], blocks: T.Tensor[2], out: T.Out[2]):
             weights = T.fetch(T.acquire(weights), n0, k0 + cfg.k)
             acc = T.dot_nt(T.load_operand(cfg, x, (row,), k0, cfg.k, valid), weights, acc)
             weights = T.release(weights)
+        T.finish(weights)
         T.store_tile(out, (row,), n0, acc, valid)

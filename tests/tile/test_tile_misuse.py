@@ -81,6 +81,7 @@ def inner_dimensions(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     row = T.row_index(cfg, 4)
     st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
     T.rowmax(T.dot_nt(T.load_operand(cfg, x, (row,), 0, 8, row < 4), st))
+    T.release(st)
 
 
 @T.kernel
@@ -89,6 +90,7 @@ def accumulator_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     row = T.row_index(cfg, 4)
     st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
     T.rowmax(T.dot_nn(T.load_operand(cfg, x, (row,), 0, 8, row < 4), st, T.zeros(cfg, 4, 8)))
+    T.release(st)
 
 
 @T.kernel
@@ -96,6 +98,7 @@ def tile_in_place_of_an_operand(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """dot_nt: the left side must be .*left operand of a product.*, got a tile [4, 16]"""
     st = T.acquire(T.fetch(T.stage(cfg, x, 8, 16), 0))
     T.rowmax(T.dot_nt(T.zeros(cfg, 4, 16), st))
+    T.release(st)
 
 
 @T.kernel

@@ -5,7 +5,6 @@ In the interpreter a block is what a thread does between entering `running` and 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,22 +23,29 @@ from rocmkern.tile.language.kinds import (
     want,
 )
 from rocmkern.tile.language.operation import operation
-from rocmkern.tile.language.values import Tensor, quiet
+from rocmkern.tile.language.values import Tensor, block
 
-_block = threading.local()
 _arriving = Mutex()
 
 
 @contextmanager
 def running(index: tuple[int, int, int]) -> Iterator[None]:
-    """Let this thread be the block at a grid index."""
-    _block.index, before = index, quiet.numpy
-    with np.errstate(all="ignore"):  # infinities and NaN are data here, as on the machine targets
-        quiet.numpy = True
-        try:
+    """Let this thread be the block at a grid index.
+
+    Raises
+    ------
+    TileError
+        At the end, if a stage has a window in use or on its way.
+    """
+    before = block.index, block.quiet, block.stages
+    block.index, block.quiet, block.stages = index, True, []
+    try:
+        with np.errstate(all="ignore"):  # infinities and NaN are data here, as on the machine targets
             yield
-        finally:
-            quiet.numpy = before
+        for stage in block.stages:
+            stage.windows.end()
+    finally:
+        block.index, block.quiet, block.stages = before
 
 
 def _block_id(cfg: Any, axis: Any) -> Any:
@@ -51,7 +57,7 @@ def _block_id(cfg: Any, axis: Any) -> Any:
 @operation(_block_id)
 def block_id(cfg: Config, axis: int) -> int:
     """Index of this block along grid ``axis`` (0, 1 or 2)."""
-    return _block.index[axis]
+    return block.index[axis]
 
 
 def _last_to_arrive(cfg: Any, counters: Any, index: Any, count: Any) -> Any:

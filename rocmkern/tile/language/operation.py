@@ -33,7 +33,7 @@ import numpy as np
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.language import values
 from rocmkern.tile.language.expression import Expression
-from rocmkern.tile.language.values import TAKEN, key_of, quiet, value_of
+from rocmkern.tile.language.values import TAKEN, key_of, value_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,7 +116,7 @@ class Operation:
             take = TAKEN.get(type(x))
             arguments.append(x if take is None else take(x, self.by if self.consumed(number) else None))
         try:
-            if quiet.numpy:
+            if values.block.quiet:
                 result = self.meaning(*arguments)
             else:
                 with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
 """Windows in shared memory: fetched, acquired, used in products, released.
 
 A stage may have ``cfg.num_stages`` windows on their way while one is in use. Its type says nothing of where it is in
-this circle, so what may come next is watched by the interpreter, and by `check` in a kernel's text.
+this circle: see `windows`.
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ def paged(st: Stage, cache: Tensor, head: int, table: Tensor, stop: int) -> Stag
     stop : int
         Number of rows that exist.
     """
-    if not st.paged:
-        refuse("the stage must be made with paged=True")
-    if st.fetched or st.acquired:
-        refuse("the stage has been used already")
+    st.windows = st.windows.paged()
     st.pages = cache[:, head], table, stop
     return st
 
@@ -126,12 +123,7 @@ def fetch(st: Stage, row0: int, col0: int = 0) -> Stage:
 
     What lies past the end of the source reads as 0. Windows are acquired in the order in which they were fetched.
     """
-    if len(st.fetched) == st.num_stages:
-        if st.num_stages == 1:
-            refuse("a window is already on its way; acquire it first")
-        refuse(f"{st.num_stages} windows are already on their way; acquire the first of them")
-    if st.paged and st.pages is None:
-        refuse("a stage made with paged=True needs `paged` first")
+    st.windows = st.windows.fetch()
     if isinstance(st.source, Quantized) and col0 % st.k:
         refuse(
             f"a quantized source of {st.source.format.name} is read {RUN} columns at a time, from multiples of the "
@@ -148,23 +140,18 @@ def _argument(st: Any) -> Any:
 @operation(_argument, consumes=("st",))
 def acquire(st: Stage) -> Stage:
     """Wait for the fetched window and make it visible to the whole block (consumes): products may use the result."""
-    if not st.fetched:
-        refuse("nothing was fetched")
-    if st.acquired:
-        refuse("the window in use must be released before the next one overwrites it")
+    st.windows = st.windows.acquire()
     st.window = np.zeros((st.n, st.k), np.float32)
     part = st.rows(*st.fetched[0])
     st.window[: part.shape[0], : part.shape[1]] = part
-    st.fetched, st.acquired = st.fetched[1:], True
+    st.fetched = st.fetched[1:]
     return st
 
 
 @operation(_argument, consumes=("st",))
 def release(st: Stage) -> Stage:
     """Say that the block is done with the window in use (consumes)."""
-    if not st.acquired:
-        refuse("the stage is not acquired")
-    st.window, st.acquired = np.full((st.n, st.k), np.nan, np.float32), False
+    st.windows, st.window = st.windows.release(), np.full((st.n, st.k), np.nan, np.float32)
     return st
 
 
@@ -177,7 +164,6 @@ def _finish(st: Any) -> Any:
 def finish(st: Stage) -> None:
     """Say that the stage is not used any more, and wait for what is on its way (consumes).
 
-    A kernel whose ``cfg.num_stages`` may be more than 1 does this for each stage behind its loop.
+    A kernel that ends while a window is on its way is refused.
     """
-    if st.acquired:
-        refuse("the window in use must be released first")
+    st.windows = st.windows.finish()

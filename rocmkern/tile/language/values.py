@@ -36,6 +36,7 @@ from rocmkern.tile.language.kinds import (
     TensorKind,
     TileKind,
 )
+from rocmkern.tile.language.windows import Windows
 
 #: Operators of NumPy arrays that rows have, by the function that NumPy calls for them.
 _OPERATORS = {
@@ -49,12 +50,25 @@ _OPERATORS = {
 operators: dict[Callable, Callable] = {}
 
 
-class _Quiet(threading.local):
-    numpy = False
+class Block(threading.local):
+    """What this thread knows of the block that it runs.
+
+    Attributes
+    ----------
+    index : tuple of int
+        Its place in the grid.
+    quiet : bool
+        Whether NumPy's warnings are off already, as they are while a block runs.
+    stages : list of Stage, optional
+        The stages that it made, as they are now; None where an operation is called outside a block.
+    """
+
+    index: tuple[int, int, int] = (0, 0, 0)
+    quiet = False
+    stages: list[Stage] | None = None
 
 
-#: Whether NumPy's warnings are off in this thread already, as they are while a block runs.
-quiet = _Quiet()
+block = Block()
 
 
 class Tensor(np.ndarray):
@@ -148,21 +162,21 @@ class Operand(Tile):
 class Stage(_Value):
     """A window of ``n`` rows and ``k`` columns of ``source``: fetched, acquired, released.
 
-    It holds elements of ``dtype``. `pipeline` declares what may be done with it.
+    It holds elements of ``dtype``. `pipeline` declares what may be done with it, ``windows`` says what may come next.
     """
 
-    __slots__ = (
-        "acquired", "dtype", "fetched", "k", "n", "num_stages", "paged", "pages", "source", "window",
-    )  # fmt: skip
+    __slots__ = ("dtype", "fetched", "k", "n", "number", "paged", "pages", "source", "window", "windows")
 
     def __init__(self, source: Any, n: int, k: int, dtype: str, paged: bool, num_stages: int):
         super().__init__()
-        self.source, self.n, self.k, self.dtype, self.num_stages = source, n, k, dtype, num_stages
-        self.paged = paged  # whether `paged` says where the rows are
+        self.source, self.n, self.k, self.dtype, self.paged = source, n, k, dtype, paged
         self.pages: tuple[np.ndarray, np.ndarray, int] | None = None
         self.fetched: tuple[tuple[int, int], ...] = ()  # first row and column of each window that is on its way
-        self.acquired = False
+        self.windows = Windows(num_stages, needs_pages=paged)
         self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
+        self.number = -1 if block.stages is None else len(block.stages)
+        if block.stages is not None:
+            block.stages.append(self)
 
     def consume(self, by: str) -> Stage:
         """The same stage under a new name; this name is dead."""
@@ -171,6 +185,8 @@ class Stage(_Value):
         for name in Stage.__slots__:
             setattr(new, name, getattr(self, name))
         new._dead, self._dead = None, by
+        if block.stages is not None:
+            block.stages[new.number] = new
         return new
 
     def _check_alive(self) -> None:
@@ -189,8 +205,7 @@ class Stage(_Value):
     @property
     def data(self) -> np.ndarray:
         self._check_alive()
-        if not self.acquired:
-            raise TileError("this stage is not acquired: call acquire() before the product and release() after it")
+        self.windows.product()
         return self.window
 
     @property

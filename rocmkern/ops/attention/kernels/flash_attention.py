@@ -277,6 +277,8 @@ def flash_attention(
         else:
             acc = T.dot_nn(weights, values, acc)
         values = T.release(values)
+    T.finish(keys)
+    T.finish(values)
 
     m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
     if not cfg.joins:

@@ -39,3 +39,4 @@ def qk_scores(cfg, q: T.Tensor[4], k: T.Tensor[4], out: T.Out[4], scale: T.Float
         s = T.dot_nt(q_tile, keys) * scale
         keys = T.release(keys)
         T.store_tile(out[batch, head], (row,), n0, s, valid)
+    T.finish(keys)

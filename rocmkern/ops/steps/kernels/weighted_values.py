@@ -41,4 +41,5 @@ def weighted_values(cfg, p: T.Tensor[4], v: T.Tensor[4], out: T.Out[4]):
         weights = T.load_operand(cfg, p[batch, head], (row,), n0, cfg.block_n, valid)
         acc = T.dot_nn_where(weights, values, acc)
         values = T.release(values)
+    T.finish(values)
     T.store_tile(out[batch, head], (row,), 0, acc, valid)
