@@ -119,9 +119,10 @@ def _bind_attributes(numba: SimpleNamespace, tile: SimpleNamespace, lowering: An
         key = tile.Config
 
         def generic_resolve(self, cfg: Any, attr: str) -> Any:
-            if not hasattr(cfg.cfg, attr):
-                raise numba.TypingError(missing_attribute(cfg.cfg, attr))
-            value = getattr(cfg.cfg, attr)
+            try:
+                value = getattr(cfg.cfg, attr)
+            except AttributeError as error:
+                raise numba.TypingError(str(error)) from None
             return tile.Config(value) if isinstance(value, Config) else types.literal(value)
 
     typing.register_attr(ConfigAttributes)
@@ -149,11 +150,6 @@ def _bind_attributes(numba: SimpleNamespace, tile: SimpleNamespace, lowering: An
 
     lower.lower_constant(tile.Config)(config_constant)
     lower.lower_getattr_generic(tile.Config)(config_attribute)
-
-
-def missing_attribute(cfg: Config, name: str) -> str:
-    """What to say of an attribute that a configuration does not have."""
-    return f"cfg has no attribute {name!r}; it has: {', '.join(cfg.__dataclass_fields__)}"
 
 
 def _return_function(fn: Callable) -> Callable:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TileError
@@ -58,6 +58,9 @@ class Config:
     resident: int = 0
     num_stages: int = 1
     overlaps: bool = False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"cfg has no attribute {name!r}; it has: {', '.join(self.__dataclass_fields__)}")
 
 
 def rows_at_once(cfg: Config) -> int:

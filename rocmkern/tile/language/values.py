@@ -43,7 +43,9 @@ _OPERATORS = {
     np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.true_divide: operator.truediv,
     np.floor_divide: operator.floordiv, np.remainder: operator.mod, np.less: operator.lt, np.less_equal: operator.le,
     np.greater: operator.gt, np.greater_equal: operator.ge, np.equal: operator.eq, np.not_equal: operator.ne,
-    np.bitwise_and: operator.and_,
+    np.bitwise_and: operator.and_, np.bitwise_or: operator.or_, np.bitwise_xor: operator.xor,
+    np.invert: operator.invert, np.negative: operator.neg, np.absolute: operator.abs, np.power: operator.pow,
+    np.matmul: operator.matmul,
 }  # fmt: skip
 
 #: `operation.OPERATORS`, which is filled later: what computes an operator of values.
