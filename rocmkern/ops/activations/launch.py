@@ -11,4 +11,5 @@ from rocmkern.ops.streaming import by_lines
 def launch_gated(gate: Any, up: Any, out: Any, activation: str, stream: Any) -> None:
     """``kernels.gated`` with ``activation`` "silu", "gelu" or "gelu_tanh"."""
     features = {name: activation == name for name in ("gelu", "gelu_tanh")}
-    by_lines(gated.gated, gated.Config, out, [gate, up, out], stream, along_lanes=True, **features)
+    args = {"gate": gate, "up": up, "out": out}
+    by_lines(gated.gated, gated.Config, out, args, stream, along_lanes=True, **features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rocmkern.calls.arguments import FLOAT32
-from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
+from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops import streaming
 from rocmkern.ops.activations.kernels import activations
 from rocmkern.ops.linear import tuning
@@ -58,8 +58,7 @@ def launch_row(
 ) -> None:
     """``kernels.row_product``: ``[.., 1, K] @ [.., N, K]^T``."""
     outer, inner, columns, _ = w.shape
-    bias = absent(0, 2, out.dtype) if bias is None else bias
-    args = [x, w, bias, out, ACTIVATIONS[activation]]
+    args = {"x": x, "w": w, "bias": bias, "out": out, "activation": ACTIVATIONS[activation]}
     launch(target, row_product.row_product, cfg, (ceil_div(columns, cfg.block_n), inner, outer), args, stream)
 
 
@@ -79,14 +78,15 @@ def launch_product(
     if cfg.left_transposed:
         a = a.swapaxes(2, 3)
     grid = (ceil_div(own_rows, cfg.block_m) * across, inner, outer * splits)
-    number = ACTIVATIONS[activation]
+    number, sides = ACTIVATIONS[activation], {"a": a, "b": b, "splits": splits}
     if splits == 1:
-        bias = absent(0, 2, out.dtype) if bias is None else bias.broadcast_to(out.shape[2:])
-        launch(target, matmul.matmul, cfg, grid, [a, b, bias, out[None], number, 1], stream)
+        whole = None if bias is None else bias.broadcast_to(out.shape[2:])
+        args = {**sides, "bias": whole, "out": out[None], "activation": number}
+        launch(target, matmul.matmul, cfg, grid, args, stream)
         return
     stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
-        launch(target, matmul.matmul, cfg, grid, [a, b, absent(0, 2, out.dtype), parts, 0, splits], stream)
+        launch(target, matmul.matmul, cfg, grid, {**sides, "out": parts, "activation": 0}, stream)
         _add_up(target, parts, bias, out, number, stream)
 
 
@@ -102,15 +102,15 @@ def launch_few_rows(
     few = along * ceil_div(rows, cfg.block_n) * max(_products_of(a, rows), 1)
     splits = max(1, min(target.parallelism // few, depth // (_STEPS_PER_SPLIT * cfg.block_k)))
     grid = (along * ceil_div(a.shape[2], cfg.block_n), inner, outer * splits)
-    number = ACTIVATIONS[activation]
+    number, sides = ACTIVATIONS[activation], {"a": b, "b": a, "splits": splits}
     if splits == 1:
-        bias = absent(0, 2, out.dtype) if bias is None else bias.broadcast_to(out.shape[2:])
-        args = [b, a, bias.swapaxes(0, 1), out.swapaxes(2, 3)[None], number, 1]
+        whole = None if bias is None else bias.broadcast_to(out.shape[2:]).swapaxes(0, 1)
+        args = {**sides, "bias": whole, "out": out.swapaxes(2, 3)[None], "activation": number}
         launch(target, matmul.matmul, cfg, grid, args, stream)
         return
     stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
-        args = [b, a, absent(0, 2, out.dtype), parts.swapaxes(3, 4), 0, splits]
+        args = {**sides, "out": parts.swapaxes(3, 4), "activation": 0}
         launch(target, matmul.matmul, cfg, grid, args, stream)
         _add_up(target, parts, bias, out, number, stream)
 
@@ -118,7 +118,7 @@ def launch_few_rows(
 def _add_up(target: Any, parts: Any, bias: Any, out: Any, number: int, stream: Any) -> None:
     """``kernels.sum_splits``."""
     outer, inner, rows, columns = out.shape
-    bias = absent(0, 2, out.dtype) if bias is None else bias
     cfg = streaming.line(sum_splits.Config, target.arch)
     grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
-    launch(target, sum_splits.sum_splits, cfg, grid, [parts, bias, out, number], stream)
+    args = {"parts": parts, "bias": bias, "out": out, "activation": number}
+    launch(target, sum_splits.sum_splits, cfg, grid, args, stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocmkern.calls.launch import absent, ceil_div, inner_result, launch, stream_of, target_for
+from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops.linear.launch import ACTIVATIONS, launch_matmul
 from rocmkern.ops.linear.tuning import one_row
 from rocmkern.ops.mlp import tuning
@@ -38,8 +38,8 @@ def launch_mlp(
         if w_gate is None:
             launch_matmul(x, weights(w_up), b_up, hidden, activation, stream, rows)
         else:
-            biases = [absent(0, 2, x.dtype) if bias is None else bias for bias in (b_gate, b_up)]
-            args = [x, w_gate, w_up, *biases, hidden, ACTIVATIONS[activation]]
+            args = {"x": x, "w_gate": w_gate, "w_up": w_up, "b_gate": b_gate, "b_up": b_up, "out": hidden}
+            args["activation"] = ACTIVATIONS[activation]
             by_rows = all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
             sizes = one_row(target.arch, rows, hidden_size, x.shape[3]) if by_rows else None
             if sizes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.launch import absent, target_for
+from rocmkern.calls.launch import target_for
 from rocmkern.ops import streaming
 from rocmkern.ops.norm import tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
@@ -18,10 +18,9 @@ def launch_rms_norm(
     x: Any, residual: Any, sums: Any, weight: Any, out: Any, eps: float, weight_offset: float, stream: Any
 ) -> None:
     """``kernels.rms_norm``."""
-    nothing = absent(1, 4, x.dtype)
-    args = [x, nothing if residual is None else residual, weight[None], out, nothing if sums is None else sums]
     moderate = x.dtype == np.float16
-    args += [math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3], weight_offset]
+    args = {"x": x, "residual": residual, "weight": weight[None], "out": out, "sums": sums}
+    args |= _numbers(x, eps, moderate) | {"weight_offset": weight_offset}
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
     resident = tuning.resident_rms(arch, x.shape[3], x.dtype.itemsize)
@@ -34,7 +33,6 @@ def launch_rms_norm(
 
 def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
     """``kernels.layer_norm``."""
-    parameters = [absent(1, 2, x.dtype) if p is None else p[None] for p in (weight, bias)]
     arch = target_for(x).arch
     resident = tuning.resident_layer(arch, x.shape[3], x.dtype.itemsize)
     stepping = tuning.stepping(arch)
@@ -43,9 +41,17 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     features = {"with_weight": weight is not None, "with_bias": bias is not None, "keeps_weights": stepping > 0}
     features["shifted"] = single and x.dtype.itemsize == 2
     features["moderate"] = moderate = single and x.dtype == np.float16
-    args = [x, *parameters, out, math.sqrt(eps), 1.0 if moderate else _first_scale(eps), 1 / x.shape[3]]
+    parameters = {"weight": weight, "bias": bias}
+    args = {name: None if p is None else p[None] for name, p in parameters.items()}
+    args |= {"x": x, "out": out} | _numbers(x, eps, moderate)
     how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
     by_lines(kernel, config, out, args, stream, **how, **features)
+
+
+def _numbers(x: Any, eps: float, moderate: bool) -> dict[str, float]:
+    """The numbers that both norms take; ``moderate`` are values whose squares need no scale."""
+    scale = 1.0 if moderate else _first_scale(eps)
+    return {"root_eps": math.sqrt(eps), "first_scale": scale, "inverse_n": 1 / x.shape[3]}
 
 
 def _first_scale(eps: float) -> float:
@@ -55,4 +61,5 @@ def _first_scale(eps: float) -> float:
 
 def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:
     """``kernels.add_residual``."""
-    by_lines(add_residual.add_residual, add_residual.Config, out, [x, residual, out], stream, along_lanes=True)
+    args = {"x": x, "residual": residual, "out": out}
+    by_lines(add_residual.add_residual, add_residual.Config, out, args, stream, along_lanes=True)

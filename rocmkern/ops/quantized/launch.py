@@ -14,14 +14,15 @@ from rocmkern.ops.streaming import by_lines
 
 def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
     """``kernels.dequantize``."""
-    by_lines(dequantize.dequantize, dequantize.Config, out, [blocks, out], stream, format=name)
+    by_lines(dequantize.dequantize, dequantize.Config, out, {"blocks": blocks, "out": out}, stream, format=name)
 
 
 def launch_dequantize_rms_norm(
     blocks: Any, weight: Any, out: Any, name: str, eps: float, offset: float, stream: Any
 ) -> None:
     """``kernels.dequantize_rms_norm``."""
-    args = [blocks, weight, out, eps**0.5, 1 / out.shape[3], offset]
+    args = {"blocks": blocks, "weight": weight, "out": out, "offset": offset}
+    args |= {"root_eps": eps**0.5, "inverse_length": 1 / out.shape[3]}
     kernel = dequantize_rms_norm
     by_lines(kernel.dequantize_rms_norm, kernel.Config, out, args, stream, format=name)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.calls.launch import absent, ceil_div, constant, error_word, launch, target_for
+from rocmkern.calls.launch import ceil_div, constant, error_word, launch, target_for
 from rocmkern.ops.rotary import tuning
 from rocmkern.ops.rotary.kernels import rope, rope_append_kv
 from rocmkern.ops.steps.launch import launch_repeat_kv
@@ -31,8 +31,9 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
     grid = (row_blocks, ceil_div(groups, share), batch)
     frequencies = constant(target, turn.frequencies)
     for part, rows_of_part in enumerate(positions):
-        args = [turn.pairs(x, part), turn.pairs(out, part), rows_of_part, frequencies]
-        launch(target, rope.rope, cfg, grid, [*args, turn.factor, turn.direction, share], stream)
+        args = {"x": turn.pairs(x, part), "out": turn.pairs(out, part), "positions": rows_of_part}
+        args |= {"frequencies": frequencies, "factor": turn.factor, "direction": turn.direction, "share": share}
+        launch(target, rope.rope, cfg, grid, args, stream)
     rest, out_rest = turn.rest(x), turn.rest(out)
     if rest.size and not _same(rest, out_rest):
         launch_repeat_kv(rest, out_rest, 1, stream)
@@ -56,21 +57,33 @@ def launch_rope_append_kv(
     target = target_for(k)
     scaled = key_scale is not None or value_scale is not None
     cfg = tuning.rotary(rope_append_kv.Config, target.arch, scaled=scaled)
-    missing = constant(target, np.ones(heads, np.float32)) if scaled else absent(0, 1)
-    scales = [missing if s is None else s for s in (key_scale, value_scale)]
+    if scaled:
+        key_scale, value_scale = (
+            constant(target, np.ones(heads, np.float32)) if scale is None else scale
+            for scale in (key_scale, value_scale)
+        )
     row_blocks = ceil_div(rows, cfg.block_m)
     share = _heads_of_block(target, heads, row_blocks)
     grid = (row_blocks, ceil_div(heads, share), 1)
-    error = error_word(target, "rope_append_kv", "slots", "key_cache", "its token was not written")
-    frequencies = constant(target, turn.frequencies)
-    numbers = [error, turn.factor, share]
-    args = [turn.pairs(k), v, turn.pairs(key_cache), value_cache, positions, slots, frequencies, *scales, *numbers]
+    args = {
+        "k": turn.pairs(k),
+        "v": v,
+        "keys": turn.pairs(key_cache),
+        "values": value_cache,
+        "positions": positions,
+        "slots": slots,
+        "frequencies": constant(target, turn.frequencies),
+        "key_scale": key_scale,
+        "value_scale": value_scale,
+        "error": error_word(target, "rope_append_kv", "slots", "key_cache", "its token was not written"),
+        "factor": turn.factor,
+        "heads": share,
+    }
     launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
     rest = turn.rest(k)
     if rest.size:  # the part of keys that is not rotated is written as values are
-        scales = [scales[0], scales[0]]
-        args = [turn.pairs(k)[..., :0], rest, turn.pairs(key_cache)[..., :0], turn.rest(key_cache)]
-        args += [positions, slots, frequencies, *scales, *numbers]
+        args |= {"k": args["k"][..., :0], "v": rest, "keys": args["keys"][..., :0], "values": turn.rest(key_cache)}
+        args["value_scale"] = key_scale
         launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
 
 

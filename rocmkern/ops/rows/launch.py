@@ -15,7 +15,8 @@ def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
     error = error_word(target, "embedding", "indices", "table")
     cfg = line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
-    launch(target, embedding.embedding, cfg, grid, [table, indices, out, error], stream)
+    args = {"table": table, "indices": indices, "out": out, "error": error}
+    launch(target, embedding.embedding, cfg, grid, args, stream)
 
 
 def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
@@ -24,7 +25,7 @@ def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
         target = target_for(out)
         cfg = turned(copy_rows.Config, target.arch)
         grid = (ceil_div(out.shape[2], cfg.block_m), *out.shape[1::-1])
-        launch(target, copy_rows.copy_rows, cfg, grid, [x, out], stream)
+        launch(target, copy_rows.copy_rows, cfg, grid, {"x": x, "out": out}, stream)
         return
     dense = x.strides[3] == out.strides[3] == x.itemsize
-    by_lines(copy_rows.copy_rows, copy_rows.Config, out, [x, out], stream, along_lanes=dense)
+    by_lines(copy_rows.copy_rows, copy_rows.Config, out, {"x": x, "out": out}, stream, along_lanes=dense)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls.arguments import Argument
-from rocmkern.calls.launch import absent, error_word_for, launch, target_for
+from rocmkern.calls.launch import error_word_for, launch, target_for
 from rocmkern.calls.view import view_of
 from rocmkern.ops.sampling.kernels import sample
 from rocmkern.ops.sampling.tuning import sampling
@@ -55,14 +55,18 @@ def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], st
         ),
         error_word_for(target, "sample: numbers", _out_of_range),
     ]
+    names = ("temperature", "top_k", "top_p", "seed", "offset")
+    arrays: list[Any] = [None] * len(names)
+    words = list(numbers)
     if per_row:
-        words: list[Any] = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
+        words = [1.0, 1, 1.0, 0, 0]  # what is in no row's place must only be in range
         arrays = [
             number.aligned()
             if isinstance(number, Argument)
             else view_of(np.array([number], kind)).broadcast_to((batch,))
             for number, kind in zip(numbers, KINDS, strict=True)
         ]
-    else:
-        words, arrays = list(numbers), [absent(0, 1, kind) for kind in KINDS]
-    launch(target, sample.sample, cfg, (batch, 1, 1), [parts, out, *errors, own, *words, *arrays], stream)
+    args = {"x": parts, "out": out, "error": errors[0], "refused": errors[1], "own": own}
+    args |= dict(zip(names, words, strict=True))
+    args |= dict(zip(("temperatures", "limits", "shares", "seeds", "offsets"), arrays, strict=True))
+    launch(target, sample.sample, cfg, (batch, 1, 1), args, stream)

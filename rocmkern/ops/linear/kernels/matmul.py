@@ -75,7 +75,7 @@ def matmul(
     cfg,
     a: T.Tensor[4],
     b: T.Tensor[4],
-    bias: T.Tensor[2],
+    bias: T.Tensor[2].optional("a"),
     out: T.Out[5],
     activation: T.Int,
     splits: T.Int,

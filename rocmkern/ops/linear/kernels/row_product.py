@@ -45,7 +45,7 @@ def row_product(
     cfg,
     x: T.Tensor[4],
     w: T.Tensor[4],
-    bias: T.Tensor[2],
+    bias: T.Tensor[2].optional("x"),
     out: T.Out[4],
     activation: T.Int,
 ):

@@ -23,7 +23,7 @@ class Config(T.Config):
 
 
 @T.kernel
-def sum_splits(cfg, parts: T.Tensor[5], bias: T.Tensor[2], out: T.Out[4], activation: T.Int):
+def sum_splits(cfg, parts: T.Tensor[5], bias: T.Tensor[2].optional("out"), out: T.Out[4], activation: T.Int):
     outer = T.block_id(cfg, 2)
     inner = T.block_id(cfg, 1)
     row_blocks = (out.shape[2] + cfg.block_m - 1) // cfg.block_m

@@ -40,8 +40,8 @@ def gated_mlp(
     x: T.Tensor[4],
     w_gate: T.Tensor[2],
     w_up: T.Tensor[2],
-    b_gate: T.Tensor[2],
-    b_up: T.Tensor[2],
+    b_gate: T.Tensor[2].optional("x"),
+    b_up: T.Tensor[2].optional("x"),
     out: T.Out[4],
     activation: T.Int,
 ):

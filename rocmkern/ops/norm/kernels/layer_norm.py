@@ -111,7 +111,7 @@ def store_others(cfg, x, weight, bias, out, row, last, valid, mean, scale, facto
 
 @T.kernel
 def layer_norm(
-    cfg, x: T.Tensor[4], weight: T.Tensor[2], bias: T.Tensor[2], out: T.Out[4],
+    cfg, x: T.Tensor[4], weight: T.Tensor[2].optional("x"), bias: T.Tensor[2].optional("x"), out: T.Out[4],
     root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, step: T.Int,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)

@@ -64,8 +64,8 @@ def store(cfg, t, scale, factor, w, out, row, n0, valid):
 
 @T.kernel
 def rms_norm(
-    cfg, x: T.Tensor[4], residual: T.Tensor[4], weight: T.Tensor[2], out: T.Out[4], sums: T.Out[4],
-    root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, weight_offset: T.Float,
+    cfg, x: T.Tensor[4], residual: T.Tensor[4].optional("x"), weight: T.Tensor[2], out: T.Out[4],
+    sums: T.Out[4].optional("x"), root_eps: T.Float, first_scale: T.Float, inverse_n: T.Float, weight_offset: T.Float,
 ):  # fmt: skip
     a = T.block_id(cfg, 2)
     b = T.block_id(cfg, 1)

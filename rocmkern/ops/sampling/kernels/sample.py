@@ -182,11 +182,11 @@ def sample(
     top_p: T.Float,
     seed: T.Int,
     offset: T.Int,
-    temperatures: T.Tensor[1],
-    limits: T.Tensor[1],
-    shares: T.Tensor[1],
-    seeds: T.Tensor[1],
-    offsets: T.Tensor[1],
+    temperatures: T.Tensor[1].optional("float32"),
+    limits: T.Tensor[1].optional("int64"),
+    shares: T.Tensor[1].optional("float32"),
+    seeds: T.Tensor[1].optional("int64"),
+    offsets: T.Tensor[1].optional("int64"),
 ):
     block_m, block_n = cfg.block_m, cfg.block_n
     b = T.block_id(cfg, 0)
