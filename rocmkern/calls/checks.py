@@ -14,11 +14,10 @@ from rocmkern.calls.adapters import describe
 from rocmkern.calls.adapters.torch_tensors import DTYPES
 from rocmkern.calls.arguments import Argument
 from rocmkern.calls.streams import STREAM_HANDLES
-from rocmkern.calls.view import View, view_of
+from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 MAX_HEAD_DIM = 256
-UNLIMITED = 1 << 30  # no sequence is as long; sums of two still fit into 32 bits
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
 
@@ -110,40 +109,6 @@ def softmax_scale(scale: Any, head_dim: int) -> float:
     return 1.0 / math.sqrt(head_dim) if scale is None else number("scale", scale)
 
 
-def visibility(causal: Any, window: Any) -> tuple[int, int, bool]:
-    """The keys that a row sees: (left, right, bottom_right).
-
-    `left` and `right` are the keys on either side of the diagonal, `UNLIMITED` at most; `bottom_right` is False where
-    the diagonal starts in the top left corner. A causal mask is a window with nothing on its right.
-    """
-    named = isinstance(causal, str) and causal in ("bottom_right", "top_left")
-    if not named and not isinstance(causal, (bool, np.bool_)):
-        raise ArgumentError("causal", repr(causal), 'False, True, "bottom_right" or "top_left"')
-    left, right = _window(window)
-    bottom_right = not (named and causal == "top_left")
-    return left, (0 if causal else right), bottom_right
-
-
-def _window(window: Any) -> tuple[int, int]:
-    if window is None:
-        return UNLIMITED, UNLIMITED
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise ArgumentError("window", repr(window), "None or a pair (left, right)")
-    for side in window:
-        if side is None:
-            continue
-        try:
-            integer("window", side, 0)
-        except ArgumentError:
-            allowed = (
-                "counts of keys of at least 0 (a model's sliding_window = W is left = W - 1), or None for no limit, "
-                "which is -1 elsewhere"
-            )
-            raise ArgumentError("window", repr(window), allowed) from None
-    left, right = (UNLIMITED if side is None else min(int(side), UNLIMITED) for side in window)
-    return left, right
-
-
 def float_dtype(dtype: Any) -> np.dtype:
     """The dtype of a result, by NumPy's dtype of it or PyTorch's."""
     try:
@@ -183,51 +148,6 @@ def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> View:
             view, meaning = views[x.shape]
             allowed += f": {x.name}{view} for {meaning}"
         raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
-
-
-def cu_seqlens(x: Argument, total: int, of: str) -> View:
-    """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to `total`, the length of array `of`.
-
-    Numbers in device memory are not copied back to be checked.
-
-    Returns
-    -------
-    View
-        The same numbers, contiguous; a device array as it is.
-    """
-    if len(x.shape) != 1 or x.shape[0] == 0:
-        raise ArgumentError(x.name, f"shape {x.shape}", "one axis of length n + 1 for n sequences")
-    if x.on_device:
-        return x.aligned()
-    array = np.ascontiguousarray(x.view.numpy())
-    if array[0] != 0:
-        raise ArgumentError(x.name, f"{array[0]} as the first element", "0 as the first element")
-    falls = np.flatnonzero(array[1:] < array[:-1])
-    if falls.size:
-        i = int(falls[0])
-        given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
-        raise ArgumentError(x.name, given, "numbers that do not decrease")
-    if array[-1] != total:
-        raise ArgumentError(x.name, f"{array[-1]} as the last element", f"{total}, the number of rows of {of}")
-    return view_of(array)
-
-
-def max_seqlen(name: str, value: Any, lengths: View | None, total: int) -> int:
-    """A bound of the length of the longest sequence: the length itself where it is None, and at least that otherwise.
-
-    It is at most `total`, as no sequence has more rows than all have.
-    Where the lengths lie in device memory, None stands for `total`.
-    """
-    if lengths is None:
-        if value is not None:
-            raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
-        return 0
-    if lengths.on_device:
-        return total if value is None else min(integer(name, value, 0), total)
-    longest = int(np.diff(lengths.numpy()).max(initial=0))
-    if value is None:
-        return longest
-    return min(integer(name, value, longest), total)
 
 
 def stream(value: Any) -> Any:

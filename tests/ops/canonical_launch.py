@@ -10,8 +10,8 @@ import functools
 import numpy as np
 
 from rocmkern import reference
-from rocmkern.calls.checks import UNLIMITED
 from rocmkern.calls.view import View
+from rocmkern.ops.attention.problem import UNLIMITED
 
 
 def on_arrays(launch):
@@ -29,60 +29,42 @@ def on_arrays(launch):
     return call
 
 
-@on_arrays
-def launch_attention(
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    sinks,
-    alibi_slopes,
-    bias,
-    mask,
-    scale,
-    softcap,
-    left,
-    right,
-    bottom_right,
-    num_splits,
-    stream,
-):
+def launch_attention(problem, out, lse, stream):
+    q, k, v = (x.numpy() for x in problem.tensors.views())
+    out, lse = out.numpy(), None if lse is None else lse.numpy()
+    seen, scores, sequences = problem.visibility, problem.scores, problem.sequences
     batch, heads, sq, _ = q.shape
     sk = k.shape[2]
     assert out.shape == (batch, heads, sq, v.shape[3]) and q.dtype == k.dtype == v.dtype == out.dtype
     assert lse is None or (lse.shape == (batch, heads, sq) and lse.dtype == np.float32)
-    assert sinks is None or (sinks.shape == (heads,) and sinks.dtype == np.float32)
+    assert 0 <= seen.left <= UNLIMITED and 0 <= seen.right <= UNLIMITED and (seen.bottom_right or seen.right == 0)
+    assert problem.num_splits is None or problem.num_splits >= 1
+    sinks, slopes, bias, mask, cu_q, cu_k = (
+        None if x is None else x.aligned().numpy()
+        for x in (scores.sinks, scores.alibi_slopes, scores.bias, scores.mask, sequences.cu_seqlens_q,
+                  sequences.cu_seqlens_k)
+    )  # fmt: skip
+    assert sinks is None or sinks.shape == (heads,)
     assert bias is None or bias.shape == (batch, heads, sq, sk)
     assert mask is None or (mask.shape == (batch, heads, sq, sk) and mask.dtype == np.bool_)
-    assert 0 <= left <= UNLIMITED and 0 <= right <= UNLIMITED and (bottom_right or right == 0)
-    assert num_splits is None or num_splits >= 1
+    assert slopes is None or slopes.shape in ((heads,), (sequences.count, heads))
     options = dict(
-        scale=scale,
-        softcap=softcap or None,
-        window=tuple(None if side == UNLIMITED else side for side in (left, right)),
-        causal=False if bottom_right else "top_left",
+        scale=scores.scale,
+        softcap=scores.softcap or None,
+        window=tuple(None if side == UNLIMITED else side for side in (seen.left, seen.right)),
+        causal=False if seen.bottom_right else "top_left",
         sinks=sinks,
+        alibi_slopes=slopes,
         return_lse=True,
     )
-    if cu_seqlens_q is None:
-        assert max_seqlen_q == sq and (alibi_slopes is None or alibi_slopes.shape == (batch, heads))
-        result, result_lse = reference.flash_attention(
-            q, k, v, bias=bias, mask=mask, alibi_slopes=alibi_slopes, **options
-        )
+    if cu_q is None:
+        assert sequences.max_q == sq and sequences.max_k == sk
+        result, result_lse = reference.flash_attention(q, k, v, bias=bias, mask=mask, **options)
     else:
-        sequences = len(cu_seqlens_q) - 1
-        assert batch == 1 and max_seqlen_q >= np.diff(cu_seqlens_q).max(initial=0)
-        assert alibi_slopes is None or alibi_slopes.shape == (sequences, heads)
-        assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == np.int32
+        assert batch == 1 and sequences.count == len(cu_q) - 1 and sequences.max_q >= np.diff(cu_q).max(initial=0)
+        assert cu_q.dtype == cu_k.dtype == np.int32
         packed = [x[0].transpose(1, 0, 2) for x in (q, k, v)]
-        result, result_lse = reference.flash_attention(
-            *packed, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes, **options
-        )
+        result, result_lse = reference.flash_attention(*packed, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **options)
         result, result_lse = result.transpose(1, 0, 2)[None], result_lse[None]
     out[...] = result.astype(out.dtype)
     if lse is not None:

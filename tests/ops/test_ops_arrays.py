@@ -8,10 +8,10 @@ import pytest
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import axes as _axes
-from rocmkern.calls import checks as _checks
 from rocmkern.calls import overlaps as _overlaps
 from rocmkern.calls import results as _results
 from rocmkern.calls.view import view_of
+from rocmkern.ops.attention.problem import Visibility
 
 
 def test_numpy_views_share_memory():
@@ -132,4 +132,5 @@ def test_four_axes_takes_apart_what_cannot_be_joined():
     ],
 )
 def test_visibility_is_a_window(causal, window, expected):
-    assert _checks.visibility(causal, window) == expected
+    seen = Visibility.of(causal, window)
+    assert (seen.left, seen.right, seen.bottom_right) == expected

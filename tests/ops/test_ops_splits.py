@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import rocmkern
 from rocmkern.calls.view import view_of
 from rocmkern.ops.attention import launch as _launch_attention
 from rocmkern.ops.attention import tuning
+from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Tensors, Visibility
 
 
 class Card(NamedTuple):
@@ -94,20 +96,17 @@ def test_longer_sequences_than_said_do_not_leave_their_parts(target, monkeypatch
 
     monkeypatch.setattr(_launch_attention, "inner_result", fenced)
     rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((1, n, 90, 16)).astype(np.float32) for n in (heads, 1, 1))
-    out, cumulative = np.full_like(q, 99), np.int32([0, 40, 42, 90])
+    q, k, v = (rng.standard_normal((90, n, 16)).astype(np.float32) for n in (heads, 1, 1))
+    out, cumulative = np.full((1, heads, 90, 16), 99, np.float32), np.int32([0, 40, 42, 90])
+    tensors = Tensors.of(q, k, v, "bhsd", packed=True)
+    sequences = Sequences.packed(tensors, cumulative, cumulative, None, None)
+    scores = Scores.of(tensors, sequences, scale=0.25, softcap=None, alibi_slopes=None, sinks=None)
+    problem = Attention(tensors, Visibility.of(False, None), scores, replace(sequences, max_q=longest), num_splits=3)
     with rocmkern.use(target):
-        lengths = view_of(cumulative)
-        _launch_attention.launch_attention(
-            *map(view_of, (q, k, v, out)), None, cu_seqlens_q=lengths, cu_seqlens_k=lengths, max_seqlen_q=longest,
-            sinks=None, alibi_slopes=None, bias=None, mask=None, scale=0.25, softcap=0.0, left=1 << 30, right=1 << 30,
-            bottom_right=True, num_splits=3, stream=None,
-        )  # fmt: skip
+        _launch_attention.launch_attention(problem, view_of(out), None, None)
     assert len(given) == 1, "there was a second launch, which has no bound to keep"
     assert np.isfinite(given[0]).any()
-    exact = rocmkern.reference.flash_attention(
-        *(x[0].transpose(1, 0, 2)[40:42][None] for x in (q, k, v)), layout="bshd"
-    )
+    exact = rocmkern.reference.flash_attention(*(x[40:42][None] for x in (q, k, v)), layout="bshd")
     if longest == 2:
         np.testing.assert_allclose(out[0, :, 40:42], exact[0].transpose(1, 0, 2), atol=1e-5)
 

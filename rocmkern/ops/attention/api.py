@@ -10,22 +10,25 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import arguments as _arguments
-from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import FLOAT32, INT32, Argument, accept, accept_out
+from rocmkern.calls.arguments import FLOAT32, Argument, accept
 from rocmkern.calls.axes import heads_second
 from rocmkern.calls.plan import planned
 from rocmkern.calls.results import read
-from rocmkern.calls.view import View, view_of
-from rocmkern.runtime.errors import ArgumentError
-
-# Axes of q, k and v; "packed" is what cu_seqlens_q and cu_seqlens_k make of them.
-_AXES = {
-    "bhsd": ("B Hq Sq D", "B Hkv Sk D", "B Hkv Sk Dv"),
-    "bshd": ("B Sq Hq D", "B Sk Hkv D", "B Sk Hkv Dv"),
-    "packed": ("total_q Hq D", "total_k Hkv D", "total_k Hkv Dv"),
-}
+from rocmkern.calls.types import Causal, Window
+from rocmkern.calls.view import View
+from rocmkern.ops.attention.problem import (
+    Attention,
+    Scores,
+    Sequences,
+    Tensors,
+    Visibility,
+    checked_outputs,
+    heads_before_rows,
+    lse_shape,
+    lse_with_batch,
+)
 
 
 @planned
@@ -35,8 +38,8 @@ def flash_attention(
     v: Any,
     *,
     layout: str = "bhsd",
-    causal: bool | str = False,
-    window: tuple[int | None, int | None] | None = None,
+    causal: Causal = False,
+    window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
     alibi_slopes: Any = None,
@@ -139,27 +142,21 @@ def flash_attention(
     >>> rocmkern.flash_attention(q, k, v, causal=True).shape
     (1, 8, 128, 64)
     """
-    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
-    return _attention(
-        q,
-        k,
-        v,
-        layout="packed" if packed and _checks.layout(layout) else layout,
-        causal=causal,
-        window=window,
+    # Checks
+    visibility = Visibility.of(causal, window)
+    tensors = Tensors.of(q, k, v, layout, packed=cu_seqlens_q is not None or cu_seqlens_k is not None)
+    sequences = Sequences.packed(tensors, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    scores = Scores.of(
+        tensors,
+        sequences,
         scale=scale,
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         bias=bias,
         mask=mask,
         sinks=sinks,
-        return_lse=return_lse,
-        cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
-        max_seqlen=(max_seqlen_q, max_seqlen_k),
-        num_splits=None,
-        out=out,
-        stream=stream,
     )
+    return attend(Attention(tensors, visibility, scores, sequences), return_lse, out, stream)
 
 
 @planned
@@ -169,8 +166,8 @@ def decode_attention(
     v: Any,
     *,
     layout: str = "bhsd",
-    causal: bool | str = False,
-    window: tuple[int | None, int | None] | None = None,
+    causal: Causal = False,
+    window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
     alibi_slopes: Any = None,
@@ -222,26 +219,22 @@ def decode_attention(
     >>> rocmkern.decode_attention(q, k, v).shape
     (1, 32, 1, 64)
     """
-    return _attention(
-        q,
-        k,
-        v,
-        layout=layout,
-        causal=causal,
-        window=window,
+    # Checks
+    visibility = Visibility.of(causal, window)
+    tensors = Tensors.of(q, k, v, layout)
+    sequences = Sequences.of(tensors)
+    scores = Scores.of(
+        tensors,
+        sequences,
         scale=scale,
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         bias=bias,
         mask=mask,
         sinks=sinks,
-        return_lse=return_lse,
-        cu_seqlens=(None, None),
-        max_seqlen=(None, None),
-        num_splits=None if num_splits is None else _checks.integer("num_splits", num_splits, 1),
-        out=out,
-        stream=stream,
     )
+    parts = None if num_splits is None else _checks.integer("num_splits", num_splits, 1)
+    return attend(Attention(tensors, visibility, scores, sequences, num_splits=parts), return_lse, out, stream)
 
 
 @planned
@@ -301,14 +294,14 @@ def merge_attention(
         _checks.rank(o1, "B H S D" if layout == "bhsd" else "B S H D")
     _checks.head_dim(o1)
     _checks.same_shape(o2, o1.shape, "the shape of o1")
-    lse_shape = _lse_shape(o1.shape, layout)
+    shape_of_lse = lse_shape(o1.shape, layout)
     for lse in (lse1, lse2):
-        _checks.same_shape(lse, lse_shape, "that of the rows of o1")
-    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, lse_shape, inputs)
+        _checks.same_shape(lse, shape_of_lse, "that of the rows of o1")
+    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, shape_of_lse, inputs)
 
     # Configuration
     result = given or _results.allocate("out", o1.shape, o1.dtype, o1)
-    result_lse = given_lse or _results.allocate("lse", lse_shape, FLOAT32, o1)
+    result_lse = given_lse or _results.allocate("lse", shape_of_lse, FLOAT32, o1)
 
     # Launch
     if result_lse.view.size:
@@ -316,203 +309,41 @@ def merge_attention(
 
         launch_merge(
             heads_second(o1.aligned(), layout),
-            _with_batch(lse1.aligned(), layout),
+            lse_with_batch(lse1.aligned(), layout),
             heads_second(o2.aligned(), layout),
-            _with_batch(lse2.aligned(), layout),
+            lse_with_batch(lse2.aligned(), layout),
             heads_second(result.view, layout),
-            _with_batch(result_lse.view, layout),
+            lse_with_batch(result_lse.view, layout),
             stream,
         )
     return result.source, result_lse.source
 
 
-def _attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    layout: str,
-    causal: Any,
-    window: Any,
-    scale: Any,
-    softcap: Any,
-    alibi_slopes: Any,
-    bias: Any,
-    mask: Any,
-    sinks: Any,
-    return_lse: bool,
-    cu_seqlens: tuple[Any, Any],
-    max_seqlen: tuple[Any, Any],
-    num_splits: int | None,
-    out: Any,
-    stream: Any,
-) -> Any:
-    """Both attentions; ``layout="packed"`` where there are `cu_seqlens`."""
+def attend(problem: Attention, return_lse: bool, out: Any, stream: Any) -> Any:
+    """The result of a problem, and its log-sum-exps if they are asked for."""
     # Checks
-    layout = layout if layout == "packed" else _checks.layout(layout)
     stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
-    left, right, bottom_right = _checks.visibility(causal, window)
-    q, k, v = accept("q", q), accept("k", k), accept("v", v)
-    _arguments.same_dtype(q, [k, v])
-    _check_shapes(q, k, v, layout)
-    scale = _checks.softmax_scale(scale, q.shape[-1])
-    softcap = 0.0 if softcap is None else _checks.number("softcap", softcap, positive=True)
-    cu_q, cu_k, lengths = _accept_cu_seqlens(cu_seqlens, q, k)
-    longest_q = _checks.max_seqlen("max_seqlen_q", max_seqlen[0], cu_q, q.shape[0])
-    _checks.max_seqlen("max_seqlen_k", max_seqlen[1], cu_k, k.shape[0])
-
-    queries, keys, values = (heads_second(x.aligned(), layout) for x in (q, k, v))
-    batch, heads, sq, sk = (*queries.shape[:3], keys.shape[2])
-    if cu_q is not None:
-        for name, value in (("bias", bias), ("mask", mask)):
-            if value is not None:
-                raise ArgumentError(name, "an array", "None where there are cu_seqlens_q and cu_seqlens_k")
-    bias = None if bias is None else accept("bias", bias)
-    mask = None if mask is None else _checks.accept_mask("mask", mask)
-    sinks = None if sinks is None else accept("sinks", sinks)
-    slopes = None if alibi_slopes is None else accept("alibi_slopes", alibi_slopes)
-    inputs = [q, k, v, bias, mask, sinks, slopes]
-    _arguments.same_place(q, inputs)
-    inputs += lengths
-    full, axes = (batch, heads, sq, sk), "[B, Hq, Sq, Sk]"
-    bias_view = None if bias is None else _checks.broadcastable(bias, full, axes)
-    mask_view = None if mask is None else _checks.broadcastable(mask, full, axes)
-    if sinks is not None:
-        _checks.same_shape(sinks, (heads,), "one for each query head")
-    sequences = batch if cu_q is None else len(cu_q) - 1
-    if slopes is not None and slopes.shape not in ((heads,), (sequences, heads)):
-        raise ArgumentError("alibi_slopes", f"shape {slopes.shape}", f"shape {(heads,)} or {(sequences, heads)}")
-    out_shape = (*q.shape[:-1], v.shape[-1])
-    lse_shape = _lse_shape(q.shape, layout)
-    given, given_lse = checked_outputs(out, return_lse, out_shape, q.dtype, lse_shape, inputs)
+    tensors = problem.tensors
+    shape, shape_of_lse, dtype = tensors.out_shape, tensors.lse_shape, tensors.q.dtype
+    given, given_lse = checked_outputs(out, return_lse, shape, dtype, shape_of_lse, problem.inputs)
 
     # Configuration
-    result = given or _results.allocate("out", out_shape, q.dtype, q)
-    lse = (given_lse or _results.allocate("lse", lse_shape, FLOAT32, q)) if return_lse else None
-    lse_view = None if lse is None else _with_batch(lse.view, layout)
-    sink_values = None if sinks is None else float32(sinks, stream)
-    slope_values = None if slopes is None else float32(slopes, stream).broadcast_to((sequences, heads))
+    result = given or _results.allocate("out", shape, dtype, tensors.q)
+    lse = (given_lse or _results.allocate("lse", shape_of_lse, FLOAT32, tensors.q)) if return_lse else None
+    lse_view = None if lse is None else lse_with_batch(lse.view, tensors.layout)
 
     # Launch
-    if sk == 0:
-        fill_without_keys(result.view, lse_view, sink_values, stream)
+    if problem.max_k == 0 or tensors.k.shape[0] == 0:
+        _fill_without_keys(result.view, lse_view, problem.scores.sinks, stream)
     elif result.view.size:
         from rocmkern.ops.attention.launch import launch_attention
 
-        launch_attention(
-            queries,
-            keys,
-            values,
-            heads_second(result.view, layout),
-            lse_view,
-            cu_seqlens_q=cu_q,
-            cu_seqlens_k=cu_k,
-            max_seqlen_q=sq if cu_q is None else longest_q,
-            sinks=sink_values,
-            alibi_slopes=slope_values,
-            bias=bias_view,
-            mask=mask_view,
-            scale=scale,
-            softcap=softcap,
-            left=left,
-            right=right,
-            bottom_right=bottom_right,
-            num_splits=num_splits,
-            stream=stream,
-        )
+        launch_attention(problem, heads_before_rows(result.view, tensors.layout), lse_view, stream)
     return (result.source, lse.source) if lse is not None else result.source
 
 
-def _check_shapes(q: Argument, k: Argument, v: Argument, layout: str) -> None:
-    """Ranks, lengths and heads of q, k and v."""
-    for x, axes in zip((q, k, v), _AXES[layout], strict=True):
-        _checks.rank(x, axes)
-    head_axis, length_axis = {"bhsd": (1, 2), "bshd": (2, 1), "packed": (1, 0)}[layout]
-    _checks.head_dim(q)
-    _checks.head_dim(v)
-    _checks.extent(k, -1, q.shape[-1], "the head dimension of q")
-    _checks.grouped_heads(k, k.shape[head_axis], q.shape[head_axis])
-    _checks.extent(v, head_axis, k.shape[head_axis], "the heads of k")
-    _checks.extent(v, length_axis, k.shape[length_axis], "the length of k")
-    if layout != "packed":
-        _checks.extent(k, 0, q.shape[0], "the batch size of q")
-        _checks.extent(v, 0, q.shape[0], "the batch size of q")
-
-
-def _accept_cu_seqlens(
-    given: tuple[Any, Any], q: Argument, k: Argument
-) -> tuple[View | None, View | None, list[Argument]]:
-    """Both arrays of cumulative lengths, or neither, and the operands that they come from.
-
-    They may lie in host memory whatever q does, or beside it.
-    """
-    if given[0] is None and given[1] is None:
-        return None, None, []
-    names = ("cu_seqlens_q", "cu_seqlens_k")
-    for i in (0, 1):
-        if given[i] is None:
-            raise ArgumentError(names[i], "None", f"an int32 array, as {names[1 - i]} is given")
-    first, second = accept("cu_seqlens_q", given[0], INT32), accept("cu_seqlens_k", given[1], INT32)
-    _arguments.same_place(q, [x for x in (first, second) if x.on_device])
-    cu_q = _checks.cu_seqlens(first, q.shape[0], "q")
-    cu_k = _checks.cu_seqlens(second, k.shape[0], "k")
-    if len(cu_q) != len(cu_k):
-        raise ArgumentError("cu_seqlens_k", f"length {len(cu_k)}", f"length {len(cu_q)}, that of cu_seqlens_q")
-    return cu_q, cu_k, [first, second]
-
-
-def checked_outputs(
-    out: Any,
-    with_lse: bool,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    lse_shape: tuple[int, ...],
-    inputs: list[Argument | None],
-) -> tuple[Argument | None, Argument | None]:
-    """The operands of ``out=``: a result, or a pair (result, lse)."""
-    if out is None:
-        return None, None
-    if not isinstance(out, tuple):
-        return accept_out(out, shape, dtype, inputs), None
-    if not with_lse or len(out) != 2:
-        allowed = "an array, or a pair (out, lse)" if with_lse else "an array, as no lse is returned"
-        raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
-    result = accept_out(out[0], shape, dtype, inputs)
-    return result, accept_out(out[1], lse_shape, FLOAT32, [*inputs, result], name="out[1]")
-
-
-def _lse_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Shape of the log-sum-exp for queries or results of `shape`: heads before rows in every layout."""
-    if layout == "packed":
-        return shape[1], shape[0]
-    return shape[:3] if layout == "bhsd" else (shape[0], shape[2], shape[1])
-
-
-def _with_batch(lse: View, layout: str) -> View:
-    """View ``[B, H, S]`` of a log-sum-exp."""
-    return lse[None] if layout == "packed" else lse
-
-
-def float32(x: Argument, stream: Any) -> View:
-    """One number a head, widened where it is half precision."""
-    view = x.aligned()
-    if view.dtype == FLOAT32:
-        return view
-    if not view.on_device:
-        return x.converted(view.numpy().astype(np.float32)).view
-    if not view.size:
-        return view
-    from rocmkern.ops.steps.launch import launch_scale
-
-    # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
-    wide = view_of(_results.temporary(view.shape, FLOAT32, view, stream))
-    for some, some_wide in _axes.four_axes(view, wide):
-        launch_scale(some, some_wide, 1.0, stream)
-    return wide
-
-
-def fill_without_keys(out: View, lse: View | None, sinks: View | None, stream: Any) -> None:
+def _fill_without_keys(out: View, lse: View | None, sinks: Argument | None, stream: Any) -> None:
     """What attention over no keys is: nothing to launch."""
     _results.assign(out, 0, stream)
     if lse is not None:
-        _results.assign(lse, -np.inf if sinks is None else read(sinks)[:, None], stream)
+        _results.assign(lse, -np.inf if sinks is None else read(sinks.view)[:, None], stream)

@@ -210,8 +210,8 @@ FAULTS = (
     _attention(
         "packed_keys_from_query_offsets",
         "keys of packed sequences start where the queries do",
-        "k_batch, k_start = 0, int(cu_k[sequence])",
-        "k_batch, k_start = 0, int(cu_q[sequence])",
+        "k_batch, k_start = 0, int(cu_seqlens_k[sequence])",
+        "k_batch, k_start = 0, int(cu_seqlens_q[sequence])",
     ),
     Fault(
         "split_left_out",

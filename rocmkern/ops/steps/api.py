@@ -16,6 +16,8 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import FLOATS, accept, accept_out
 from rocmkern.calls.axes import four_axes, heads_second
 from rocmkern.calls.plan import planned
+from rocmkern.calls.types import Causal, Window
+from rocmkern.ops.attention.problem import Visibility
 
 
 @planned
@@ -90,8 +92,8 @@ def causal_mask(
     sq: int,
     sk: int,
     *,
-    causal: bool | str = "bottom_right",
-    window: tuple[int | None, int | None] | None = None,
+    causal: Causal = "bottom_right",
+    window: Window = None,
     dtype: Any = np.float32,
     out: Any = None,
     stream: Any = None,
@@ -136,19 +138,18 @@ def causal_mask(
     # Checks
     stream = _checks.stream(stream)
     shape = (_checks.integer("sq", sq, 0), _checks.integer("sk", sk, 0))
-    left, right, bottom_right = _checks.visibility(causal, window)
+    seen = Visibility.of(causal, window)
     wanted = _checks.float_dtype(dtype)
     given = None if out is None else accept_out(out, shape, wanted)
 
     # Configuration
     result = given or _results.allocate("out", shape, wanted)
-    offset = shape[1] - shape[0] if bottom_right else 0
 
     # Launch
     if result.view.size:
         from rocmkern.ops.steps.launch import launch_causal_mask
 
-        launch_causal_mask(result.view, left, right, offset, stream)
+        launch_causal_mask(result.view, seen.left, seen.right, seen.offset(*shape), stream)
     return result.source
 
 

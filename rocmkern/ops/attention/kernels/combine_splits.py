@@ -9,7 +9,7 @@ A part that saw no key has lse_s = -inf and no weight; if none saw any, out = 0 
 Shapes::
 
     parts [splits * B * H * S * pitch] float32: rows of D columns padded to ``cfg.columns``, then lse_s
-    out [B, H, S, D]   lse [B, H, S], or [B, 0, 0] where nobody asks for it
+    out [B, H, S, D]   lse [B, H, S], if somebody asks for it
 
 Mapping: a block takes ``block_m`` rows of one (batch, head), with all their columns, and ``splits`` parts per step: its
 tile rows are the rows of the first part, then those of the second one, and so on, so that a lane has all parts of what
@@ -91,7 +91,7 @@ def combine_splits(
     cfg,
     parts: T.Tensor[1],
     out: T.Out[4],
-    lse: T.Out[3],
+    lse: T.Out[3].optional("float32"),
     splits: T.Int,
 ):
     rows, heads = out.shape[2], out.shape[1]

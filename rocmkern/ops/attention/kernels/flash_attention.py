@@ -12,10 +12,10 @@ Shapes (any strides)::
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   out [splits, B, Hq, Sq, Dv]   lse [splits, B, Hq, Sq]
     with cfg.joins, where out and lse have one part: arrivals [N, Hq / pack] int32   parts, as below, float32
 
-With cu_q and cu_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis. Paged keys and
-values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page table[n, j // L], and there are context_lens[n]
-of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there are scales [Hkv],
-they multiply keys and values of 8 bits.
+With cu_seqlens_q and cu_seqlens_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis.
+Paged keys and values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page block_table[n, j // L], and there
+are context_lens[n] of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there
+are scales [Hkv], they multiply keys and values of 8 bits.
 
 Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block x split, head group,
 sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
@@ -147,20 +147,20 @@ def flash_attention(
     k: T.Tensor[4],
     v: T.Tensor[4],
     out: T.Out[5],
-    lse: T.Out[4],
-    cu_q: T.Tensor[1],
-    cu_k: T.Tensor[1],
-    sinks: T.Tensor[1],
-    slopes: T.Tensor[2],
-    bias: T.Tensor[4],
-    mask: T.Tensor[4],
-    table: T.Tensor[2],
-    context_lens: T.Tensor[1],
-    key_scale: T.Tensor[1],
-    value_scale: T.Tensor[1],
-    error: T.Out[1],
-    arrivals: T.InOut[2],
-    parts: T.InOut[1],
+    lse: T.Out[4].optional("float32"),
+    cu_seqlens_q: T.Tensor[1].optional("int32"),
+    cu_seqlens_k: T.Tensor[1].optional("int32"),
+    sinks: T.Tensor[1].optional("float32"),
+    alibi_slopes: T.Tensor[2].optional("float32"),
+    bias: T.Tensor[4].optional("float32"),
+    mask: T.Tensor[4].optional("bool"),
+    block_table: T.Tensor[2].optional("int32"),
+    context_lens: T.Tensor[1].optional("int32"),
+    key_scale: T.Tensor[1].optional("float32"),
+    value_scale: T.Tensor[1].optional("float32"),
+    error: T.Out[1].optional("float32"),
+    arrivals: T.InOut[2].optional("int32"),
+    parts: T.InOut[1].optional("float32"),
     scale: T.Float,
     softcap: T.Float,
     left: T.Int,
@@ -179,17 +179,17 @@ def flash_attention(
         row_block, split = split // splits, split % splits
     batch, q_start, q_len = sequence, 0, q.shape[2]
     k_batch, k_start, k_len = sequence, 0, k.shape[2]
-    if cu_q.shape[0] > 0:
-        batch, q_start = 0, int(cu_q[sequence])
-        q_len = int(cu_q[sequence + 1]) - q_start
-    if cu_k.shape[0] > 0:
-        k_batch, k_start = 0, int(cu_k[sequence])
-        k_len = int(cu_k[sequence + 1]) - k_start
+    if cu_seqlens_q.shape[0] > 0:
+        batch, q_start = 0, int(cu_seqlens_q[sequence])
+        q_len = int(cu_seqlens_q[sequence + 1]) - q_start
+    if cu_seqlens_k.shape[0] > 0:
+        k_batch, k_start = 0, int(cu_seqlens_k[sequence])
+        k_len = int(cu_seqlens_k[sequence + 1]) - k_start
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
-        check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
     first_head = T.block_id(cfg, 1) * pack
     kv_head = T.block_id(cfg, 1)
     if pack * k.shape[1] != q.shape[1]:
@@ -226,12 +226,12 @@ def flash_attention(
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
     values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim, q, cfg.paged)
     if cfg.paged:
-        keys = T.paged(keys, k, kv_head, table[sequence], end)
-        values = T.paged(values, v, kv_head, table[sequence], end)
+        keys = T.paged(keys, k, kv_head, block_table[sequence], end)
+        values = T.paged(values, v, kv_head, block_table[sequence], end)
     for ahead in range(0, cfg.num_stages * block_n, block_n):
         keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
     if cfg.paged and cfg.split_kv and row_block == 0:
-        check_pages(cfg, table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
 
     # Which rows, and which keys each of them sees.
     row = T.row_index(cfg, block_m) + row0
@@ -264,7 +264,18 @@ def flash_attention(
         keys = T.release(keys)
         if cfg.score_mods:
             s = modify_scores(
-                cfg, s, scale, softcap, slopes[sequence], bias[batch], mask[batch], head, query, diagonal, n0, valid
+                cfg,
+                s,
+                scale,
+                softcap,
+                alibi_slopes[sequence],
+                bias[batch],
+                mask[batch],
+                head,
+                query,
+                diagonal,
+                n0,
+                valid,
             )
         if at_border:
             s = T.mask_outside(s, n0, low, high)
