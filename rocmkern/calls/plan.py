@@ -1,19 +1,19 @@
 """Plans: what a call did is done again, for arrays elsewhere, without asking the same questions again.
 
-An operation on the GPU is checks, choice of a configuration, and launches. All of it follows from *what* the arguments
-are: for an array its device, element type, shape, strides and alignment (its layout); for anything else its value. It
-does not follow from *where* the arrays are. So `planned`, the decorator of public operations,
+An operation is checks, choice of a configuration, and launches. All of it follows from *what* the arguments are: for an
+array its device, element type, shape, strides and alignment (its layout); for anything else its value. It does not
+follow from *where* the arrays are. So `planned`, the decorator of public operations,
 
 1. makes a key of the layouts and values of the arguments, the target and the stream;
-2. on the first call with a key runs the operation and notes its launches (`_recording`): kernel, grid, all launch
+2. on the first call with a key runs the operation and notes its launches (`recording`): kernel, grid, all launch
    words, and which words are addresses, as "argument number n plus so many bytes". That is the plan;
-3. on later calls puts the new addresses in and launches.
+3. on later calls puts the new addresses in and launches (`replay`).
 
 A plan is a record of what the ordinary way did, so the two cannot disagree, and an operation needs no code for it. In
 return an operation has to depend on nothing but its arguments. What cannot be noted has no plan and goes the ordinary
-way each time: host arrays (they are copied, or their values are checked), arrays of libraries other than PyTorch, other
-objects, calls that copy, that launch nothing, or that use memory of unknown origin. Errors are found and raised by the
-ordinary way only.
+way each time: NumPy arrays whose values are looked at (`View.numpy` says so) or copied to a device, arrays of libraries
+other than PyTorch, other objects, calls that launch nothing, or that use memory of unknown origin. Errors are found and
+raised by the ordinary way only.
 
 What depends on addresses, or may change between two calls with the same key, is looked at in every call:
 
@@ -43,7 +43,9 @@ from rocmkern.calls.replay import Plan, PlannedCall, plan_of
 from rocmkern.calls.view import HOST
 from rocmkern.runtime.layout import ALIGNMENT, StridedLayout, layout_of
 from rocmkern.runtime.manager import DeviceTensor
+from rocmkern.runtime.target_choice import state as target_state
 from rocmkern.runtime.torch_tensors import outside_of_transforms
+from rocmkern.targets import sent_to
 
 #: Plans of one operation that are kept at least; twice as many at most.
 LIMIT = 128
@@ -57,6 +59,7 @@ _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
 _torch: Any = None
 _strided: Any = None
+_host_layouts: dict[tuple, StridedLayout] = {}
 _torch_layouts: dict[tuple, StridedLayout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
@@ -215,7 +218,8 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
             continue
         elif kind is np.ndarray:
             address = value.__array_interface__["data"][0]
-            layout = layout_of(HOST, address, value.dtype, value.shape, value.strides, not value.flags.writeable)
+            known = address % ALIGNMENT, value.dtype, value.shape, value.strides, value.flags.writeable
+            layout = _host_layouts.get(known) or _host_layout(value, address, known)
             on_host = True
             addresses.append(address)
         elif isinstance(value, (np.dtype, type)):
@@ -239,8 +243,11 @@ def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         key += (tuple, *map(addresses.index, addresses))
     if stream is not None:
         key.append(stream)
-    launch = _launch or _import_launch()
-    key.append(launch.current_target() if on_host else launch.target_of(layout.device))
+    if on_host:
+        # What the target follows from: it need not be looked up.
+        key += (sent_to.get(), target_state())
+    else:
+        key.append((_launch or _import_launch()).target_of(layout.device))
     return tuple(key), arrays, addresses, owners, stream
 
 
@@ -268,6 +275,14 @@ def _learn(kind: type) -> bool:
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True
+
+
+def _host_layout(x: np.ndarray, address: int, key: tuple) -> StridedLayout:
+    """StridedLayout of an array in host memory, remembered."""
+    if len(_host_layouts) >= _KNOWN_LAYOUTS:
+        _host_layouts.clear()
+    layout = layout_of(HOST, address, x.dtype, x.shape, x.strides, not x.flags.writeable)
+    return _host_layouts.setdefault(key, layout)
 
 
 def _torch_layout(x: Any, address: int) -> StridedLayout | None:

@@ -62,6 +62,7 @@ class View:
     # No library finds a way to the elements.
     __array_ufunc__ = None
     __iter__ = None
+    __reversed__ = None
 
     @property
     def ndim(self) -> int:

@@ -15,11 +15,13 @@ _CODE = (
     "NUMBA_EXTEND_VARIABLE_LIFETIMES", "NUMBA_FORCE_CUDA_CC", "NUMBA_LLVM_REFPRUNE_FLAGS", "NUMBA_LLVM_REFPRUNE_PASS",
     "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT", "NUMBA_SLP_VECTORIZE",
 )  # fmt: skip
+#: Variables that leave nothing to launch, and Numba's settings of the same meaning.
+SWITCHES = {"NUMBA_DISABLE_JIT": "DISABLE_JIT", "NUMBA_ENABLE_CUDASIM": "ENABLE_CUDASIM"}
 
 
 def compiles() -> bool:
     """Whether Numba compiles: not where ``NUMBA_DISABLE_JIT`` is set. Numba is not imported."""
-    return not _is_on("NUMBA_DISABLE_JIT", "DISABLE_JIT")
+    return not _is_on("NUMBA_DISABLE_JIT")
 
 
 def code_settings() -> tuple[str, ...]:
@@ -32,12 +34,13 @@ def check_switches(target: str) -> None:
     instead = 'the interpreter runs the same kernels: rocmkern.use("python"), ROCMKERN_TARGET=python'
     if target != "python" and not compiles():
         raise TargetError(f"{target}: NUMBA_DISABLE_JIT is set, so Numba compiles nothing. Unset it, or {instead}")
-    if target == "cuda" and _is_on("NUMBA_ENABLE_CUDASIM", "ENABLE_CUDASIM"):
+    if target == "cuda" and _is_on("NUMBA_ENABLE_CUDASIM"):
         raise TargetError(f"{target}: NUMBA_ENABLE_CUDASIM is set, a simulator that kernels do not run in: unset it")
 
 
-def _is_on(variable: str, setting: str) -> bool:
+def _is_on(variable: str) -> bool:
     config: Any = getattr(sys.modules.get("numba"), "config", None)
+    setting = SWITCHES[variable]
     if hasattr(config, setting):
         return bool(getattr(config, setting))
     return os.environ.get(variable, "").strip() not in ("", "0")

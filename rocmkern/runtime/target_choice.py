@@ -7,10 +7,12 @@ automatic (HIP if a usable AMD card is there, else CUDA, else CPU).
 from __future__ import annotations
 
 import os
+import sys
 from contextvars import ContextVar
+from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
-from rocmkern.runtime.numba_switches import compiles
+from rocmkern.runtime.numba_switches import SWITCHES, compiles
 from rocmkern.runtime.once import once
 
 #: Targets that run on a graphics card, and all targets, best first.
@@ -34,6 +36,13 @@ def choose_for_thread(name: str | None) -> str | None:
     before = _thread.get()
     _thread.set(name)
     return before
+
+
+def state() -> tuple[Any, ...]:
+    """Return all that the choice follows from, and whether its target may launch: equal states, the same target."""
+    config = getattr(sys.modules.get("numba"), "config", None)
+    settings = [getattr(config, name, None) for name in SWITCHES.values()]
+    return (_thread.get(), _process, os.environ.get("ROCMKERN_TARGET"), *map(os.environ.get, SWITCHES), *settings)
 
 
 def chosen() -> tuple[str, str]:

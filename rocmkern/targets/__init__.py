@@ -50,7 +50,8 @@ class TargetInfo:
     reason: str
 
 
-_object: ContextVar[Any] = ContextVar("_object", default=None)
+#: The target object that this thread's launches on host arrays go to, if they are sent to one.
+sent_to: ContextVar[Any] = ContextVar("sent_to", default=None)
 
 
 class use:
@@ -109,18 +110,18 @@ def target() -> TargetInfo:
 
 def current_target() -> Any:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
-    return _object.get() or _get(chosen()[0])
+    return sent_to.get() or _get(chosen()[0])
 
 
 @contextmanager
 def launching_on(target: Any) -> Iterator[None]:
     """Send this thread's launches on host arrays to a target object, within the block: for tools that look at them."""
-    before = _object.get()
-    _object.set(target)
+    before = sent_to.get()
+    sent_to.set(target)
     try:
         yield
     finally:
-        _object.set(before)
+        sent_to.set(before)
 
 
 @once

@@ -42,16 +42,17 @@ class PreparedLaunch:
         Launch words that it was made with.
     """
 
-    __slots__ = ("_grid", "_name", "_run", "_threads", "words")
+    __slots__ = ("_grid", "_name", "_pack", "_run", "_threads", "words")
 
     def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
         self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
+        self._pack = objects.words_layout(len(words)).pack
 
     def __call__(self, words: Sequence[int]) -> None:
         """Run all blocks with these launch words, and wait for them."""
         nx, ny, nz = self._grid
-        work = functools.partial(self._run, objects.launch_words(words), nx, ny)
-        if launches.watched():
+        work = functools.partial(self._run, self._pack(*words), nx, ny)
+        if launches.watchers:
             with launches.launching(self._name):
                 workers.run(work, nx * ny * nz, self._threads)
         else:
@@ -87,7 +88,7 @@ class CpuTarget:
             observer(self, kernel, args, 0, prepared)
 
     def compile(self, kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Callable[..., None]:
-        """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `launch_words` makes."""
+        """The launch function of one variant: ``run(words, nx, ny, first, last)``, of words as `words_layout` packs."""
         key = (kernel, cfg, dtypes)
         run = self._variants.get(key)
         if run is None:

@@ -32,42 +32,38 @@ class Watcher:
     code: Callable[[str], None] | None = None
 
 
-_watchers: tuple[Watcher, ...] = ()
+#: Who is told of launches now.
+watchers: tuple[Watcher, ...] = ()
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """Tell a watcher of the launches of all threads, within the block."""
-    global _watchers
-    _watchers = (*_watchers, watcher)
+    global watchers
+    watchers = (*watchers, watcher)
     try:
         yield
     finally:
-        _watchers = tuple(each for each in _watchers if each is not watcher)
-
-
-def watched() -> bool:
-    """Whether there is a watcher."""
-    return bool(_watchers)
+        watchers = tuple(each for each in watchers if each is not watcher)
 
 
 @contextmanager
 def launching(name: str, code: str = "") -> Iterator[None]:
     """The launch of a kernel, of code with this sha256; an error within is no launch that was submitted."""
-    for watcher in _watchers:
+    for watcher in watchers:
         if watcher.before is not None:
             watcher.before(name)
         if watcher.code is not None and code:
             watcher.code(code)
     yield
-    for watcher in _watchers:
+    for watcher in watchers:
         if watcher.after is not None:
             watcher.after(name)
 
 
 def announced(name: str, start: Callable[[], tuple[Any, ...]], code: str = "") -> Callable[[], tuple[Any, ...]]:
     """A driver's launch call that tells the watchers; the same call where nobody watches."""
-    if not _watchers:
+    if not watchers:
         return start
 
     def launch() -> tuple[Any, ...]:

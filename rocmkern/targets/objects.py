@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.targets import elf
@@ -54,14 +54,10 @@ def launch_function(code: bytes, symbol: str, title: str) -> Callable[..., None]
     return run
 
 
-def launch_words(words: Sequence[int]) -> bytes:
-    """Launch words as the launch function takes them; they must be kept until it returns."""
-    return _layout(len(words)).pack(*words)  # the quickest way to an address that ctypes takes
-
-
 @functools.cache
-def _layout(count: int) -> struct.Struct:
-    return struct.Struct(f"={count}q")
+def words_layout(count: int) -> struct.Struct:
+    """Packs launch words as the launch function takes them; the bytes must be kept until it returns."""
+    return struct.Struct(f"={count}q")  # the quickest way to an address that ctypes takes
 
 
 def foreign_names(code: bytes) -> list[str]:

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocmkern.calls.plan import Plan
+from rocmkern.calls.replay import DevicePlan
 
 
 def plan(*apart, capturing=False, closed=False, graph_stream=None):
     """A plan of arrays that must lie apart: (number, first byte, end) of one and of the other."""
-    made = Plan.__new__(Plan)
+    made = DevicePlan.__new__(DevicePlan)
     made._apart, made._allowed, made._graph_stream = apart, [], graph_stream
     made._device, made._manager = SimpleNamespace(is_capturing=lambda stream: capturing), SimpleNamespace(closed=closed)
     return made

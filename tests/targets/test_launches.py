@@ -21,7 +21,7 @@ def test_a_launch_is_announced_and_reported(target):
             rocmkern.scale(np.ones((2, 3), np.float32), 2.0)
         rocmkern.scale(np.ones((2, 3), np.float32), 2.0)
     assert heard == [("before", "scale"), ("after", "scale")]
-    assert not launches.watched()
+    assert not launches.watchers
 
 
 def test_a_launch_that_fails_is_not_reported_as_submitted():

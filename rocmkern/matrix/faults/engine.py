@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from rocmkern.calls.plan import forget_all
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.faults.anchors import FaultError
 from rocmkern.matrix.faults.runtime import failing_checks
@@ -51,6 +52,9 @@ def inject(fault: Fault) -> Iterator[None]:
             for place, make in fault.patches.items():
                 owner, name = _owner_of(place)
                 stack.enter_context(_attribute(owner, name, make(getattr(owner, name))))
+            # Nothing is launched again that was launched without the fault, and later nothing with it.
+            forget_all()
+            stack.callback(forget_all)
         except (ImportError, AttributeError, NameError, SyntaxError, OSError) as error:
             raise FaultError(f"fault {fault.name} cannot be put in: {type(error).__name__}: {error}") from error
         yield
