@@ -1,4 +1,4 @@
-"""Where the public names come from, for type checkers: the same names as `_HOME` in ``__init__.py``."""
+"""Where the public names come from: written by tools/public_names.py."""
 
 from rocmkern import reference as reference
 from rocmkern import tile as tile
