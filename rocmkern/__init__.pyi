@@ -55,9 +55,9 @@ from rocmkern.runtime.kv_cache import KVCache as KVCache
 from rocmkern.runtime.manager import DeviceTensor as DeviceTensor
 from rocmkern.runtime.manager import ResourceManager as ResourceManager
 from rocmkern.runtime.manager import default_manager as default_manager
-from rocmkern.runtime.probe import gpu_available as gpu_available
-from rocmkern.runtime.probe import gpu_status as gpu_status
-from rocmkern.runtime.probe import require_gpu as require_gpu
+from rocmkern.runtime.probe.status import gpu_available as gpu_available
+from rocmkern.runtime.probe.status import gpu_status as gpu_status
+from rocmkern.runtime.probe.status import require_gpu as require_gpu
 from rocmkern.targets import TargetInfo as TargetInfo
 from rocmkern.targets import target as target
 from rocmkern.targets import use as use

@@ -43,10 +43,10 @@ from rocmkern.cli._anonymous import Anonymizer
 from rocmkern.matrix import Case, CaseFailure
 from rocmkern.matrix.known import tolerated
 from rocmkern.matrix.results import MeasuredDevice, Run, as_data, environment_of, labels_of, result_of
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.directories import read_plain_file
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.runtime.probe import suspect
 from rocmkern.targets import GPU_TARGETS
 from rocmkern.testing.worker import DEFAULT_DEADLINE_S, Worker, WorkerError
 

@@ -169,7 +169,7 @@ def examine_rocm() -> tuple[str, ...]:
 def examine_suspects() -> tuple[SuspectReport, ...]:
     """Let every suspect device of this machine work; one that answers may be used again."""
     # deferred: start-up
-    from rocmkern.runtime.suspect import look_again, suspicions
+    from rocmkern.runtime.probe.suspect import look_again, suspicions
 
     try:
         return tuple(SuspectReport(str(s.device), s.reason, look_again(s) or "") for s in suspicions())
@@ -274,7 +274,7 @@ def describe(report: Report) -> list[str]:
 
 def _conflict() -> str:
     # deferred: start-up
-    from rocmkern.runtime.probe import EXCLUSION
+    from rocmkern.runtime.probe.driver import EXCLUSION
 
     return EXCLUSION if all(installed_version(package) for package in _EXTRAS.values()) else ""
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.lock import DEFAULT_TIMEOUT_S
+from rocmkern.runtime.probe import suspect
 
 Job = TypeVar("Job")
 # A killed process that the driver holds may not end.

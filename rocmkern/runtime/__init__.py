@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from rocmkern.runtime.device import Device, DeviceInfo
     from rocmkern.runtime.lock import device_lock
     from rocmkern.runtime.manager import DeviceTensor, ResourceManager, default_manager
-    from rocmkern.runtime.probe import GpuStatus, gpu_available, gpu_status, require_gpu
+    from rocmkern.runtime.probe.status import GpuStatus, gpu_available, gpu_status, require_gpu
     from rocmkern.runtime.settings import MemorySettings
 
 _MODULES = {
     "Device": "device",
     "DeviceInfo": "device",
     "DeviceTensor": "manager",
-    "GpuStatus": "probe",
+    "GpuStatus": "probe.status",
     "MemorySettings": "settings",
     "MemoryStats": "allocator",
     "ResourceManager": "manager",
     "choose_device": "choice",
     "default_manager": "manager",
     "device_lock": "lock",
-    "gpu_available": "probe",
-    "gpu_status": "probe",
-    "require_gpu": "probe",
+    "gpu_available": "probe.status",
+    "gpu_status": "probe.status",
+    "require_gpu": "probe.status",
 }
 
 __all__ = [

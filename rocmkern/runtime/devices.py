@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
-from rocmkern.runtime import fork, probe_child, suspect
+from rocmkern.runtime import fork
 from rocmkern.runtime.choice import VARIABLE, choose_device
 from rocmkern.runtime.device import Device, DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
 from rocmkern.runtime.host import HostDevice
 from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.once import once
-from rocmkern.runtime.probe import check_driver
+from rocmkern.runtime.probe import child, suspect
+from rocmkern.runtime.probe.driver import check_driver
 from rocmkern.runtime.target_choice import chosen
 
 KINDS = ("hip", "cuda")
@@ -126,7 +127,7 @@ def gpu_devices(kind: str) -> tuple[DeviceInfo, ...]:
         If that driver cannot be used.
     """
     check_driver(kind)
-    found = {"hip": probe_child.hip_devices, "cuda": probe_child.cuda_devices}[kind]()
+    found = {"hip": child.hip_devices, "cuda": child.cuda_devices}[kind]()
     return tuple(DeviceInfo(**entry) for entry in found)
 
 

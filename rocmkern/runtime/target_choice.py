@@ -65,7 +65,7 @@ def chosen() -> tuple[str, str]:
 @once
 def _automatic() -> tuple[str, str]:
     # deferred: start-up
-    from rocmkern.runtime.probe import gpu_status
+    from rocmkern.runtime.probe.status import gpu_status
 
     status = gpu_status()
     if status.available and status.chosen is not None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import rocmkern
 from rocmkern.matrix.loader import unknown_name
-from rocmkern.runtime import lock, suspect
+from rocmkern.runtime import lock
 from rocmkern.runtime.devices import open_device
 from rocmkern.runtime.errors import RocmkernError
 from rocmkern.runtime.manager import default_manager
-from rocmkern.runtime.probe import check_driver, gpu_status, require_gpu
+from rocmkern.runtime.probe import suspect
+from rocmkern.runtime.probe.driver import check_driver
+from rocmkern.runtime.probe.status import gpu_status, require_gpu
 from rocmkern.targets import GPU_TARGETS, NAMES
 from rocmkern.testing import worker
 

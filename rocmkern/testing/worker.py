@@ -29,7 +29,6 @@ from typing import IO, Any
 from rocmkern.matrix.forked import status_text
 from rocmkern.matrix.fuzz import FuzzFailure
 from rocmkern.matrix.runner import CaseFailure
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import (
     DeadlineError,
@@ -40,6 +39,7 @@ from rocmkern.runtime.errors import (
     RocmkernError,
 )
 from rocmkern.runtime.lock import DEFAULT_TIMEOUT_S
+from rocmkern.runtime.probe import suspect
 from rocmkern.targets.launches import Watcher, watching
 
 DEFAULT_DEADLINE_S = 300.0

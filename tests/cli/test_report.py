@@ -18,8 +18,8 @@ from rocmkern.cli._card_report import BENCHMARKS, CardReport
 from rocmkern.matrix import CaseFailure, load_cases
 from rocmkern.matrix.results import read
 from rocmkern.matrix.sample import in_fixed_order
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
+from rocmkern.runtime.probe import suspect
 from rocmkern.targets import entries
 from rocmkern.testing.worker import WorkerError
 

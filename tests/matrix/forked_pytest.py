@@ -19,7 +19,7 @@ import tempfile
 #: What runs import sooner or later; hypothesis only where it is installed.
 MODULES = (
     "hypothesis", "rocmkern.matrix.fuzz", "rocmkern.matrix.peers", "rocmkern.ops.attention.api",
-    "rocmkern.runtime.manager", "rocmkern.runtime.probe", "rocmkern.targets.cpu", "rocmkern.targets.python",
+    "rocmkern.runtime.manager", "rocmkern.runtime.probe.status", "rocmkern.targets.cpu", "rocmkern.targets.python",
     "rocmkern.testing.bench", "rocmkern.testing.items", "rocmkern.testing.results",
 )  # fmt: skip
 

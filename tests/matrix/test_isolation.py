@@ -21,10 +21,10 @@ from rocmkern.matrix import expand, load_cases
 from rocmkern.matrix import isolation as isolation_module
 from rocmkern.matrix.isolation import WAYS, dirty_pools, isolate, smallest
 from rocmkern.matrix.isolation_log import IsolationLog
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, MatrixError
 from rocmkern.runtime.manager import default_manager
+from rocmkern.runtime.probe import suspect
 
 COMMITTED = Path(__file__).parents[2] / "matrix.yaml"
 

@@ -180,7 +180,7 @@ def test_the_gpu_fixture_gives_the_shared_manager_under_the_lock_and_finds_leaks
     project.write(
         "conftest.py",
         "import pytest\n"
-        "from rocmkern.runtime import probe\n"
+        "from rocmkern.runtime.probe import status as probe\n"
         "from rocmkern.runtime.devices import host_device\n"
         "info = host_device().info\n"
         "status = probe.GpuStatus(True, 'the host stands for a card', (), (info,), info)\n"

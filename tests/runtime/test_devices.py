@@ -7,7 +7,7 @@ import pytest
 from rocmkern.runtime import devices
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
-from rocmkern.runtime.probe import check_driver
+from rocmkern.runtime.probe.driver import check_driver
 
 RX = DeviceInfo("hip", 0, "RX 7900 XT", "0000:03:00.0", False, 20 << 30, "gfx1100")
 MAPS = """\
@@ -82,7 +82,7 @@ def test_two_hip_runtimes_do_not_share_addresses(one_card, monkeypatch):
     [(set(), "numba-hip is not installed"), ({"numba-hip", "numba-cuda"}, "exclude each other")],
 )
 def test_a_driver_is_not_touched_without_its_package(monkeypatch, packages, words):
-    monkeypatch.setattr("rocmkern.runtime.probe.is_installed", packages.__contains__)
+    monkeypatch.setattr("rocmkern.runtime.probe.driver.is_installed", packages.__contains__)
     with pytest.raises(DeviceUnavailableError, match=words):
         check_driver("hip")
 
@@ -107,8 +107,8 @@ def test_a_driver_is_asked_in_a_child_first_and_the_answer_kept(monkeypatch, tmp
         return [sys.executable, "-c", answer]
 
     monkeypatch.setenv("ROCMKERN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("rocmkern.runtime.probe.is_installed", "numba-hip".__eq__)
-    monkeypatch.setattr("rocmkern.runtime.probe.child_command", command)
+    monkeypatch.setattr("rocmkern.runtime.probe.driver.is_installed", "numba-hip".__eq__)
+    monkeypatch.setattr("rocmkern.runtime.probe.driver.child_command", command)
     for _ in range(2):
         with pytest.raises(DeviceUnavailableError, match=rf"(?s)no AMD GPU can be used: .*{words}.*1\. .*3\. "):
             check_driver("hip")

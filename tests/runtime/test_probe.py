@@ -11,21 +11,11 @@ import time
 
 import pytest
 
-from rocmkern.runtime import probe as probe_module
 from rocmkern.runtime.directories import cache_directory
 from rocmkern.runtime.errors import DeviceUnavailableError
-from rocmkern.runtime.probe import (
-    ChildResult,
-    GpuStatus,
-    cache_key,
-    child_command,
-    device_nodes,
-    gpu_available,
-    gpu_status,
-    probe,
-    require_gpu,
-    run_child,
-)
+from rocmkern.runtime.probe import status as probe_module
+from rocmkern.runtime.probe.driver import ChildResult, cache_key, child_command, device_nodes, run_child
+from rocmkern.runtime.probe.status import GpuStatus, gpu_available, gpu_status, probe, require_gpu
 
 RX = {"kind": "hip", "index": 0, "name": "RX 7900 XT", "pci_id": "0000:03:00.0", "integrated": False,
       "total": 20 << 30, "arch": "gfx1100"}  # fmt: skip

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import pytest
 from fake_device import FakeDevice
 
-from rocmkern.runtime import devices, exercise, probe_child
+from rocmkern.runtime import devices
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import DeviceUnavailableError
+from rocmkern.runtime.probe import child as probe_child
+from rocmkern.runtime.probe import exercise
 
 
 def binding(monkeypatch, package, name, **functions):
@@ -111,14 +113,14 @@ def test_devices_are_listed_as_the_driver_counts_them(kind, hip, cuda, monkeypat
 
 def test_a_device_that_copies_what_it_was_filled_with_is_well(monkeypatch):
     device = FakeDevice()
-    monkeypatch.setattr("rocmkern.runtime.exercise.make_device", lambda info: device)
+    monkeypatch.setattr("rocmkern.runtime.probe.exercise.make_device", lambda info: device)
     exercise.fill_and_copy(device.info, 30)
     assert device.driver_bytes == 0 and device.live_events <= 1
 
 
 def test_a_device_that_copies_something_else_is_not(monkeypatch):
     device = FakeDevice()
-    monkeypatch.setattr("rocmkern.runtime.exercise.make_device", lambda info: device)
+    monkeypatch.setattr("rocmkern.runtime.probe.exercise.make_device", lambda info: device)
     fill = device.fill
     monkeypatch.setattr(device, "fill", lambda address, nbytes, byte, stream: fill(address, nbytes, byte ^ 1, stream))
     with pytest.raises(DeviceUnavailableError, match="copied something else than it was filled with"):

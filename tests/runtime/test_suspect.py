@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from rocmkern.runtime import devices, probe, suspect
+from rocmkern.runtime import devices
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import DeviceUnavailableError
+from rocmkern.runtime.probe import status as probe
+from rocmkern.runtime.probe import suspect
 
 CARD = DeviceInfo("hip", 0, "RX 7900 XT", "0000:03:00.0", False, 1 << 34, "gfx1100")
 OTHER = replace(CARD, index=1, pci_id="0000:0c:00.0")
@@ -109,7 +111,7 @@ def test_a_file_that_is_no_mark_means_nothing(place, text):
 
 def test_other_processes_see_the_mark(place, tmp_path):
     code = """
-        from rocmkern.runtime import suspect
+        from rocmkern.runtime.probe import suspect
         from rocmkern.runtime.device import DeviceInfo
         print([str(suspicion) for suspicion in suspect.suspicions()])
     """

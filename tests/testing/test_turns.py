@@ -20,7 +20,8 @@ import json, os, time
 import numpy as np
 import rocmkern.targets as targets
 from rocmkern.matrix import Call, Dim, Operation, Registry
-from rocmkern.runtime import devices, probe
+from rocmkern.runtime import devices
+from rocmkern.runtime.probe import driver as probe
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.host import HostDevice
 from rocmkern.targets.python import PythonTarget

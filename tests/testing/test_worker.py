@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rocmkern.matrix import CaseFailure
-from rocmkern.runtime import suspect
 from rocmkern.runtime.device import DeviceInfo
 from rocmkern.runtime.errors import DeadlineError, DriverError, LockTimeoutError
+from rocmkern.runtime.probe import suspect
 from rocmkern.testing import worker as module
 from rocmkern.testing.worker import Worker, WorkerError, progress, using_device, waiting
 

@@ -29,5 +29,5 @@ def fill_and_copy(info: DeviceInfo, deadline_s: float) -> None:
 
 
 def main(device: str, deadline_s: str) -> None:
-    """What the child process of `rocmkern.runtime.suspect.exercise` runs: a `DeviceInfo` as JSON, and seconds."""
+    """What the child process of `rocmkern.runtime.probe.suspect.exercise` runs: a `DeviceInfo` as JSON, and seconds."""
     fill_and_copy(DeviceInfo(**json.loads(device)), float(deadline_s))

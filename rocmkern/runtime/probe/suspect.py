@@ -27,7 +27,9 @@ LIFETIME_S = 300.0
 EXERCISE_TIMEOUT_S = 60.0
 
 _SUFFIX = ".suspect"
-_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from rocmkern.runtime.exercise import main; main(*sys.argv[2:])"
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1])\nfrom rocmkern.runtime.probe.exercise import main; main(*sys.argv[2:])"
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def clear(device: DeviceInfo, *, directory: Path | None = None) -> None:
 
 def exercise(device: DeviceInfo, timeout_s: float = EXERCISE_TIMEOUT_S) -> str | None:
     """Let a device fill and copy memory, in a child process; return how that failed, or None."""
-    package_root = str(Path(__file__).parents[2])
+    package_root = str(Path(__file__).parents[3])
     command = [sys.executable, "-c", _CHILD, package_root, json.dumps(asdict(device)), str(timeout_s / 2)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, text=True)
