@@ -131,18 +131,8 @@ def isolate(
     TargetError
         Where a process cannot be forked.
     """
-    for way in ways:
-        if way not in WAYS:
-            raise ArgumentError("ways", way, ", ".join(WAYS))
-    if not can_fork():
-        raise TargetError("cases are isolated in forked processes, and this system cannot fork any")
+    _prepare(ways, target)
     chosen = [case for case in cases if case.skip_reason(target) is None]
-    if target == "cpu":
-        # The compiler is the same for all of them, and the largest part of a child's time.
-        # deferred: start-up
-        from rocmkern.tile.lowering.cpu.install import install
-
-        install()
     orders = {"random": random.Random(seed).sample(chosen, len(chosen))}
     ordered = sorted(ways, key=WAYS.index)
     known = {case.id for case in chosen}
@@ -196,11 +186,25 @@ def isolate(
     return Isolation(target, found)
 
 
+def _prepare(ways: Sequence[str], target: str) -> None:
+    """Refuse what cannot be isolated, and load here what all children need."""
+    for way in ways:
+        if way not in WAYS:
+            raise ArgumentError("ways", way, ", ".join(WAYS))
+    if not can_fork():
+        raise TargetError("cases are isolated in forked processes, and this system cannot fork any")
+    if target == "cpu":
+        # The compiler is the same for all of them, and the largest part of a child's time.
+        # deferred: start-up
+        from rocmkern.tile.lowering.cpu.install import install
+
+        install()
+
+
 def _device(target: str) -> DeviceInfo | None:
     """The GPU that a target runs on, which this process opens; None for the others."""
     if target not in GPU_TARGETS:
         return None
-
     return open_device(target).info
 
 
