@@ -601,6 +601,54 @@ def left_on_its_way(cfg, x: T.Tensor[2], i: T.Tensor[2]):
         st = T.release(st)
 
 
+def decides(x):
+    return x if x > 0.0 else -x
+
+
+def halved(x):
+    return x * 0.5
+
+
+@T.kernel
+def function_that_decides(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: decides: a number is not known while the function is traced, so it decides nothing"""
+    T.rowmax(T.map(decides, T.zeros(cfg, 4, 8)))
+
+
+@T.kernel
+def function_of_fewer_values(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: needs 1 values for x of halved, got 2"""
+    T.rowmax(T.map(halved, T.zeros(cfg, 4, 8), 2.0))
+
+
+@T.kernel
+def tile_in_place_of_a_function(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: the function must be a function of numbers that a module defines, got a tile [4, 8]"""
+    T.rowmax(T.map(T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 8)))
+
+
+@T.kernel
+def mapped_integers(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: needs rows of f32, got 4 rows of i32"""
+    T.store_rows(x, (0, 0), T.map(halved, T.row_index(cfg, 4)), T.row_index(cfg, 4) < 4)
+
+
+def times(x, y):
+    return x * y
+
+
+@T.kernel
+def mapped_with_a_tile_of_another_shape(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: a tile [4, 8] and a tile [4, 16] do not match"""
+    T.rowmax(T.map(times, T.zeros(cfg, 4, 8), T.zeros(cfg, 4, 16)))
+
+
+@T.kernel
+def mapped_with_a_tensor(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """map: cannot combine a tile [4, 8] with a tensor of float32 with 2 axes"""
+    T.rowmax(T.map(times, T.zeros(cfg, 4, 8), x))
+
+
 #: What only a compiler can know: what is known when the kernel is compiled, and all of its stages.
 COMPILED = [
     stages_larger_than_shared_memory_together, shape_known_at_run_time_only, count_known_at_run_time_only,

@@ -64,6 +64,8 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 CONDITIONS: dict[str, Callable[..., Any]] = {"and": np.logical_and, "or": np.logical_or, "not": np.logical_not}
+#: Those of them that Python has operators for, of two numbers.
+OPERATORS = ("add", "sub", "mul", "div", *COMPARISONS)
 #: All of them, and a number by a condition: meaning in NumPy, by name.
 PRIMITIVES: dict[str, Callable[..., Any]] = {**NUMBERS, **COMPARISONS, **CONDITIONS, "select": np.where}
 
@@ -157,10 +159,14 @@ class Traced:
     """A number, or a condition, in a function that is being traced."""
 
     __slots__ = ("is_condition", "number", "trace")
-    __array_ufunc__ = None
 
     def __init__(self, trace: _Trace, number: int, is_condition: bool = False):
         self.trace, self.number, self.is_condition = trace, number, is_condition
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Traced:
+        """An operator whose other side is a number of NumPy; its functions are refused."""
+        name = next((name for name in OPERATORS if PRIMITIVES[name] is ufunc), None)
+        return apply(name, *operands) if name and method == "__call__" else self._unknown()
 
     def __add__(self, other: Any) -> Traced:
         return apply("add", self, other)
@@ -261,6 +267,8 @@ def _number(trace: _Trace, name: str, x: Any) -> int:
         if x.trace is not trace:
             raise TileError(f"{name}: a number of another function that is being traced")
         return x.number
+    if isinstance(x, np.ndarray) and x.ndim == 0:  # what NumPy makes of its numbers on the left of a comparison
+        x = x[()]
     if isinstance(x, bool) or not isinstance(x, int | float | np.integer | np.floating):
         raise TileError(f"{name}: cannot combine a traced number with {type(x).__name__} {x!r}")
     with np.errstate(over="ignore"):
