@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from numpy.typing import DTypeLike
+
 
 class SupportsDLPack(Protocol):
     """An array that lends its memory by DLPack: NumPy, `rocmkern.DeviceTensor`, PyTorch, CuPy, JAX."""
@@ -46,6 +48,13 @@ class HandleStream(Protocol):
     def handle(self) -> Any: ...
 
 
+class TorchDType(Protocol):
+    """A dtype of PyTorch."""
+
+    @property
+    def is_floating_point(self) -> bool: ...
+
+
 ArrayLike: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
 Array = TypeVar("Array", bound=ArrayLike)
 #: A stream, the handle of one, or None for the one that the arrays' library goes on with.
@@ -59,5 +68,10 @@ Causal = bool | Literal["bottom_right", "top_left"]
 Window: TypeAlias = tuple[int | None, int | None] | None
 #: Function of a product; None is none.
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"] | None
+#: dtype of a result: float32, float16 or bfloat16, as NumPy's or PyTorch's.
+FloatDType: TypeAlias = DTypeLike | TorchDType
+#: Formats of quantized blocks, and the order of the codes within them.
+QuantizedFormat: TypeAlias = str
+BlockOrder = Literal["ggml", "ocp"]
 #: Which numbers a rotation pairs: halves of a head, or neighbours.
 RopeVariant = Literal["half", "interleaved"]

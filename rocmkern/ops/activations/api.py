@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
@@ -10,11 +10,19 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import Argument, accept, accept_out
 from rocmkern.calls.axes import flat_lines
 from rocmkern.calls.plan import planned
+from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentError
 
 
 @planned
-def swiglu(gate: Any, up: Any = None, *, order: str = "gate_up", out: Any = None, stream: Any = None) -> Any:
+def swiglu(
+    gate: Array,
+    up: ArrayLike | None = None,
+    *,
+    order: Literal["gate_up", "up_gate"] = "gate_up",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """SwiGLU: ``silu(gate) * up``, with ``silu(x) = x / (1 + exp(-x))``.
 
     Parameters
@@ -60,7 +68,14 @@ def swiglu(gate: Any, up: Any = None, *, order: str = "gate_up", out: Any = None
 
 
 @planned
-def geglu(gate: Any, up: Any = None, *, approximate: str = "none", out: Any = None, stream: Any = None) -> Any:
+def geglu(
+    gate: Array,
+    up: ArrayLike | None = None,
+    *,
+    approximate: Literal["none", "tanh"] = "none",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """GEGLU: ``gelu(gate) * up``, with ``gelu(x) = x / 2 * (1 + erf(x / sqrt(2)))``.
 
     Parameters

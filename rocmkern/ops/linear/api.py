@@ -13,20 +13,21 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import accept, accept_out
 from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
+from rocmkern.calls.types import Activation, Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentError
 
 
 @planned
 def matmul(
-    a: Any,
-    b: Any,
+    a: Array,
+    b: ArrayLike,
     *,
     transpose_b: bool = False,
-    bias: Any = None,
-    activation: str | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    bias: ArrayLike | None = None,
+    activation: Activation = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Matrix product: ``activation(a @ b + bias)``.
 
     As `numpy.matmul`: leading axes broadcast, a vector counts as one row (`a`) or one column (`b`), and its axis of
@@ -110,8 +111,14 @@ def matmul(
 
 @planned
 def linear(
-    x: Any, weight: Any, bias: Any = None, activation: str | None = None, *, out: Any = None, stream: Any = None
-) -> Any:
+    x: Array,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    activation: Activation = None,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Linear layer: ``activation(x @ weight^T + bias)``.
 
     Parameters

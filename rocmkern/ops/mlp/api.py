@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
@@ -11,23 +9,24 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import accept, accept_out
 from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
+from rocmkern.calls.types import Activation, Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentError
 
 
 @planned
 def mlp(
-    x: Any,
-    w_gate: Any,
-    w_up: Any,
-    w_down: Any,
+    x: Array,
+    w_gate: ArrayLike | None,
+    w_up: ArrayLike,
+    w_down: ArrayLike,
     *,
-    activation: str | None = "silu",
-    b_gate: Any = None,
-    b_up: Any = None,
-    b_down: Any = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    activation: Activation = "silu",
+    b_gate: ArrayLike | None = None,
+    b_up: ArrayLike | None = None,
+    b_down: ArrayLike | None = None,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """MLP, gated or not: ``h @ w_down^T + b_down``.
 
     With a gate ``h = activation(x @ w_gate^T + b_gate) * (x @ w_up^T + b_up)``, which for "silu" is SwiGLU and for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
@@ -10,20 +10,43 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import Argument, accept, accept_out
 from rocmkern.calls.axes import flat_lines, lines
 from rocmkern.calls.plan import planned
+from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentTypeError
 
 
+@overload
+def rms_norm(
+    x: Array,
+    weight: ArrayLike,
+    eps: float = ...,
+    *,
+    residual: None = ...,
+    weight_offset: float = ...,
+    out: Array | None = ...,
+    stream: Stream = ...,
+) -> Array: ...
+@overload
+def rms_norm(
+    x: Array,
+    weight: ArrayLike,
+    eps: float = ...,
+    *,
+    residual: ArrayLike,
+    weight_offset: float = ...,
+    out: tuple[Array, Array] | None = ...,
+    stream: Stream = ...,
+) -> tuple[Array, Array]: ...
 @planned
 def rms_norm(
-    x: Any,
-    weight: Any,
+    x: Array,
+    weight: ArrayLike,
     eps: float = 1e-6,
     *,
-    residual: Any = None,
+    residual: ArrayLike | None = None,
     weight_offset: float = 0.0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array | tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> Array | tuple[Array, Array]:
     """RMS norm over the last axis: ``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)``.
 
     With a residual, ``s = x + residual`` is rounded to the dtype of x, and the norm is that of the rounded sum, as in
@@ -103,8 +126,14 @@ def rms_norm(
 
 @planned
 def layer_norm(
-    x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, out: Any = None, stream: Any = None
-) -> Any:
+    x: Array,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Layer norm over the last axis: ``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias``.
 
     Parameters
@@ -169,7 +198,7 @@ def layer_norm(
 
 
 @planned
-def add_residual(x: Any, residual: Any, *, out: Any = None, stream: Any = None) -> Any:
+def add_residual(x: Array, residual: ArrayLike, *, out: Array | None = None, stream: Stream = None) -> Array:
     """Sum of two arrays of one shape: ``x + residual``.
 
     Parameters

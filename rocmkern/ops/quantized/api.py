@@ -8,7 +8,7 @@ Blocks are uint8 arrays whose last axis holds whole blocks side by side, as they
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import UINT8, Argument, accept, accept_out
 from rocmkern.calls.axes import four_axes
 from rocmkern.calls.plan import planned, unplanned
+from rocmkern.calls.types import Activation, Array, ArrayLike, BlockOrder, FloatDType, QuantizedFormat, Stream
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, TargetError
 
@@ -33,16 +34,36 @@ _LARGEST = {
 }  # fmt: skip
 
 
+@overload
+def dequantize(
+    blocks: np.ndarray,
+    format: QuantizedFormat = ...,
+    dtype: FloatDType = ...,
+    *,
+    order: BlockOrder = ...,
+    out: np.ndarray | None = ...,
+    stream: Stream = ...,
+) -> np.ndarray: ...
+@overload
+def dequantize(
+    blocks: Array,
+    format: QuantizedFormat = ...,
+    dtype: FloatDType = ...,
+    *,
+    order: BlockOrder = ...,
+    out: Array | None = ...,
+    stream: Stream = ...,
+) -> Array: ...
 @planned
 def dequantize(
-    blocks: Any,
-    format: str = "q4_0",
-    dtype: Any = np.float32,
+    blocks: Array,
+    format: QuantizedFormat = "q4_0",
+    dtype: FloatDType = np.float32,
     *,
-    order: str = "ggml",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    order: BlockOrder = "ggml",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Numbers of quantized blocks.
 
     In float32 the result is exact, subnormal numbers included, but that q4_1, q5_1 and the formats of 256 numbers round
@@ -105,16 +126,36 @@ def dequantize(
     return result.source
 
 
+@overload
+def quantize(
+    x: np.ndarray,
+    format: QuantizedFormat,
+    *,
+    order: BlockOrder = ...,
+    nan: Literal["error", "propagate"] = ...,
+    out: np.ndarray | None = ...,
+    stream: Stream = ...,
+) -> np.ndarray: ...
+@overload
+def quantize(
+    x: Array,
+    format: QuantizedFormat,
+    *,
+    order: BlockOrder = ...,
+    nan: Literal["error", "propagate"] = ...,
+    out: Array | None = ...,
+    stream: Stream = ...,
+) -> Array: ...
 @unplanned
 def quantize(
-    x: Any,
-    format: str,
+    x: Array,
+    format: QuantizedFormat,
     *,
-    order: str = "ggml",
-    nan: str = "error",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    order: BlockOrder = "ggml",
+    nan: Literal["error", "propagate"] = "error",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Quantized blocks of numbers. Runs on the host, on host arrays: weights are quantized once.
 
     MX formats: the scale of a block is ``2 ** (floor(log2(max|x|)) - emax)``, within the range of E8M0, with emax the
@@ -186,16 +227,16 @@ def quantize(
 
 @planned
 def quantized_linear(
-    x: Any,
-    blocks: Any,
-    format: str = "q4_0",
-    bias: Any = None,
-    activation: str | None = None,
+    x: Array,
+    blocks: ArrayLike,
+    format: QuantizedFormat = "q4_0",
+    bias: ArrayLike | None = None,
+    activation: Activation = None,
     *,
-    order: str = "ggml",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    order: BlockOrder = "ggml",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Linear layer with quantized weights: ``activation(x @ dequantize(blocks)^T + bias)``.
 
     The weights are decoded inside the product, a window at a time; there is never a decoded copy of them.
@@ -271,18 +312,42 @@ def quantized_linear(
     return result.source
 
 
+@overload
+def dequantize_rms_norm(
+    blocks: np.ndarray,
+    weight: ArrayLike,
+    format: QuantizedFormat = ...,
+    eps: float = ...,
+    *,
+    weight_offset: float = ...,
+    order: BlockOrder = ...,
+    out: np.ndarray | None = ...,
+    stream: Stream = ...,
+) -> np.ndarray: ...
+@overload
+def dequantize_rms_norm(
+    blocks: Array,
+    weight: ArrayLike,
+    format: QuantizedFormat = ...,
+    eps: float = ...,
+    *,
+    weight_offset: float = ...,
+    order: BlockOrder = ...,
+    out: Array | None = ...,
+    stream: Stream = ...,
+) -> Array: ...
 @planned
 def dequantize_rms_norm(
-    blocks: Any,
-    weight: Any,
-    format: str = "q4_0",
+    blocks: Array,
+    weight: ArrayLike,
+    format: QuantizedFormat = "q4_0",
     eps: float = 1e-6,
     *,
     weight_offset: float = 0.0,
-    order: str = "ggml",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    order: BlockOrder = "ggml",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """RMS normalisation of quantized rows: `rms_norm` of `dequantize`, without the numbers in between.
 
     ``x * (weight + weight_offset) / sqrt(mean(x^2) + eps)`` over the last axis of ``x = dequantize(blocks)``; for

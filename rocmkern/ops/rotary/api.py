@@ -5,7 +5,7 @@ What they mean is `rocmkern.ops.rotary.reference`; how it is computed, `rocmkern
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from rocmkern.calls import overlaps as _overlaps
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import INT32, QUANTIZED, Argument, accept, accept_out
 from rocmkern.calls.plan import describe_by_repr, planned
+from rocmkern.calls.types import Array, ArrayLike, RopeVariant, Stream
 from rocmkern.calls.view import View
 from rocmkern.ops.rotary.scaling import (
     LinearScaling,
     Llama3Scaling,
+    Scaling,
     YarnScaling,
     accept_base,
     accept_freq_factors,
@@ -35,20 +37,20 @@ describe_by_repr(LinearScaling, YarnScaling, Llama3Scaling)
 
 @planned
 def rope(
-    x: Any,
-    positions: Any,
+    x: Array,
+    positions: ArrayLike,
     *,
-    block_positions: Any = None,
-    variant: str = "half",
+    block_positions: ArrayLike | None = None,
+    variant: RopeVariant = "half",
     base: float | None = None,
     rotary_dim: int | None = None,
-    scaling: Any = None,
-    freq_factors: Any = None,
+    scaling: Scaling | dict[str, Any] | None = None,
+    freq_factors: ArrayLike | None = None,
     inverse: bool = False,
-    layout: str = "shd",
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    layout: Literal["shd", "hsd"] = "shd",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Rotary position embedding: turn each pair of elements of a head by an angle of its position.
 
     With the pair (a, b) number i of a head at position p, and d the rotated dimension::
@@ -153,22 +155,22 @@ def rope(
 
 @planned
 def rope_append_kv(
-    k: Any,
-    v: Any,
-    positions: Any,
-    key_cache: Any,
-    value_cache: Any,
-    slots: Any,
+    k: ArrayLike,
+    v: ArrayLike,
+    positions: ArrayLike | None,
+    key_cache: Array,
+    value_cache: Array,
+    slots: ArrayLike,
     *,
-    variant: str = "half",
+    variant: RopeVariant = "half",
     base: float | None = None,
     rotary_dim: int | None = None,
-    scaling: Any = None,
-    freq_factors: Any = None,
-    key_scale: Any = None,
-    value_scale: Any = None,
-    stream: Any = None,
-) -> tuple[Any, Any]:
+    scaling: Scaling | dict[str, Any] | None = None,
+    freq_factors: ArrayLike | None = None,
+    key_scale: ArrayLike | None = None,
+    value_scale: ArrayLike | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
     """Rotate new keys as `rope` does, and write them and their values into a cache, in one kernel.
 
     Token t goes to slot ``slots[t]``, which is row ``slot % L`` of block ``slot // L`` of a paged cache with L rows a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rocmkern.calls.arguments import INTEGERS, Argument, accept, accept_out
 from rocmkern.calls.axes import lines
 from rocmkern.calls.plan import planned
 from rocmkern.calls.streams import wait_for
+from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
@@ -22,7 +24,9 @@ MOST_ROWS = 2**31 - 1
 
 
 @planned
-def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None, stream: Any = None) -> Any:
+def embedding(
+    table: Array, indices: ArrayLike, *, check: bool = False, out: Array | None = None, stream: Stream = None
+) -> Array:
     """Rows of a table: ``table[indices]``.
 
     Parameters
@@ -92,7 +96,7 @@ def embedding(table: Any, indices: Any, *, check: bool = False, out: Any = None,
 
 
 @planned
-def transpose(x: Any, axes: Any = None, *, out: Any = None, stream: Any = None) -> Any:
+def transpose(x: Array, axes: Sequence[int] | None = None, *, out: Array | None = None, stream: Stream = None) -> Array:
     """The same elements with the axes in another order, in new memory.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import FLOAT32, FLOATS, INTEGERS, Argument, accept, accept_out
 from rocmkern.calls.plan import unplanned
+from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentError
 
 MAX_VOCABULARY = 1 << 24  # counts of tokens are exact in float32 up to here
@@ -33,18 +34,42 @@ _COUNTS = _Kind(_HOST_INTEGERS, INTEGERS, _INT64)
 _WORDS = _Kind(_HOST_INTEGERS, (_INT64, _UINT64), _INT64)
 
 
+@overload
+def sample(
+    logits: np.ndarray,
+    *,
+    temperature: float | ArrayLike = ...,
+    top_k: int | ArrayLike | None = ...,
+    top_p: float | ArrayLike | None = ...,
+    seed: int | ArrayLike,
+    offset: int | ArrayLike = ...,
+    out: np.ndarray | None = ...,
+    stream: Stream = ...,
+) -> np.ndarray: ...
+@overload
+def sample(
+    logits: Array,
+    *,
+    temperature: float | ArrayLike = ...,
+    top_k: int | ArrayLike | None = ...,
+    top_p: float | ArrayLike | None = ...,
+    seed: int | ArrayLike,
+    offset: int | ArrayLike = ...,
+    out: Array | None = ...,
+    stream: Stream = ...,
+) -> Array: ...
 @unplanned
 def sample(
-    logits: Any,
+    logits: Array,
     *,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    seed: Any,
-    offset: Any = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    temperature: float | ArrayLike = 1.0,
+    top_k: int | ArrayLike | None = None,
+    top_p: float | ArrayLike | None = None,
+    seed: int | ArrayLike,
+    offset: int | ArrayLike = 0,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Draw a token from each row of logits: temperature, then top-k, then top-p, then one draw, all in one kernel.
 
     The weight of a token that is kept is ``exp((logit - largest) / temperature)``; it is drawn with its weight's share

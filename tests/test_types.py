@@ -1,0 +1,90 @@
+"""What a type checker says of calls of the public surface."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy", reason="mypy is not installed")
+ROOT = Path(__file__).parents[1]
+
+HEAD = """
+from typing import Any
+import numpy as np
+import rocmkern
+from rocmkern import DeviceTensor
+
+class Foreign:
+    def __dlpack__(self, *, stream: int | None = None) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Stream:
+    cuda_stream: int
+
+a: np.ndarray
+t: DeviceTensor
+f: Foreign
+"""
+#: An expression, and the type that is revealed of it.
+REVEALED = {
+    "rocmkern.rms_norm(a, a)": "ndarray",
+    "rocmkern.rms_norm(t, a, stream=Stream())": "DeviceTensor",
+    "rocmkern.rms_norm(f, t)": "Foreign",
+    "rocmkern.rms_norm(t, t, residual=t)": "tuple[DeviceTensor, DeviceTensor]",
+    "rocmkern.layer_norm(f)": "Foreign",
+    "rocmkern.matmul(t, a, activation='silu')": "DeviceTensor",
+    "rocmkern.linear(a, a, a, None)": "ndarray",
+    "rocmkern.mlp(t, None, t, t)": "DeviceTensor",
+    "rocmkern.rope(t, a, variant='interleaved')": "DeviceTensor",
+    "rocmkern.rope_append_kv(t, t, None, t, t, a)": "tuple[DeviceTensor, DeviceTensor]",
+    "rocmkern.dequantize(a, 'q8_0', np.float16)": "ndarray",
+    "rocmkern.dequantize(t)": "DeviceTensor",
+    "rocmkern.embedding(t, a)": "DeviceTensor",
+    "rocmkern.sample(a, seed=0, top_k=a)": "ndarray",
+}
+#: A statement, and the code of the error that it is.
+REFUSED = {
+    "rocmkern.rms_norm('x', a)": "call-overload",
+    "rocmkern.rms_norm(a, 3)": "call-overload",
+    "rocmkern.rms_norm([1.0], a)": "call-overload",
+    "rocmkern.linear(a, a, activation='sulu')": "arg-type",
+    "rocmkern.rope(t, a, variant='neox')": "arg-type",
+    "rocmkern.mlp(t, t, t)": "call-arg",
+    "rocmkern.matmul(a, a, bias='no')": "arg-type",
+    "rocmkern.quantize(a, 'q4_0', nan='keep')": "call-overload",
+    "rocmkern.scale(t, t)": "arg-type",
+    "rocmkern.layer_norm(a, stream='default')": "arg-type",
+}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Messages of mypy by the line's text."""
+    lines = [f"reveal_type({expression})" for expression in REVEALED] + list(REFUSED)
+    path = tmp_path_factory.mktemp("types") / "calls.py"
+    path.write_text(textwrap.dedent(HEAD) + "\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--hide-error-context"]
+    run = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True)
+    text = path.read_text().splitlines()
+    messages: dict[str, list[str]] = {}
+    for number, message in re.findall(r"calls\.py:(\d+): (.*)", run.stdout):
+        messages.setdefault(text[int(number) - 1], []).append(message)
+    assert messages, run.stdout + run.stderr
+    return messages
+
+
+@pytest.mark.parametrize("expression", REVEALED)
+def test_the_kind_of_array_that_goes_in_comes_out(report, expression):
+    (message,) = report[f"reveal_type({expression})"]
+    found = re.sub(r"\b[\w.]+\.(\w+)", r"\1", re.sub(r"ndarray\[.*?\]\]+", "ndarray", message))
+    assert re.search(rf'is "{re.escape(REVEALED[expression])}"', found), message
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_what_is_no_call_is_an_error(report, statement):
+    assert any(f"[{REFUSED[statement]}]" in message for message in report.get(statement, [])), report.get(statement)
