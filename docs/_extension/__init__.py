@@ -6,7 +6,7 @@ A page says where, in a block of its own::
     ```
 
 and Markdown takes its place before the page is read: `tables` has tables and the API reference, `pictures` drawings of
-layouts. Nothing of it is kept in a file, so none of it can be out of date.
+layouts, `paths` the map of the code. Nothing of it is kept in a file, so none of it can be out of date.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from _extension import pictures, tables
+from _extension import paths, pictures, tables
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-INSERTS: dict[str, Callable[..., str]] = {**tables.INSERTS, **pictures.INSERTS}
+INSERTS: dict[str, Callable[..., str]] = {**tables.INSERTS, **pictures.INSERTS, **paths.INSERTS}
 _BLOCK = re.compile(r"^```\{insert\} (.+)\n```$", re.MULTILINE)
 
 

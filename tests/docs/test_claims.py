@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from xml.etree import ElementTree
 
+import _extension
 import pytest
+from _extension import paths, pictures, tables
 from pages import ROOT, pages
 
 import rocmkern
 from rocmkern.architectures import known
 from rocmkern.matrix import expand, loads
 from rocmkern.tile.language.operation import OPERATIONS
-
-sys.path.insert(0, str(ROOT / "docs"))
-import _extension
-from _extension import pictures, tables
 
 PAGES = {page.name: page for page in pages()}
 
@@ -80,7 +77,12 @@ def test_every_architecture_is_in_the_table():
     assert sorted(names) == sorted(set(known()) - set(known("python")))
 
 
-@pytest.mark.parametrize("name", ["gfx1030", "gfx1100", "gfx1201", "gfx942"])
+def test_a_first_row_of_wmma_alternates_between_two_lanes():
+    owners = pictures.owners(pictures.ATOMS["wmma-gfx11"])
+    assert [owners[0, column][0] for column in range(4)] == [0, 16, 0, 16]
+
+
+@pytest.mark.parametrize("name", ["gfx1030", "gfx1100", "gfx1201", "gfx942", "sm_90"])
 def test_a_picture_has_each_element_of_a_tile_once(name):
     figure = ElementTree.fromstring(pictures.tile(name))
     labels = [text.text for text in figure.iter("text")]
@@ -89,9 +91,58 @@ def test_a_picture_has_each_element_of_a_tile_once(name):
     assert "\n\n" not in pictures.tile(name).strip()
 
 
-def test_a_first_row_of_wmma_alternates_between_two_lanes():
-    owners = pictures.owners(pictures.ATOMS["wmma-gfx11"])
-    assert [owners[0, column][0] for column in range(4)] == [0, 16, 0, 16]
+def test_the_picture_of_mma_is_the_layout_of_the_lowering(monkeypatch):
+    pytest.importorskip("numba_cuda", reason="the lowering for NVIDIA GPUs needs numba-cuda")
+    from rocmkern.tile.lowering.cuda import layouts
+    from rocmkern.tile.lowering.shared.lanes import FoldingBuilder
+    from rocmkern.tile.lowering.shared.tensors import I32, const
+
+    tile = layouts.TILE.Tile(16, 16, ("sm_90", 1, 16))
+    builder, found = FoldingBuilder(None), {}
+    for lane in range(32):
+        monkeypatch.setattr(layouts, "lane_index", lambda b, lane=lane: const(I32, lane))
+        row, column = layouts.row_of_lane(builder).constant, layouts.column_of_lane(builder).constant
+        for number, (slot, ahead) in enumerate(layouts.elements_of(tile)):
+            found[row + 8 * slot, column + ahead] = (lane, number)
+    assert found == pictures.owners_of_mma()
+
+
+def test_a_matrix_instruction_of_rdna_3_has_its_operands_twice():
+    figure = ElementTree.fromstring(pictures.operand("gfx1100"))
+    labels = {text.text for text in figure.iter("text")}
+    assert {"0&16", "15&31"} <= labels
+    assert "&" not in "".join(text.text for text in ElementTree.fromstring(pictures.operand("gfx942")).iter("text"))
+
+
+@pytest.mark.parametrize("name", ["gfx1100", "gfx942"])
+def test_units_that_are_read_together_lie_in_different_banks(name):
+    figure = ElementTree.fromstring(pictures.banks(name, "128"))
+    labels = [text.text for text in figure.iter("text")][-64:]
+    assert all(len(set(labels[column::8])) == 8 for column in range(8))
+
+
+def test_every_column_of_rows_along_lanes_has_its_lane():
+    figure = ElementTree.fromstring(pictures.rows_along_lanes("4", "8"))
+    assert [text.text for text in figure.iter("text")][-32:] == [str(column // 8) for column in range(32)]
+
+
+def test_the_map_has_every_package_and_the_files_that_say_what_they_are():
+    packages = {path.parent.name for path in (ROOT / "rocmkern").glob("*/__init__.py")}
+    named = set(re.findall(r"`(?:rocmkern/)?(\w+)`", PAGES["docs/architecture.md"].text))
+    # Of the operations, `reference` only joins what the families say.
+    assert packages - {"reference"} <= named
+    assert "| `plan.py` | Plans" in paths.files("calls")
+    assert all(name in paths.layers() for name in packages)
+
+
+def test_the_way_of_a_call_begins_and_ends_where_it_does():
+    figure = ElementTree.fromstring(paths.way("rms_norm"))
+    boxes, files = list(figure.iter("rect")), [text.text for text in figure.iter("text")]
+    assert len(files) == len(set(files)) <= len(boxes)
+    assert files[0] == "calls/plan.py" and files[-1].startswith("targets/")
+    table = paths.visited("rms_norm")
+    assert table.splitlines()[2].startswith("| `ops/norm/api.py` | `rms_norm`")
+    assert "`ops/norm/launch.py`" in table
 
 
 def test_an_insert_takes_the_place_of_its_block():
