@@ -22,11 +22,7 @@ from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
 from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets import current_target, target_of
-
-
-def absent(leading: int, ndim: int, dtype: Any = np.float32) -> View:
-    """An argument that is not there."""
-    return _view.absent(ndim, np.dtype(dtype))
+from rocmkern.tile.language.kernel import Config, Kernel
 
 
 def target_for(view: View) -> Any:
@@ -42,7 +38,7 @@ def stream_of(view: View, stream: Any) -> Any:
     return _streams.choose(view.owner.manager, [view], stream) if view.on_device else stream
 
 
-def bind(kernel: Any, given: Mapping[str, Any]) -> list[Any]:
+def bind(kernel: Kernel, given: Mapping[str, Any]) -> list[Any]:
     """The arguments of a kernel in their order, tensors that are None or not given as absent ones."""
     parameters = kernel.parameters
     wrong = given.keys() - {name for name, _ in parameters}
@@ -63,12 +59,12 @@ def bind(kernel: Any, given: Mapping[str, Any]) -> list[Any]:
 
 
 def launch(
-    target: Any, kernel: Any, cfg: Any, grid: tuple[int, int, int], args: Mapping[str, Any] | list, stream: Any
+    target: Any, kernel: Kernel, cfg: Config, grid: tuple[int, int, int], given: Mapping[str, Any], stream: Any
 ) -> None:
     """Launch a kernel with arguments by the names of its parameters (see `bind`); nothing where the grid is empty."""
     if not all(grid):
         return
-    args = args if isinstance(args, list) else bind(kernel, args)
+    args = bind(kernel, given)
     if target.device is None:
         target.launch(kernel, cfg, grid, args)
         return

@@ -59,8 +59,8 @@ _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
 _torch: Any = None
 _strided: Any = None
-_host_layouts: dict[tuple, StridedLayout] = {}
-_torch_layouts: dict[tuple, StridedLayout | None] = {}
+_host_layouts: dict[tuple[Any, ...], StridedLayout] = {}
+_torch_layouts: dict[tuple[Any, ...], StridedLayout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 _all_plans: list[Plans] = []
 
@@ -80,14 +80,14 @@ class Plans:
     """
 
     def __init__(self) -> None:
-        self._young: dict[tuple, Plan | None] = {}
-        self._old: dict[tuple, Plan | None] = {}
+        self._young: dict[tuple[Any, ...], Plan | None] = {}
+        self._old: dict[tuple[Any, ...], Plan | None] = {}
         _all_plans.append(self)
 
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
-    def get(self, key: tuple) -> Plan | _Untried | None:
+    def get(self, key: tuple[Any, ...]) -> Plan | _Untried | None:
         """The plan of a key; None where a call cannot be planned, `UNTRIED` where that is not known."""
         plan = self._young.get(key, UNTRIED)
         if plan is UNTRIED:
@@ -96,7 +96,7 @@ class Plans:
                 self.keep(key, plan)
         return plan
 
-    def keep(self, key: tuple, plan: Plan | None) -> None:
+    def keep(self, key: tuple[Any, ...], plan: Plan | None) -> None:
         """Remember a plan, or that there is none."""
         if len(self._young) >= LIMIT:
             self._old, self._young = self._young, {}
@@ -157,7 +157,9 @@ def unplanned(operation: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def _record(plans: Plans, operation: Callable, call: PlannedCall, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _record(
+    plans: Plans, operation: Callable[..., Any], call: PlannedCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run an operation the ordinary way, and make a plan of what it did."""
     recorder = _recording.Recorder(call.arrays, call.addresses)
     with _recording.recording(recorder):
@@ -169,7 +171,7 @@ def _record(plans: Plans, operation: Callable, call: PlannedCall, args: tuple, k
     return result
 
 
-def _read(args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """The fields of a `PlannedCall`; None where it is none for a plan. Each call comes here: it counts nanoseconds."""
     key: list[Any] = [len(args), *kwargs]
     arrays: list[Any] = []
@@ -277,7 +279,7 @@ def _learn(kind: type) -> bool:
     return True
 
 
-def _host_layout(x: np.ndarray, address: int, key: tuple) -> StridedLayout:
+def _host_layout(x: np.ndarray, address: int, key: tuple[Any, ...]) -> StridedLayout:
     """StridedLayout of an array in host memory, remembered."""
     if len(_host_layouts) >= _KNOWN_LAYOUTS:
         _host_layouts.clear()

@@ -113,7 +113,7 @@ class Recorder:
         for number, array in enumerate(self.arrays):
             self._numbers.setdefault(id(array), number)
         self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
-        self.copies = transfer.copies()
+        self.copies: int = transfer.copies()
 
     def refuse(self, reason: str) -> None:
         """There will be no plan."""
@@ -202,7 +202,7 @@ class _Thread(threading.local):
 
 
 #: ``recorder`` is that of this thread's call, if it is recorded.
-thread = _Thread()
+thread: _Thread = _Thread()
 
 
 def active() -> Recorder | None:

@@ -36,7 +36,7 @@ class PlannedCall(NamedTuple):
         On which PyTorch goes on with its arrays; None where there are none.
     """
 
-    key: tuple
+    key: tuple[Any, ...]
     arrays: list[Any]
     addresses: list[int]
     owners: list[Any]

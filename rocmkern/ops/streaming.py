@@ -12,6 +12,8 @@ from typing import Any
 
 from rocmkern.architectures import tuned
 from rocmkern.calls.launch import ceil_div, launch, target_for
+from rocmkern.calls.view import View
+from rocmkern.tile.language.kernel import Config, Kernel
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,10 @@ def _variant(config: type, arch: str, block: Block, **features: Any) -> Any:
 
 
 def by_lines(
-    kernel: Any,
-    config: type,
-    out: Any,
-    args: Mapping[str, Any] | list,
+    kernel: Kernel,
+    config: type[Config],
+    out: View,
+    args: Mapping[str, Any],
     stream: Any,
     *,
     along_lanes: bool = False,
@@ -149,5 +151,5 @@ def by_lines(
     if stepping is not None:
         if stepping:
             row_blocks = min(row_blocks, ceil_div(target.parallelism * stepping, out.shape[0] * out.shape[1]))
-        args = [*args, row_blocks] if isinstance(args, list) else {**args, kernel.parameters[-1][0]: row_blocks}
+        args = {**args, kernel.parameters[-1][0]: row_blocks}
     launch(target, kernel, cfg, (row_blocks, out.shape[1], out.shape[0]), args, stream)

@@ -99,7 +99,8 @@ def _doubling(name):
             from rocmkern.runtime.manager import default_manager
 
             kept.append(default_manager(target.device).zeros(x.shape))
-        _launch.launch(target, KERNELS[name], Config(arch=target.arch), (1, 1, 1), [x.view, result.view], None)
+        args = {"x": x.view, "out": result.view}
+        _launch.launch(target, KERNELS[name], Config(arch=target.arch), (1, 1, 1), args, None)
         return result.source
 
     return double

@@ -12,6 +12,7 @@ names, so that a new one is a field here, a parameter there, and the line that u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -413,7 +414,7 @@ def checked_outputs(
     shape: tuple[int, ...],
     dtype: np.dtype,
     shape_of_lse: tuple[int, ...],
-    inputs: list[Argument | None],
+    inputs: Sequence[Argument | None],
 ) -> tuple[Argument | None, Argument | None]:
     """The arguments of ``out=``: a result, or a pair (result, lse)."""
     if out is None:

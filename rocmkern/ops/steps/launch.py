@@ -26,7 +26,7 @@ def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> Non
     target = target_for(q)
     cfg = tuning.scores(target.arch, rows, head_dim, q.dtype.itemsize)
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
-    launch(target, qk_scores.qk_scores, cfg, grid, [q, k, out, scale], stream)
+    launch(target, qk_scores.qk_scores, cfg, grid, {"q": q, "k": k, "out": out, "scale": scale}, stream)
 
 
 def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
@@ -35,7 +35,7 @@ def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
     target = target_for(p)
     cfg = tuning.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
-    launch(target, weighted_values.weighted_values, cfg, grid, [p, v, out], stream)
+    launch(target, weighted_values.weighted_values, cfg, grid, {"p": p, "v": v, "out": out}, stream)
 
 
 def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
@@ -43,25 +43,29 @@ def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any
     target = target_for(out)
     cfg = line(causal_mask.Config, target.arch)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
-    launch(target, causal_mask.causal_mask, cfg, grid, [out, left, right, offset], stream)
+    launch(
+        target, causal_mask.causal_mask, cfg, grid, {"out": out, "left": left, "right": right, "offset": offset}, stream
+    )
 
 
 def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
     """``kernels.apply_mask``."""
     boolean = mask.dtype == np.bool_
-    by_lines(apply_mask.apply_mask, apply_mask.Config, out, [x, mask, out], stream, boolean=bool(boolean))
+    by_lines(
+        apply_mask.apply_mask, apply_mask.Config, out, {"x": x, "mask": mask, "out": out}, stream, boolean=bool(boolean)
+    )
 
 
 def launch_softmax(x: Any, out: Any, stream: Any) -> None:
     """``kernels.softmax``."""
-    by_lines(softmax.softmax, softmax.Config, out, [x, out], stream, along_lanes=True, whole=True)
+    by_lines(softmax.softmax, softmax.Config, out, {"x": x, "out": out}, stream, along_lanes=True, whole=True)
 
 
 def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
     """``kernels.scale``."""
-    by_lines(scale.scale, scale.Config, out, [x, out, factor], stream, along_lanes=True)
+    by_lines(scale.scale, scale.Config, out, {"x": x, "out": out, "factor": factor}, stream, along_lanes=True)
 
 
 def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:
     """``kernels.repeat_kv``."""
-    by_lines(repeat_kv.repeat_kv, repeat_kv.Config, out, [x, out, n_rep], stream)
+    by_lines(repeat_kv.repeat_kv, repeat_kv.Config, out, {"x": x, "out": out, "n_rep": n_rep}, stream)
