@@ -28,7 +28,7 @@ OTHERS = {
     ),
     "rocmkern.runtime.kv_cache": ("KVCache",),
     "rocmkern.runtime.manager": ("DeviceTensor", "ResourceManager", "default_manager"),
-    "rocmkern.runtime.probe": ("gpu_available", "gpu_status", "require_gpu"),
+    "rocmkern.runtime.probe.status": ("gpu_available", "gpu_status", "require_gpu"),
     "rocmkern.targets": ("TargetInfo", "target", "use", "using"),
 }  # fmt: skip
 

@@ -587,7 +587,7 @@ def test_a_forked_child_has_no_plans(manager, planned):
 
 
 def public_operations():
-    names = [name for home, names in rocmkern._HOME.items() if home.startswith("rocmkern.ops.") for name in names]
+    names = [name for name, home in rocmkern._MODULE_OF.items() if home.startswith("rocmkern.ops.")]
     return [function for name in names if inspect.isfunction(function := getattr(rocmkern, name))]
 
 
