@@ -136,8 +136,8 @@ FAULTS = (
     _attention(
         "heads_by_modulo",
         "query head h reads key-value head h % Hkv",
-        "if pack * k.shape[1] != q.shape[1]:\n        kv_head = first_head * k.shape[1] // q.shape[1]",
-        "kv_head = first_head % k.shape[1]",
+        "if pack * kv_heads != heads:\n        kv_head = first_head * kv_heads // heads",
+        "kv_head = first_head % kv_heads",
     ),
     _attention("scale_missing", "scores are not scaled", "np.float32(scale * LOG2_E)", "np.float32(LOG2_E)"),
     _attention(
@@ -210,8 +210,8 @@ FAULTS = (
     _attention(
         "packed_keys_from_query_offsets",
         "keys of packed sequences start where the queries do",
-        "k_batch, k_start = 0, int(cu_seqlens_k[sequence])",
-        "k_batch, k_start = 0, int(cu_seqlens_q[sequence])",
+        "k_batch, k_start, k_len = rows_of_sequence(...)",
+        "k_batch, k_start, k_len = rows_of_sequence(...)[0], q_start, rows_of_sequence(...)[2]",
     ),
     Fault(
         "split_left_out",

@@ -77,13 +77,69 @@ class Config(T.Config):
 
 
 @T.device
-def modify_scores(cfg, s, scale, softcap, slopes, bias, mask, head, query, diagonal, n0, valid):
+def rows_of_sequence(cu_seqlens, sequence, length):
+    """Batch index, first row and number of rows of a sequence: a packed one, or a batch element with `length` rows."""
+    batch, start = sequence, 0
+    if cu_seqlens.shape[0] > 0:
+        batch, start = 0, int(cu_seqlens[sequence])
+        length = int(cu_seqlens[sequence + 1]) - start
+    return batch, start, length
+
+
+@T.device
+def heads_of_block(cfg, heads, kv_heads, pack):
+    """First query head of a block, and the key-value head that its heads share."""
+    first_head, kv_head = T.block_id(cfg, 1) * pack, T.block_id(cfg, 1)
+    if pack * kv_heads != heads:
+        kv_head = first_head * kv_heads // heads
+    return first_head, kv_head
+
+
+@T.device
+def queries_of_block(cfg, row0, n_rows, q_len, pack):
+    """The first and the last query among the tile rows of a block, the first of which is ``row0``."""
+    first, last = 0, q_len - 1
+    if n_rows > cfg.block_m and not cfg.joins:
+        first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
+    return first, last
+
+
+@T.device
+def keys_of_block(cfg, first, last, left, right, k_len, split, splits):
+    """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
+
+    ``first`` and ``last`` are the diagonal keys of its first and its last query. What it visits is its share of the
+    steps in which there is a key that some row sees.
+    """
+    block_n = cfg.block_n
+    any_begin, any_end = max(0, first - left), min(k_len, last + right + 1)
+    all_begin, all_end = last - left, min(k_len, first + right + 1)
+    begin = any_begin // block_n * block_n
+    tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
+    share = (tiles + splits - 1) // splits * block_n
+    begin += split * share
+    return begin, max(0, min(any_end, begin + share)), all_begin, all_end
+
+
+@T.device
+def start_softmax(cfg, sinks, head, split, exponent_scale, valid):
+    """Maximum and denominator before the first key. A sink is a key that was seen before all others."""
+    m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)
+    l = T.full_rows(cfg, cfg.block_m, 0.0)
+    if sinks.shape[0] > 0 and split == 0:
+        m = T.load_rows(sinks, (head,), valid) * (LOG2_E / exponent_scale)
+        l = T.where(m == T.NEG_INF, 0.0, 1.0)
+    return m, l
+
+
+@T.device
+def modify_scores(cfg, s, scale, softcap, alibi_slopes, bias, mask, head, query, diagonal, n0, valid):
     """Scores of raw products: scale, softcap, ALiBi, bias, boolean mask, in this order. Empty tensors switch off."""
     s = s * scale
     if softcap > 0.0:
         s = T.tanh(s * (1.0 / softcap)) * softcap
-    if slopes.shape[0] > 0:
-        slope = T.load_rows(slopes, (head,), valid)
+    if alibi_slopes.shape[0] > 0:
+        slope = T.load_rows(alibi_slopes, (head,), valid)
         s = s - T.absolute(T.distance(cfg, diagonal, n0, cfg.block_n)) * slope
     if bias.shape[0] > 0:
         s = s + T.load_tile(cfg, bias, (head, query), n0, cfg.block_n, valid)
@@ -170,37 +226,27 @@ def flash_attention(
     splits: T.Int,
     queries: T.Int,
 ):
-    block_m = cfg.block_m
-    block_n = cfg.block_n
+    block_m, block_n = cfg.block_m, cfg.block_n
 
-    # Which sequence, which heads.
+    # Which part of which sequence, which heads.
     sequence, row_block, split = T.block_id(cfg, 2), 0, T.block_id(cfg, 0)
     if not cfg.joins:
         row_block, split = split // splits, split % splits
-    batch, q_start, q_len = sequence, 0, q.shape[2]
-    k_batch, k_start, k_len = sequence, 0, k.shape[2]
-    if cu_seqlens_q.shape[0] > 0:
-        batch, q_start = 0, int(cu_seqlens_q[sequence])
-        q_len = int(cu_seqlens_q[sequence + 1]) - q_start
-    if cu_seqlens_k.shape[0] > 0:
-        k_batch, k_start = 0, int(cu_seqlens_k[sequence])
-        k_len = int(cu_seqlens_k[sequence + 1]) - k_start
+    batch, q_start, q_len = rows_of_sequence(cu_seqlens_q, sequence, q.shape[2])
+    k_batch, k_start, k_len = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
     # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
         check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
-    first_head = T.block_id(cfg, 1) * pack
-    kv_head = T.block_id(cfg, 1)
-    if pack * k.shape[1] != q.shape[1]:
-        kv_head = first_head * k.shape[1] // q.shape[1]
+    first_head, kv_head = heads_of_block(cfg, q.shape[1], k.shape[1], pack)
     value_factor = np.float32(1.0)
     if cfg.paged and key_scale.shape[0] > 0:
         scale = scale * key_scale[kv_head]
     if cfg.paged and value_scale.shape[0] > 0:
         value_factor = value_scale[kv_head]
 
-    # Which rows: a tile row is (query, head).
+    # Which rows and keys.
     n_rows = q_len * pack
     if cfg.joins:
         # Longer sequences than the caller said must not reach the scratch memory of others.
@@ -208,19 +254,11 @@ def flash_attention(
     row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
     if row0 < 0:
         return
-    query_min, query_max = 0, q_len - 1
-    if n_rows > block_m and not cfg.joins:
-        query_min, query_max = row0 // pack, (min(row0 + block_m, n_rows) - 1) // pack
-
-    # Which keys any and all rows of the block see.
+    query_min, query_max = queries_of_block(cfg, row0, n_rows, q_len, pack)
     shift = (k_len - q_len) * bottom_right
-    any_begin, any_end = max(0, query_min + shift - left), min(k_len, query_max + shift + right + 1)
-    all_begin, all_end = query_max + shift - left, min(k_len, query_min + shift + right + 1)
-    begin = any_begin // block_n * block_n
-    tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    share = (tiles + splits - 1) // splits * block_n
-    begin += split * share
-    end = max(0, min(any_end, begin + share))
+    begin, end, all_begin, all_end = keys_of_block(
+        cfg, query_min + shift, query_max + shift, left, right, k_len, split, splits
+    )
 
     # The first keys and values are on their way before anything else is looked at.
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
@@ -233,7 +271,7 @@ def flash_attention(
     if cfg.paged and cfg.split_kv and row_block == 0:
         check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
 
-    # Which rows, and which keys each of them sees.
+    # What each row is: a query of a head, which sees the keys low .. high.
     row = T.row_index(cfg, block_m) + row0
     valid = row < n_rows
     query = row // pack
@@ -244,44 +282,35 @@ def flash_attention(
 
     q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
 
-    # The running softmax: maximum, denominator, numerator. A sink is a key that was seen before all others.
+    # The running softmax: maximum m, denominator l, numerator acc.
     exponent_scale = np.float32(scale * LOG2_E)
     if cfg.score_mods:
         exponent_scale = np.float32(LOG2_E)
-    m = T.full_rows(cfg, block_m, T.NEG_INF)
-    l = T.full_rows(cfg, block_m, 0.0)
-    if sinks.shape[0] > 0 and split == 0:
-        m = T.load_rows(sinks, (head,), valid) * (LOG2_E / exponent_scale)
-        l = T.where(m == T.NEG_INF, 0.0, 1.0)
+    m, l = start_softmax(cfg, sinks, head, split, exponent_scale, valid)
     acc = T.zeros(cfg, block_m, cfg.value_dim)
 
     for n0 in range(begin, end, block_n):
         at_border = n0 < all_begin or n0 + block_n > all_end
 
+        # S = Q K^T
         keys, values = T.acquire(keys), T.acquire(values)
         keys, values = T.fetch(keys, n0 + cfg.num_stages * block_n), T.fetch(values, n0 + cfg.num_stages * block_n)
         s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
+
+        # modify, mask
         if cfg.score_mods:
+            slopes = alibi_slopes[sequence]
             s = modify_scores(
-                cfg,
-                s,
-                scale,
-                softcap,
-                alibi_slopes[sequence],
-                bias[batch],
-                mask[batch],
-                head,
-                query,
-                diagonal,
-                n0,
-                valid,
+                cfg, s, scale, softcap, slopes, bias[batch], mask[batch], head, query, diagonal, n0, valid
             )
         if at_border:
             s = T.mask_outside(s, n0, low, high)
 
+        # P = exp(S - m)
         p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
 
+        # O += P V
         weights = T.operand(p, values)
         if at_border or cfg.score_mods:
             acc = T.dot_nn_where(weights, values, acc)
@@ -296,6 +325,8 @@ def flash_attention(
         out, lse = out[split, batch], lse[split, batch]
         store_result(cfg, m, l, acc, exponent_scale, value_factor, out, lse, head, query + q_start, valid)
         return
+
+    # O / l of all splits, by the last block that has one
     step = queries * pack
     place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * step
     part_rows = T.scratch_rows(parts, cfg.join.pitch)
