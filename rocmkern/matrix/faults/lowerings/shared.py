@@ -148,8 +148,8 @@ FAULTS = (
         {"Activations.gelu": lambda right: lambda self, b, x: self.gelu_tanh(b, x)},
     ),
     LoweringFault(
-        "silu_as_relu",
-        "silu is relu",
+        "silu_as_gelu",
+        "silu is gelu",
         ("swiglu-swiglus-n3x33-f32", "swiglu-swiglus-n4x8-f32"),
         {"Activations.silu": lambda right: lambda self, b, x: self.gelu(b, x)},
     ),

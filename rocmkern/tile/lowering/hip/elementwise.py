@@ -37,10 +37,11 @@ TANH_COEFFICIENTS = (-0.33333298, 0.13331924, -0.05378383, 0.02079597, -0.005895
 
 
 class Emitter(ExpressionEmitter):
-    """Expressions of scalars, and of vectors where no instruction is for scalars only."""
+    """Expressions of scalars, and of vectors where that is as good."""
 
     activations = ACTIVATIONS
-    of_scalars = frozenset(("exp2", "log2", "tanh", "silu", "gelu", "gelu_tanh"))
+    #: Choices between vectors could be, but what comes of them is moved by single instructions, not by two at a time.
+    of_scalars = frozenset(("exp2", "log2", "tanh", "silu", "gelu", "gelu_tanh", "select"))
 
     def exp2(self, x: ir.Value) -> ir.Value:
         return exp2(self.b, x)
@@ -88,14 +89,18 @@ class ElementwiseLowering(ReductionLowering):
         ty = kinds[0]
         layout = Layout(ty)
 
-        def vectors(t: Any, v: Any) -> list[ir.Value]:
+        def numbers(t: Any, v: Any) -> list[ir.Value]:
+            """Vectors of a tile, or for each of them the number beside it."""
             if isinstance(t, TILE.Tile):
                 return items_of(b, v)
             rows = items_of(b, self.row_values(context, b, ty, t, v, "f32"))
-            return flat([[splat(b, row, layout.registers)] * layout.vectors(ty.n) for row in rows])
+            return flat([[row] * layout.vectors(ty.n) for row in rows])
 
-        columns = [vectors(t, v) for t, v in zip(kinds, values, strict=True)]
-        return array_of(b, [emit(*each) for each in zip(*columns, strict=True)])
+        def vector(x: ir.Value) -> ir.Value:
+            return x if isinstance(x.type, ir.VectorType) else splat(b, x, layout.registers)
+
+        columns = [numbers(t, v) for t, v in zip(kinds, values, strict=True)]
+        return array_of(b, [emit(*map(vector, each)) for each in zip(*columns, strict=True)])
 
     def rounded(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, like: Any) -> ir.Value:
         dtype = sig.args[1].dtype
