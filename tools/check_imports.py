@@ -64,7 +64,7 @@ APART = {
 
 #: Packages whose modules still form circles, arrows between packages that point up, and packages with deferred imports
 #: that do not say why.
-KNOWN_CIRCLES = frozenset({"calls", "tile"})
+KNOWN_CIRCLES = frozenset({"calls"})
 KNOWN_ARROWS: frozenset[tuple[str, str]] = frozenset()
 KNOWN_SILENT = frozenset({"calls", "ops", "tile"})
 

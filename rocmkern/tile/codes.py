@@ -108,7 +108,9 @@ def decode_e8m0(codes: np.ndarray) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------------------- LLVM IR
 
 
-def _like(shape: Any, element: Any) -> Any:
+def like(shape: Any, element: Any) -> Any:
+    """LLVM's type of an element, or of a vector of as many as a type has."""
+    # deferred: start-up
     from llvmlite import ir
 
     return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
@@ -120,7 +122,8 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
     The code becomes a float16 of the same digits, whose exponents are ``15 - bias`` too small. That way no float32
     is subnormal before it has to be: multiplying such numbers is slow on many processors, and some flush them.
     """
-    from rocmkern.tile.lowering.shared.tensors import F16, F32, I16, const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import F16, F32, I16, const
 
     kind, wide = SMALL_FLOATS[name], code.type
     magnitude = b.and_(code, const(wide, (1 << (kind.bits - 1)) - 1))
@@ -132,8 +135,8 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
         # for each number would take scalar registers on AMD.
         carry = b.add(digits, const(wide, 1 << (10 - kind.mantissa)))
         bits = b.or_(bits, b.and_(carry, const(wide, 1 << (10 + kind.exponent))))
-    half = b.bitcast(b.trunc(bits, _like(wide, I16)), _like(wide, F16))
-    value = b.fpext(half, _like(wide, F32))
+    half = b.bitcast(b.trunc(bits, like(wide, I16)), like(wide, F16))
+    value = b.fpext(half, like(wide, F32))
     if kind.bias != 15:
         value = b.fmul(value, const(value.type, 2.0 ** (15 - kind.bias)))
     return value
@@ -145,10 +148,11 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
     To nearest even. What is larger than the largest finite number becomes that one, infinity too; NaN becomes NaN, or
     where there is none a number without meaning.
     """
-    from rocmkern.tile.lowering.shared.tensors import I32, const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     kind = SMALL_FLOATS[name]
-    wide, floats = _like(value.type, I32), value.type
+    wide, floats = like(value.type, I32), value.type
 
     def bits_of(number: float) -> Any:
         return const(wide, int(np.float32(number).view(np.int32)))
@@ -173,11 +177,12 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
 
 def emit_e8m0(b: Any, code: Any) -> Any:
     """float32 of an E8M0 scale: an i32, or a vector of them."""
-    from rocmkern.tile.lowering.shared.tensors import F32, const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import F32, const
 
     wide = code.type
     # The same bit makes a subnormal number of 0, and NaN of 255, which would be infinity.
     ends = b.and_(b.add(code, const(wide, 1)), const(wide, 255))
     special = b.zext(b.icmp_unsigned("<", ends, const(wide, 2)), wide)
     bits = b.or_(b.shl(code, const(wide, 23)), b.shl(special, const(wide, 22)))
-    return b.bitcast(bits, _like(wide, F32))
+    return b.bitcast(bits, like(wide, F32))

@@ -137,7 +137,8 @@ class Run:
 
     def elements(self, b: Any) -> list:
         """The elements; every product is exact, and so is the result where there is no minimum."""
-        from rocmkern.tile.lowering.shared.tensors import const
+        # deferred: start-up
+        from rocmkern.tile.lowering.shared.ir_types import const
 
         numbers = self.numbers if self.factor == 1 else [b.fmul(x, const(x.type, self.factor)) for x in self.numbers]
         scaled = [b.fmul(x, _spread(b, self.scale, x)) for x in numbers]
@@ -272,7 +273,8 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _integer(x: int) -> Any:
-    from rocmkern.tile.lowering.shared.tensors import I32, const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     return const(I32, x)
 
@@ -287,9 +289,10 @@ def _each(lanes: list, body: Callable) -> list:
 
 def _spread(b: Any, x: Any, like: Any) -> Any:
     """A scalar in every element of a vector that is like ``like``; itself beside a scalar."""
+    # deferred: start-up
     from llvmlite import ir
 
-    from rocmkern.tile.lowering.shared.tensors import I32, const
+    from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     if not isinstance(like.type, ir.VectorType):
         return x
@@ -300,30 +303,33 @@ def _spread(b: Any, x: Any, like: Any) -> Any:
 
 def _float(b: Any, x: Any, less: int) -> Any:
     """float32 of ``x - less`` for an unsigned x below 2 ** 23."""
-    from rocmkern.tile.codes import _like
-    from rocmkern.tile.lowering.shared.tensors import F32, const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import F32, const
 
-    bits = b.bitcast(b.or_(x, const(x.type, 0x4B000000)), _like(x.type, F32))
+    bits = b.bitcast(b.or_(x, const(x.type, 0x4B000000)), codes.like(x.type, F32))
     return b.fsub(bits, const(bits.type, 2.0**23 + less))
 
 
 def _signed_byte(b: Any, x: Any) -> Any:
     """float32 of a byte that is an int8."""
-    from rocmkern.tile.lowering.shared.tensors import const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import const
 
     return _float(b, b.xor(x, const(x.type, 0x80)), 0x80)
 
 
 def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
     """``x >> shift & mask``; the shift is a scalar."""
-    from rocmkern.tile.lowering.shared.tensors import const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import const
 
     return b.and_(b.lshr(x, _spread(b, shift, x)), const(x.type, mask))
 
 
 def _looked_up(b: Any, reader: BlockReader, numbers: Any, lanes: list, decode: Callable) -> list:
     """``numbers[code]`` of the low four bits of the lanes; ``decode(code)`` computes it."""
-    from rocmkern.tile.lowering.shared.tensors import const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import const
 
     found = reader.lookup(tuple(map(float, numbers)), lanes)
     if found is None:
@@ -394,7 +400,8 @@ def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
 
 def _minimum(b: Any, m: Any) -> Any:
     """What is subtracted where a float32 is added."""
-    from rocmkern.tile.lowering.shared.tensors import const
+    # deferred: start-up
+    from rocmkern.tile.lowering.shared.ir_types import const
 
     return b.fsub(const(m.type, -0.0), m)
 
@@ -488,7 +495,8 @@ def _joined_bits(
         return numbers
 
     def one(x: Any, y: Any) -> Any:
-        from rocmkern.tile.lowering.shared.tensors import const
+        # deferred: start-up
+        from rocmkern.tile.lowering.shared.ir_types import const
 
         top = b.shl(_bits(b, y, high_shift, (1 << width) - 1), const(y.type, 4))
         return _float(b, b.or_(_bits(b, x, low_shift, 15), top), less)

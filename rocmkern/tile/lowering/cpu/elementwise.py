@@ -24,7 +24,8 @@ from rocmkern.tile.lowering.cpu.emit import (
 from rocmkern.tile.lowering.cpu.memory import from_memory, to_memory
 from rocmkern.tile.lowering.cpu.reductions import ReductionLowering
 from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
-from rocmkern.tile.lowering.shared.tensors import F32, I8, I32, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I8, I32, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 
 class Emitter(ExpressionEmitter):

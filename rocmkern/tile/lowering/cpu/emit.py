@@ -10,7 +10,8 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from rocmkern.tile.lowering.shared.activations import Activations
-from rocmkern.tile.lowering.shared.tensors import F32, I32, I64, at, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import at, call
 
 LOG2_E = 1.4426950408889634
 

@@ -24,7 +24,8 @@ from rocmkern.tile.lowering.cpu.emit import (
     store_floats,
     vec,
 )
-from rocmkern.tile.lowering.shared.tensors import F32, I8, I32, I64, TensorLowering, const, register_tensor_model
+from rocmkern.tile.lowering.shared.ir_types import F32, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import TensorLowering, register_tensor_model
 
 PAGED_MEMBERS = ["entries", "entry_stride", "page_rows", "page_stride", "pages"]
 #: Column storage (lanes over rows) starts at this many rows.

@@ -7,7 +7,8 @@ from numba.core.errors import TypingError
 
 from rocmkern.tile.language.kinds import QUANTIZED
 from rocmkern.tile.lowering.cpu.emit import vec
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I8, I16, I32, I64, const, from_byte, to_byte
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import from_byte, to_byte
 
 STORAGE = {
     "float32": F32, "float16": F16, "bfloat16": I16, "bool": I8, "int32": I32, "int64": I64, "uint8": I8,

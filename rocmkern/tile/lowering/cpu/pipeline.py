@@ -18,7 +18,8 @@ from rocmkern.tile.lowering.cpu.layouts import PAGED_MEMBERS
 from rocmkern.tile.lowering.cpu.memory import STORAGE, from_memory
 from rocmkern.tile.lowering.cpu.quantized import decode
 from rocmkern.tile.lowering.cpu.softmax import SoftmaxLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, at, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import at, if_else
 
 
 class StageLowering(SoftmaxLowering):

@@ -9,7 +9,7 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 
 from rocmkern.tile.lowering.cpu.elementwise import ElementwiseLowering
 from rocmkern.tile.lowering.cpu.emit import loop, smax, splat, store_floats
-from rocmkern.tile.lowering.shared.tensors import I64, const
+from rocmkern.tile.lowering.shared.ir_types import I64, const
 
 
 class PositionLowering(ElementwiseLowering):

@@ -23,7 +23,7 @@ from rocmkern.tile.lowering.cpu.microkernels import (
     multiply_rows_quantized,
 )
 from rocmkern.tile.lowering.cpu.pipeline import StageLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I64, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I64, const
 
 
 class CpuLowering(StageLowering):

@@ -8,7 +8,8 @@ from rocmkern.architectures import architecture
 from rocmkern.tile import codes
 from rocmkern.tile.formats import RUN, Format
 from rocmkern.tile.lowering.cpu.emit import shuffle, splat, vec
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I8, I16, I32, I64, at, call, const
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import at, call
 
 
 class Block:

@@ -13,7 +13,8 @@ from numba.core.imputils import impl_ret_new_ref
 from rocmkern.tile.lowering.cpu.backend import TILE
 from rocmkern.tile.lowering.cpu.emit import fma, fmax, load_floats, loop, shuffle, store_floats, vec
 from rocmkern.tile.lowering.cpu.tiles import TileLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I32, I64, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 
 class ReductionLowering(TileLowering):

@@ -10,7 +10,8 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from rocmkern.tile.lowering.cpu.emit import element, load_floats, loop, smin, splat, store_floats, vec
 from rocmkern.tile.lowering.cpu.positions import PositionLowering
 from rocmkern.tile.lowering.shared.angles import cos_sin, rotated
-from rocmkern.tile.lowering.shared.tensors import I64, at, const
+from rocmkern.tile.lowering.shared.ir_types import I64, const
+from rocmkern.tile.lowering.shared.tensors import at
 
 
 class RotaryLowering(PositionLowering):

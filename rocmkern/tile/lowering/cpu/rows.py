@@ -20,7 +20,8 @@ from rocmkern.tile.lowering.cpu.emit import (
 )
 from rocmkern.tile.lowering.cpu.layouts import BufferLowering
 from rocmkern.tile.lowering.cpu.memory import STORAGE, from_memory, to_memory
-from rocmkern.tile.lowering.shared.tensors import F32, F64, I8, I32, I64, as_int32, at, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, F64, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import as_int32, at, call
 
 
 class RowLowering(BufferLowering):

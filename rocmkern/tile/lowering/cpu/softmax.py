@@ -11,7 +11,8 @@ from numba.core.imputils import impl_ret_borrowed
 from rocmkern.tile.lowering.cpu.emit import all_of, any_of, exp2, fmax, splat, store_floats
 from rocmkern.tile.lowering.cpu.rotary import RotaryLowering
 from rocmkern.tile.lowering.shared import squares
-from rocmkern.tile.lowering.shared.tensors import call, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import const
+from rocmkern.tile.lowering.shared.tensors import call, if_else
 
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
 LAZY_EXPONENT = 8.0

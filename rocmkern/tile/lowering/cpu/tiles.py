@@ -30,7 +30,8 @@ from rocmkern.tile.lowering.cpu.emit import (
 from rocmkern.tile.lowering.cpu.memory import STORAGE, from_memory, to_memory
 from rocmkern.tile.lowering.cpu.quantized import decode
 from rocmkern.tile.lowering.cpu.rows import RowLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I8, I64, at, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I8, I64, const
+from rocmkern.tile.lowering.shared.tensors import at
 
 
 class TileLowering(RowLowering):

@@ -15,7 +15,8 @@ from rocmkern.tile.lowering.cuda.layouts import PartialRows, elements_of, partia
 from rocmkern.tile.lowering.cuda.memory import float32_to_pairs, pairs_to_float32
 from rocmkern.tile.lowering.cuda.reductions import ReductionLowering
 from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
-from rocmkern.tile.lowering.shared.tensors import F32, call
+from rocmkern.tile.lowering.shared.ir_types import F32
+from rocmkern.tile.lowering.shared.tensors import call
 
 
 class Emitter(ExpressionEmitter):

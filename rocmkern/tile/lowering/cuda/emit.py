@@ -8,7 +8,8 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from rocmkern.tile.lowering.shared.activations import Activations
-from rocmkern.tile.lowering.shared.tensors import F32, I32, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 LANES = 32
 VOID = ir.VoidType()

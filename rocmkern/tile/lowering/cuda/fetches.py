@@ -39,7 +39,8 @@ from rocmkern.tile.lowering.cuda.quantized import (
 )
 from rocmkern.tile.lowering.cuda.softmax import SoftmaxLowering
 from rocmkern.tile.lowering.cuda.windows import Chunks, states
-from rocmkern.tile.lowering.shared.tensors import I1, I8, I16, I32, I64, call, const, from_byte, if_else
+from rocmkern.tile.lowering.shared.ir_types import I1, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call, from_byte, if_else
 
 #: No page, and the offset of no row, in `FetchLowering.copy_looked_up`.
 NO_ROW = 0xFFFFFFFF

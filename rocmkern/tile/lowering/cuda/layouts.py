@@ -19,7 +19,8 @@ from rocmkern.tile.language.kinds import DTYPES, threads_per_row, vector_width
 from rocmkern.tile.lowering.cuda.backend import NUMBA, TILE
 from rocmkern.tile.lowering.cuda.emit import LANES, lane_index, over_lanes, over_warps_by_lane, pack, thread, unpack
 from rocmkern.tile.lowering.cuda.quantized import NumberReader, raw_words
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const, register_tensor_model
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import register_tensor_model
 
 
 def _check_layout(ty: Any) -> None:

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from rocmkern.tile.lowering.cuda.emit import PTX_TYPE, asm, asm_many, thread
 from rocmkern.tile.lowering.cuda.windows import SLAB_ROW
-from rocmkern.tile.lowering.shared.tensors import F32, I32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
 
 
 def mma(b: ir.IRBuilder, left: list, right: list, acc: list, dtype: str) -> list[ir.Value]:

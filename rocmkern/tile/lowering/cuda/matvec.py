@@ -44,8 +44,9 @@ from rocmkern.tile.lowering.cuda.packed_rows import Chunk, bring, shared_bytes
 from rocmkern.tile.lowering.cuda.quantized import NumberReader, ScaleReader
 from rocmkern.tile.lowering.cuda.shared import SharedLowering
 from rocmkern.tile.lowering.cuda.windows import read_shared, wait_for_own_fetches
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
 from rocmkern.tile.lowering.shared.lanes import FoldingBuilder, constant_pair
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const, if_else
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 #: Columns of a group and of a block, and elements that a lane takes from each half of a block.
 GROUP, BLOCK, PART = 256, 32, 4

@@ -6,7 +6,8 @@ from llvmlite import ir
 
 from rocmkern.tile.language.kinds import DTYPES, QUANTIZED
 from rocmkern.tile.lowering.cuda.emit import PTX_TYPE, VOID, asm, asm_many, to_fragments
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I8, I16, I32, I64, const, from_byte, to_byte
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import from_byte, to_byte
 
 _BITS = {
     "float32": "b32", "float16": "b16", "bfloat16": "b16", "bool": "u8", "int32": "b32", "int64": "b64", "uint8": "u8",

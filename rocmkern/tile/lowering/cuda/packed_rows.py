@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.lowering.cuda.emit import LANES, VOID, any_in_warp, asm, lane_index, meet_in_warp
-from rocmkern.tile.lowering.shared.tensors import I32, I64, const
+from rocmkern.tile.lowering.shared.ir_types import I32, I64, const
 
 #: Bytes of the smaller and the larger copies: rows and their parts are whole copies at multiples of these.
 SMALL, LARGE = 8, 16

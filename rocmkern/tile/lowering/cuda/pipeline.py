@@ -45,7 +45,7 @@ from rocmkern.tile.lowering.cuda.windows import (
     wait_for_own_fetches,
     window_bytes,
 )
-from rocmkern.tile.lowering.shared.tensors import I1, I32, I64, const
+from rocmkern.tile.lowering.shared.ir_types import I1, I32, I64, const
 
 
 class StageLowering(FetchLowering):

@@ -9,7 +9,7 @@ from llvmlite import ir
 from rocmkern.tile.lowering.cuda.elementwise import ElementwiseLowering
 from rocmkern.tile.lowering.cuda.emit import pack, unpack
 from rocmkern.tile.lowering.cuda.layouts import column_of_lane, elements_of, keys_of_warp
-from rocmkern.tile.lowering.shared.tensors import F32, I32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
 
 
 class PositionLowering(ElementwiseLowering):

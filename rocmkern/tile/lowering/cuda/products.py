@@ -52,7 +52,8 @@ from rocmkern.tile.lowering.cuda.rings import (
     swap_mapped,
 )
 from rocmkern.tile.lowering.cuda.windows import Chunks, is_for_groups, ldmatrix, load_shared, own_part, pitch
-from rocmkern.tile.lowering.shared.tensors import F32, I32, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class CudaLowering(MatvecLowering):

@@ -13,8 +13,8 @@ from llvmlite import ir
 from rocmkern.tile.formats import FORMATS, RUN, Run
 from rocmkern.tile.lowering.cuda.emit import LANES, VOID, asm, funnel, select_bytes
 from rocmkern.tile.lowering.cuda.memory import load_bytes, load_piece
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
 from rocmkern.tile.lowering.shared.lanes import FoldingBuilder, LaneReader, PairReader, constant_pair
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const
 
 
 def unit_elements(ty: Any) -> int:

@@ -35,7 +35,8 @@ from rocmkern.tile.lowering.cuda.quantized import (
 )
 from rocmkern.tile.lowering.cuda.tiles import TileLowering
 from rocmkern.tile.lowering.shared.folds import FoldLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class ReductionLowering(FoldLowering, TileLowering):

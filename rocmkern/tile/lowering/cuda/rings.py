@@ -30,7 +30,7 @@ from rocmkern.tile.lowering.cuda.backend import NUMBA, TILE
 from rocmkern.tile.lowering.cuda.emit import VOID, asm, asm_many, barrier, pack, thread, unpack
 from rocmkern.tile.lowering.cuda.layouts import ArrayModel, OwnStage, is_shared
 from rocmkern.tile.lowering.cuda.windows import SLAB_ROW, is_for_groups, states, window_bytes
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
 
 #: Kernel parameters that are tensor maps are called this, and number of the tensor's first word, axes, rows of a box,
 #: element type: ``rocmkern_map_9_4_128_float16``.

@@ -12,7 +12,8 @@ from rocmkern.tile.lowering.cuda.layouts import column_of_lane, elements_of
 from rocmkern.tile.lowering.cuda.memory import load_bits
 from rocmkern.tile.lowering.cuda.positions import PositionLowering
 from rocmkern.tile.lowering.shared.angles import cos_sin, is_still, rotated, turned
-from rocmkern.tile.lowering.shared.tensors import I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class RotaryLowering(PositionLowering):

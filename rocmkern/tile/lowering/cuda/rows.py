@@ -39,7 +39,8 @@ from rocmkern.tile.lowering.cuda.layouts import (
 )
 from rocmkern.tile.lowering.cuda.memory import bits_to_float32, load_bits, store_bits, store_float32
 from rocmkern.tile.lowering.cuda.windows import load_shared
-from rocmkern.tile.lowering.shared.tensors import F32, F64, I32, I64, TensorLowering, as_int32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, F64, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import TensorLowering, as_int32
 
 
 class RowLowering(TensorLowering):

@@ -23,7 +23,7 @@ from rocmkern.tile.lowering.cuda.layouts import (
 )
 from rocmkern.tile.lowering.cuda.pipeline import StageLowering
 from rocmkern.tile.lowering.cuda.windows import FunctionState, load_shared, states
-from rocmkern.tile.lowering.shared.tensors import I32, const
+from rocmkern.tile.lowering.shared.ir_types import I32, const
 
 
 class SharedLowering(StageLowering):

@@ -23,7 +23,8 @@ from rocmkern.tile.lowering.cuda.emit import (
 from rocmkern.tile.lowering.cuda.layouts import base_rows, complete_rows, elements_of, partial_rows
 from rocmkern.tile.lowering.cuda.rotary import RotaryLowering
 from rocmkern.tile.lowering.shared import squares
-from rocmkern.tile.lowering.shared.tensors import F32, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class SoftmaxLowering(RotaryLowering):

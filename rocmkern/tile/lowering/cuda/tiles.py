@@ -49,7 +49,8 @@ from rocmkern.tile.lowering.cuda.quantized import (
     load_from,
 )
 from rocmkern.tile.lowering.cuda.rows import RowLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class TileLowering(RowLowering):

@@ -11,7 +11,7 @@ from rocmkern.architectures import architecture
 from rocmkern.tile.language.kinds import DTYPES
 from rocmkern.tile.lowering.cuda.emit import VOID, asm, asm_many, barrier, meet_in_warp
 from rocmkern.tile.lowering.cuda.layouts import OwnStage, is_packed, is_shared, keys_of_warp, warp_index
-from rocmkern.tile.lowering.shared.tensors import F32, I8, I16, I32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I8, I16, I32, const
 
 #: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
 LOCAL_MEMORY_SYMBOL = "rocmkern_local_"

@@ -29,7 +29,7 @@ from rocmkern.tile.lowering.hip.layouts import Layout
 from rocmkern.tile.lowering.hip.memory import narrowed, widen
 from rocmkern.tile.lowering.hip.reductions import ReductionLowering
 from rocmkern.tile.lowering.shared.expressions import ExpressionEmitter
-from rocmkern.tile.lowering.shared.tensors import F32, I16, I32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I16, I32, const
 
 #: tanh(x) = x + x^3 * P(x^2) for |x| < 0.6: minimax fit of P in relative error (3e-9).
 TANH_SMALL = 0.6

@@ -11,7 +11,8 @@ from llvmlite import ir
 
 from rocmkern.tile.lowering.shared.activations import Activations
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I1, I8, I32, I64, call, const, joined
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I1, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call, joined
 
 LOG2_E = 1.4426950408889634
 NEG_INF = float("-inf")

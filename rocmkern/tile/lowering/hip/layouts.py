@@ -29,19 +29,8 @@ from rocmkern.tile.lowering.hip.emit import (
 )
 from rocmkern.tile.lowering.hip.memory import CHUNK_BYTES, in_space, load_from, over_waves
 from rocmkern.tile.lowering.shared.banks import Places, places
-from rocmkern.tile.lowering.shared.tensors import (
-    F16,
-    F32,
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    call,
-    const,
-    if_else,
-    register_tensor_model,
-)
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I1, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call, if_else, register_tensor_model
 
 #: Lanes of a wave of 64 that write 16 bytes each in the same cycle.
 WRITTEN_TOGETHER = 8

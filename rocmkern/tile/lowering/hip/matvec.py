@@ -23,8 +23,9 @@ from rocmkern.tile.lowering.hip.layouts import Layout, LineLayout
 from rocmkern.tile.lowering.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
 from rocmkern.tile.lowering.hip.pipeline import StageLowering
 from rocmkern.tile.lowering.hip.quantized import Reader, block_of, in_order, words_of
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I8, I32, I64, const
 from rocmkern.tile.lowering.shared.lanes import FoldingBuilder, PairReader
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I8, I32, I64, const, if_else
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 #: Elements that a lane takes of a block at a time.
 UNIT = 32

@@ -11,7 +11,8 @@ from numba.core.errors import TypingError
 from rocmkern.tile.language.kinds import DTYPES, QUANTIZED
 from rocmkern.tile.lowering.hip.emit import LOCAL, Lane, local_barrier, math, opaque, wave_index
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I8, I16, I32, I64, call, const, from_byte, to_byte
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I8, I16, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call, from_byte, to_byte
 
 CHUNK_BYTES = 16
 #: Lanes of a block at most.

@@ -70,7 +70,8 @@ from rocmkern.tile.lowering.hip.quantized import decode_as
 from rocmkern.tile.lowering.hip.softmax import SoftmaxLowering
 from rocmkern.tile.lowering.hip.spots import Spot
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F16, I8, I32, I64, call, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F16, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call, if_else
 
 
 class StageLowering(SoftmaxLowering):

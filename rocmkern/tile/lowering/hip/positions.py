@@ -9,7 +9,7 @@ from llvmlite import ir
 from rocmkern.tile.lowering.hip.elementwise import ElementwiseLowering
 from rocmkern.tile.lowering.hip.emit import NEG_INF, items_of, splat
 from rocmkern.tile.lowering.hip.layouts import Layout
-from rocmkern.tile.lowering.shared.tensors import F32, const
+from rocmkern.tile.lowering.shared.ir_types import F32, const
 
 
 class PositionLowering(ElementwiseLowering):

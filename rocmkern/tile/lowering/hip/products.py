@@ -38,7 +38,8 @@ from rocmkern.tile.lowering.hip.matvec import MatvecLowering
 from rocmkern.tile.lowering.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
 from rocmkern.tile.lowering.hip.spots import Spot
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I32, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 #: Bit patterns of infinity.
 INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}

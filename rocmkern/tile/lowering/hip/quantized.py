@@ -10,8 +10,9 @@ from llvmlite import ir
 from rocmkern.tile.formats import RUN, Format, Run
 from rocmkern.tile.lowering.hip.emit import elements_of, flat, math, opaque, vector_of
 from rocmkern.tile.lowering.hip.memory import load_from, narrowed
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I8, I32, I64, const
 from rocmkern.tile.lowering.shared.lanes import FoldingBuilder, LaneReader, PairReader
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I8, I32, I64, call, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 #: Formats whose numbers are all right as float16, NaN included.
 _PLAIN = tuple(name for name in PairReader.FORMATS if name != "mxfp8_e4m3")

@@ -17,7 +17,8 @@ from rocmkern.tile.lowering.hip.memory import in_space, is_below, remaining
 from rocmkern.tile.lowering.hip.quantized import runs_of
 from rocmkern.tile.lowering.hip.tiles import TileLowering
 from rocmkern.tile.lowering.shared.folds import FoldLowering
-from rocmkern.tile.lowering.shared.tensors import F32, I8, I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I8, I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class ReductionLowering(FoldLowering, TileLowering):

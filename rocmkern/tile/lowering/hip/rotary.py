@@ -11,7 +11,8 @@ from rocmkern.tile.lowering.hip.layouts import Layout
 from rocmkern.tile.lowering.hip.memory import in_space, is_below, load_from, remaining
 from rocmkern.tile.lowering.hip.positions import PositionLowering
 from rocmkern.tile.lowering.shared.angles import cos_sin, rotated
-from rocmkern.tile.lowering.shared.tensors import I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class RotaryLowering(PositionLowering):

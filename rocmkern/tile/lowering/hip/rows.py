@@ -33,7 +33,8 @@ from rocmkern.tile.lowering.hip.memory import (
     store_to,
     widen,
 )
-from rocmkern.tile.lowering.shared.tensors import F32, F64, I8, I32, I64, TensorLowering, as_int32, call, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, F64, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import TensorLowering, as_int32, call, if_else
 
 
 class RowLowering(TensorLowering):

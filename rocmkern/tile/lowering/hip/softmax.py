@@ -30,7 +30,8 @@ from rocmkern.tile.lowering.hip.layouts import Layout, is_line
 from rocmkern.tile.lowering.hip.rotary import RotaryLowering
 from rocmkern.tile.lowering.shared import squares
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F32, I1, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
 LAZY_EXPONENT = 8.0

@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from rocmkern.tile.lowering.hip.emit import opaque
 from rocmkern.tile.lowering.shared.banks import Places
-from rocmkern.tile.lowering.shared.tensors import I32, const
+from rocmkern.tile.lowering.shared.ir_types import I32, const
 
 
 class Number:

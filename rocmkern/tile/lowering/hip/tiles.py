@@ -41,7 +41,8 @@ from rocmkern.tile.lowering.hip.memory import (
 from rocmkern.tile.lowering.hip.quantized import decode
 from rocmkern.tile.lowering.hip.rows import RowLowering
 from rocmkern.tile.lowering.shared.atoms import Atom
-from rocmkern.tile.lowering.shared.tensors import F32, I1, I8, I32, I64, const, if_else
+from rocmkern.tile.lowering.shared.ir_types import F32, I1, I8, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import if_else
 
 
 class TileLowering(RowLowering):

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from rocmkern.tile.lowering.shared.tensors import I32, call, const
+from rocmkern.tile.lowering.shared.ir_types import I32, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 LOG2_E = math.log2(math.e)
 #: Beyond this argument all results are 0 or the argument.

@@ -11,7 +11,8 @@ import math
 import numpy as np
 from llvmlite import ir
 
-from rocmkern.tile.lowering.shared.tensors import F32, I32, I64, call, const
+from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 QUARTER = math.pi / 4
 

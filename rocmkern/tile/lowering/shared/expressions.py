@@ -15,7 +15,8 @@ from llvmlite import ir
 
 from rocmkern.tile.language.expression import Expression
 from rocmkern.tile.lowering.shared.activations import Activations
-from rocmkern.tile.lowering.shared.tensors import call, const
+from rocmkern.tile.lowering.shared.ir_types import const
+from rocmkern.tile.lowering.shared.tensors import call
 
 #: Relations of comparisons; only != is true of NaN.
 RELATIONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}

@@ -14,7 +14,8 @@ from llvmlite import ir
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.codes import SMALL_FLOATS
 from rocmkern.tile.formats import IN_PAIRS
-from rocmkern.tile.lowering.shared.tensors import F16, F32, I16, I32, call, const
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, I16, I32, const
+from rocmkern.tile.lowering.shared.tensors import call
 
 
 class FoldingBuilder:

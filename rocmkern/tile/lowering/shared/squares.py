@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rocmkern.tile.lowering.shared.tensors import I32, const
+from rocmkern.tile.lowering.shared.ir_types import I32, const
 
 #: Between these a sum of squares of float32 as they are has lost nothing to overflow or underflow...
 LEAST_SUM, LARGEST_SUM = 2.0**-80, 2.0**100

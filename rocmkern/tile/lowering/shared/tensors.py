@@ -13,16 +13,7 @@ from rocmkern.tile.codes import OF_8_BITS, emit_encode
 from rocmkern.tile.formats import FORMATS
 from rocmkern.tile.language.kernel import rows_at_once
 from rocmkern.tile.language.kinds import DTYPES
-
-I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-
-
-def const(ty: ir.Type, value: Any) -> ir.Constant:
-    """A constant; for vector types the same value in every element."""
-    if isinstance(ty, ir.VectorType):
-        return ir.Constant(ty, [value] * ty.count)
-    return ir.Constant(ty, value)
+from rocmkern.tile.lowering.shared.ir_types import F16, F32, F64, I8, I16, I32, I64, const
 
 
 def if_else(
