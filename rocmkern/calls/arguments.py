@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -77,8 +77,7 @@ class Argument:
 
     def converted(self, values: np.ndarray) -> Argument:
         """The same argument with other values in its place: of another element type, or at other addresses."""
-        view = replace(view_of(values), place=self.view.place)
-        return replace(self, view=view, original=self.unconverted)
+        return Argument(self.name, view_of(values).placed(self.view.place), self.source, self.unconverted)
 
     def aligned(self) -> View:
         """The view; one of a copy where elements do not lie at multiples of their size (fields of packed records)."""

@@ -9,7 +9,6 @@ values, so that it cannot be done again from notes (see `plan`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
@@ -28,8 +27,22 @@ HOST: Literal["host memory"] = "host memory"
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class View:
+class _Fields:
+    """What a view has, until it is one: then nothing changes any more."""
+
+    __slots__ = ("address", "dtype", "origin", "owner", "place", "read_only", "shape", "strides")
+
+    address: int
+    shape: Shape
+    strides: Shape
+    dtype: np.dtype
+    owner: Any
+    place: Device | Literal["host memory"]
+    read_only: bool
+    origin: Origin | None
+
+
+class View(_Fields):
     """Memory with a shape.
 
     Attributes
@@ -50,14 +63,32 @@ class View:
         Of device memory of another library: where it goes on with the array.
     """
 
-    address: int
-    shape: Shape
-    strides: Shape
-    dtype: np.dtype
-    owner: Any
-    place: Device | Literal["host memory"] = HOST
-    read_only: bool = False
-    origin: Origin | None = None
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        address: int,
+        shape: Shape,
+        strides: Shape,
+        dtype: np.dtype,
+        owner: Any,
+        place: Device | Literal["host memory"] = HOST,
+        read_only: bool = False,
+        origin: Origin | None = None,
+    ) -> View:
+        # Every operation makes some, and a frozen dataclass takes five times as long.
+        fields: Any = _Fields()
+        fields.address, fields.shape, fields.strides, fields.dtype = address, shape, strides, dtype
+        fields.owner, fields.place, fields.read_only, fields.origin = owner, place, read_only, origin
+        fields.__class__ = cls
+        view: View = fields
+        return view
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"{self!r} does not change: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self!r} does not change: {name} cannot be deleted")
 
     # No library finds a way to the elements.
     __array_ufunc__ = None
@@ -170,6 +201,10 @@ class View:
     def windows(self, shape: Shape, strides: Shape) -> View:
         """Elements from the first one on, in any shape and strides within the same memory; they may overlap."""
         return self._part(0, shape, strides, read_only=True)
+
+    def placed(self, place: Device | Literal["host memory"]) -> View:
+        """The same memory, said to belong to a place."""
+        return View(self.address, self.shape, self.strides, self.dtype, self.owner, place, self.read_only, self.origin)
 
     def cast(self, dtype: np.dtype) -> View:
         """The same bits as another element type of the same size."""

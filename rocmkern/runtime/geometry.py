@@ -81,16 +81,20 @@ def index_view(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Sh
         For too many indices or one out of range, as NumPy does.
     """
     items = index if isinstance(index, tuple) else (index,)
-    for item in items:
-        if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)):
-            raise ArgumentTypeError("index", repr(item), "int, slice, None or Ellipsis (a view, not a gather)")
-    if sum(item is Ellipsis for item in items) > 1:
+    axes, rest = len(shape), len(shape)
+    ellipses = 0
+    for item in items:  # every view comes here: it counts microseconds
+        if item is Ellipsis:
+            ellipses += 1
+        elif item is not None:
+            if type(item) is not int and type(item) is not slice and not _is_integer(item):
+                raise ArgumentTypeError("index", repr(item), "int, slice, None or Ellipsis (a view, not a gather)")
+            rest -= 1
+    if ellipses > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    consumed = sum(item is not None and item is not Ellipsis for item in items)
-    if consumed > len(shape):
-        raise IndexError(f"too many indices: the tensor has {len(shape)} dimensions, but {consumed} were indexed")
-    rest = len(shape) - consumed
-    if not any(item is Ellipsis for item in items):
+    if rest < 0:
+        raise IndexError(f"too many indices: the tensor has {axes} dimensions, but {axes - rest} were indexed")
+    if not ellipses:
         items = (*items, Ellipsis)
 
     offset, axis = 0, 0
@@ -101,8 +105,8 @@ def index_view(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Sh
             new_shape.append(1)
             new_strides.append(0)
         elif item is Ellipsis:
-            new_shape.extend(shape[axis : axis + rest])
-            new_strides.extend(strides[axis : axis + rest])
+            new_shape += shape[axis : axis + rest]
+            new_strides += strides[axis : axis + rest]
             axis += rest
         elif isinstance(item, slice):
             start, stop, step = item.indices(shape[axis])
