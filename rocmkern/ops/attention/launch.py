@@ -26,8 +26,6 @@ from rocmkern.ops.attention.problem import Attention
 from rocmkern.ops.steps.launch import launch_scale
 from rocmkern.ops.streaming import by_lines
 
-_KERNEL: Any = flash_attention.flash_attention
-_PARAMETERS = frozenset(name for name, _ in _KERNEL.parameters)
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
 _SMALL_SCALE = 2.0**-100
@@ -96,6 +94,7 @@ def launch_attention(problem: Attention, out: Any, lse: Any, stream: Any) -> Non
     work = _Partition.of(target, problem, q, k.shape[1], value_dim)
     cfg, splits, groups = work.cfg, work.splits, heads // work.pack
     grid = (work.row_blocks * splits, groups, problem.sequences.count)
+    kernel = flash_attention.flash_attention
     arguments = {
         "q": q,
         "k": k,
@@ -105,10 +104,10 @@ def launch_attention(problem: Attention, out: Any, lse: Any, stream: Any) -> Non
         "pack": work.pack,
         "splits": splits,
         "queries": longest,
-        **_kernel_arguments(problem, target, stream),
+        **_kernel_arguments(kernel, problem, target, stream),
     }
     if splits == 1:
-        launch(target, _KERNEL, cfg, grid, arguments, stream)
+        launch(target, kernel, cfg, grid, arguments, stream)
         return
     stream = stream_of(q, stream)
     joining = cfg.join if cfg.joins else tuning.combine_alone(target.arch, value_dim)
@@ -116,21 +115,22 @@ def launch_attention(problem: Attention, out: Any, lse: Any, stream: Any) -> Non
     with inner_result((part_rows * joining.pitch,), FLOAT32, q, target, stream) as parts:
         if cfg.joins:
             arguments |= {"arrivals": counters((problem.sequences.count, groups), target, stream), "parts": parts}
-            launch(target, _KERNEL, cfg, grid, arguments, stream)
+            launch(target, kernel, cfg, grid, arguments, stream)
             return
         by_row = parts.reshape(splits, batch, heads, q_len, joining.pitch)
         arguments |= {"out": by_row[..., : joining.columns], "lse": by_row[..., joining.columns]}
-        launch(target, _KERNEL, cfg, grid, arguments, stream)
+        launch(target, kernel, cfg, grid, arguments, stream)
         grid = (ceil_div(q_len, joining.block_m), heads, batch)
         joined = {"parts": parts, "out": out, "lse": lse, "splits": splits}
         launch(target, combine_splits.combine_splits, joining, grid, joined, stream)
 
 
-def _kernel_arguments(problem: Attention, target: Any, stream: Any) -> dict[str, Any]:
+def _kernel_arguments(kernel: Any, problem: Attention, target: Any, stream: Any) -> dict[str, Any]:
     """What the kernel takes of the records of a problem, by the names of its parameters."""
     seen, scores, sequences, pages = problem.visibility, problem.scores, problem.sequences, problem.pages
     records = (seen, scores, sequences, *([pages] if pages else []))
-    found = {name: value for record in records for name, value in vars(record).items() if name in _PARAMETERS}
+    parameters = {name for name, _ in kernel.parameters}
+    found = {name: value for record in records for name, value in vars(record).items() if name in parameters}
     found = {name: value.aligned() if isinstance(value, Argument) else value for name, value in found.items()}
     found["bottom_right"] = int(seen.bottom_right)
     if scores.sinks is not None:
