@@ -5,7 +5,7 @@ What each one means is `reference.py` beside this file; how it is computed, `ker
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rocmkern.calls.arguments import FLOAT32, Argument, accept
 from rocmkern.calls.axes import heads_second
 from rocmkern.calls.plan import planned
 from rocmkern.calls.results import read
-from rocmkern.calls.types import Causal, Window
+from rocmkern.calls.types import Array, ArrayLike, Causal, Layout, Stream, Window
 from rocmkern.calls.view import View
 from rocmkern.ops.attention.problem import (
     Attention,
@@ -30,30 +30,83 @@ from rocmkern.ops.attention.problem import (
     lse_with_batch,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class AttentionOptions(TypedDict, total=False):
+    """Options of `flash_attention` and `decode_attention` alike, for type checkers."""
+
+    layout: Layout
+    causal: Causal
+    window: Window
+    scale: float | None
+    softcap: float | None
+    alibi_slopes: ArrayLike | None
+    bias: ArrayLike | None
+    mask: ArrayLike | None
+    sinks: ArrayLike | None
+    stream: Stream
+
+
+class FlashAttentionOptions(AttentionOptions, total=False):
+    """Those of `flash_attention`."""
+
+    cu_seqlens_q: ArrayLike | None
+    cu_seqlens_k: ArrayLike | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+
+
+class DecodeAttentionOptions(AttentionOptions, total=False):
+    """Those of `decode_attention`."""
+
+    num_splits: int | None
+
+
+@overload
+def flash_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    **options: Unpack[FlashAttentionOptions],
+) -> Array: ...
+@overload
+def flash_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[True],
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[FlashAttentionOptions],
+) -> tuple[Array, Array]: ...
 @planned
 def flash_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    layout: str = "bhsd",
+    layout: Layout = "bhsd",
     causal: Causal = False,
     window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
-    alibi_slopes: Any = None,
-    bias: Any = None,
-    mask: Any = None,
-    sinks: Any = None,
+    alibi_slopes: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_lse: bool = False,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
+    cu_seqlens_q: ArrayLike | None = None,
+    cu_seqlens_k: ArrayLike | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array | tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> Array | tuple[Array, Array]:
     """Attention without the S x S matrix of scores: ``softmax(scale * q @ k^T + bias, masked) @ v``.
 
     For query row i and key j of one head, in this order::
@@ -159,26 +212,46 @@ def flash_attention(
     return attend(Attention(tensors, visibility, scores, sequences), return_lse, out, stream)
 
 
+@overload
+def decode_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    **options: Unpack[DecodeAttentionOptions],
+) -> Array: ...
+@overload
+def decode_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[True],
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[DecodeAttentionOptions],
+) -> tuple[Array, Array]: ...
 @planned
 def decode_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    layout: str = "bhsd",
+    layout: Layout = "bhsd",
     causal: Causal = False,
     window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
-    alibi_slopes: Any = None,
-    bias: Any = None,
-    mask: Any = None,
-    sinks: Any = None,
+    alibi_slopes: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     return_lse: bool = False,
     num_splits: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array | tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> Array | tuple[Array, Array]:
     """Attention of few queries over many keys: `flash_attention` with the keys split among blocks.
 
     Each split gives a partial result; they are joined by their log-sum-exps (`merge_attention`). The meaning is that of
@@ -239,8 +312,15 @@ def decode_attention(
 
 @planned
 def merge_attention(
-    o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd", out: Any = None, stream: Any = None
-) -> Any:
+    o1: Array,
+    lse1: ArrayLike,
+    o2: ArrayLike,
+    lse2: ArrayLike,
+    *,
+    layout: Layout = "bhsd",
+    out: Array | tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> tuple[Array, Array]:
     """Attention over the union of two disjoint sets of keys, from the results over each.
 
     ``lse = ln(exp(lse1) + exp(lse2))``, ``out = exp(lse1 - lse) * o1 + exp(lse2 - lse) * o2``. A part that saw no key
@@ -319,7 +399,7 @@ def merge_attention(
     return result.source, result_lse.source
 
 
-def attend(problem: Attention, return_lse: bool, out: Any, stream: Any) -> Any:
+def attend(problem: Attention, return_lse: bool, out: Array | tuple[Array, Array] | None, stream: Stream) -> Any:
     """The result of a problem, and its log-sum-exps if they are asked for."""
     # Checks
     stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
@@ -342,7 +422,7 @@ def attend(problem: Attention, return_lse: bool, out: Any, stream: Any) -> Any:
     return (result.source, lse.source) if lse is not None else result.source
 
 
-def _fill_without_keys(out: View, lse: View | None, sinks: Argument | None, stream: Any) -> None:
+def _fill_without_keys(out: View, lse: View | None, sinks: Argument | None, stream: Stream) -> None:
     """What attention over no keys is: nothing to launch."""
     _results.assign(out, 0, stream)
     if lse is not None:

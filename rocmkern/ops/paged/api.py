@@ -5,41 +5,83 @@ What it means is `rocmkern.reference.paged_attention`; how it is computed, the k
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls.plan import planned
-from rocmkern.calls.types import Window
+from rocmkern.calls.types import Array, ArrayLike, Stream, Window
 from rocmkern.ops.attention.api import attend
 from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility
 from rocmkern.ops.paged.problem import caches, pages
 
-__all__ = ["paged_attention"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+class PagedAttentionOptions(TypedDict, total=False):
+    """Options of `paged_attention`, for type checkers."""
+
+    cu_seqlens_q: ArrayLike | None
+    max_seqlen_q: int | None
+    max_context_len: int | None
+    window: Window
+    scale: float | None
+    softcap: float | None
+    alibi_slopes: ArrayLike | None
+    sinks: ArrayLike | None
+    key_scale: ArrayLike | None
+    value_scale: ArrayLike | None
+    num_splits: int | None
+    stream: Stream
+
+
+@overload
+def paged_attention(
+    q: Array,
+    key_cache: ArrayLike,
+    value_cache: ArrayLike,
+    block_table: ArrayLike,
+    context_lens: ArrayLike,
+    *,
+    return_lse: Literal[False] = False,
+    out: Array | None = None,
+    **options: Unpack[PagedAttentionOptions],
+) -> Array: ...
+@overload
+def paged_attention(
+    q: Array,
+    key_cache: ArrayLike,
+    value_cache: ArrayLike,
+    block_table: ArrayLike,
+    context_lens: ArrayLike,
+    *,
+    return_lse: Literal[True],
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[PagedAttentionOptions],
+) -> tuple[Array, Array]: ...
 @planned
 def paged_attention(
-    q: Any,
-    key_cache: Any,
-    value_cache: Any,
-    block_table: Any,
-    context_lens: Any,
+    q: Array,
+    key_cache: ArrayLike,
+    value_cache: ArrayLike,
+    block_table: ArrayLike,
+    context_lens: ArrayLike,
     *,
-    cu_seqlens_q: Any = None,
+    cu_seqlens_q: ArrayLike | None = None,
     max_seqlen_q: int | None = None,
     max_context_len: int | None = None,
     window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    key_scale: Any = None,
-    value_scale: Any = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    key_scale: ArrayLike | None = None,
+    value_scale: ArrayLike | None = None,
     return_lse: bool = False,
     num_splits: int | None = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Array | tuple[Array, Array] | None = None,
+    stream: Stream = None,
+) -> Array | tuple[Array, Array]:
     """Attention of sequences whose keys and values lie in the blocks of a cache.
 
     Key j of sequence n is row ``j % block_size`` of block ``block_table[n, j // block_size]``. The result is that of
