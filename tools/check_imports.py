@@ -66,7 +66,7 @@ APART = {
 #: that do not say why.
 KNOWN_CIRCLES = frozenset({"calls"})
 KNOWN_ARROWS: frozenset[tuple[str, str]] = frozenset()
-KNOWN_SILENT = frozenset({"calls", "ops", "tile"})
+KNOWN_SILENT = frozenset({"calls", "tile"})
 
 
 class Kind(enum.Enum):

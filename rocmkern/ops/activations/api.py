@@ -137,6 +137,7 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.activations.launch import launch_gated
 
         for some_acted, some_factor, some_out in flat_lines(acted.aligned(), factor.aligned(), result.view):

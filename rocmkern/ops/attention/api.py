@@ -385,6 +385,7 @@ def merge_attention(
 
     # Launch
     if result_lse.view.size:
+        # deferred: start-up
         from rocmkern.ops.attention.launch import launch_merge
 
         launch_merge(
@@ -416,6 +417,7 @@ def attend(problem: Attention, return_lse: bool, out: Array | tuple[Array, Array
     if problem.max_k == 0 or tensors.k.shape[0] == 0:
         _fill_without_keys(result.view, lse_view, problem.scores.sinks, stream)
     elif result.view.size:
+        # deferred: start-up
         from rocmkern.ops.attention.launch import launch_attention
 
         launch_attention(problem, heads_before_rows(result.view, tensors.layout), lse_view, stream)

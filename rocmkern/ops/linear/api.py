@@ -179,6 +179,7 @@ def linear(
 
 def _products(left: Any, right: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
     """Launch ``[..., M, K] @ [..., K, N]`` or ``[..., M, K] @ [K, N]``, whose rows then need not be apart."""
+    # deferred: start-up
     from rocmkern.ops.linear.launch import launch_matmul
 
     rows = left.shape[-2]

@@ -108,6 +108,7 @@ def mlp(
 
     # Launch
     if into.size:
+        # deferred: start-up
         from rocmkern.ops.mlp.launch import launch_mlp
 
         gate = None if w_gate is None else w_gate.aligned()

@@ -113,6 +113,7 @@ def rms_norm(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.norm.launch import launch_rms_norm
 
         views = [x.aligned(), result.view]
@@ -189,6 +190,7 @@ def layer_norm(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.norm.launch import launch_layer_norm
 
         weights, biases = (None if p is None else p.aligned() for p in (scale, shift))
@@ -242,6 +244,7 @@ def add_residual(x: Array, residual: ArrayLike, *, out: Array | None = None, str
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.norm.launch import launch_add_residual
 
         for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.view):

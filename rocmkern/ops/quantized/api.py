@@ -119,6 +119,7 @@ def dequantize(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_dequantize
 
         for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
@@ -217,6 +218,7 @@ def quantize(
 
     # Encoding
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.quantized.encode import encode
 
         packed = np.empty(shape, np.uint8)
@@ -304,6 +306,7 @@ def quantized_linear(
 
     # Launch
     if into.size:
+        # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_quantized_linear
 
         weights = _rows_of_bytes(blocks)
@@ -403,6 +406,7 @@ def dequantize_rms_norm(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_dequantize_rms_norm
 
         for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
@@ -428,6 +432,7 @@ def _format(format: Any, order: Any) -> str:
 
 def _block(name: str) -> tuple[int, int]:
     """Elements and bytes of a block."""
+    # deferred: start-up
     from rocmkern.tile.formats import FORMATS as kinds
 
     return kinds[name].elements, kinds[name].nbytes

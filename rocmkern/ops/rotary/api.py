@@ -144,6 +144,7 @@ def rope(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.rotary.launch import launch_rope
 
         source, into = (a if layout == "hsd" else a.swapaxes(-2, -3) for a in (x.aligned(), result.view))
@@ -257,6 +258,7 @@ def rope_append_kv(
 
     # Launch
     if k.view.size and caches[0].view.size:
+        # deferred: start-up
         from rocmkern.ops.rotary.launch import launch_rope_append_kv
 
         arrays = (k.aligned(), v.aligned(), caches[0].view, caches[1].view)

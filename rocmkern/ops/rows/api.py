@@ -84,6 +84,7 @@ def embedding(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.rows.launch import launch_embedding
 
         rows = numbers[..., None].broadcast_to(shape)
@@ -140,6 +141,7 @@ def transpose(x: Array, axes: Sequence[int] | None = None, *, out: Array | None 
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.rows.launch import launch_copy_rows
 
         for some_x, some_out in lines(view, result.view):

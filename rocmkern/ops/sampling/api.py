@@ -161,6 +161,7 @@ def sample(
 
     # Launch
     if batch:
+        # deferred: start-up
         from rocmkern.ops.sampling.launch import launch_sample, not_a_distribution
 
         if not result.on_device:

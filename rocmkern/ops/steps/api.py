@@ -81,6 +81,7 @@ def qk_scores(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_qk_scores
 
         launch_qk_scores(queries, keys, result.view, factor, stream)
@@ -147,6 +148,7 @@ def causal_mask(
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_causal_mask
 
         launch_causal_mask(result.view, seen.left, seen.right, seen.offset(*shape), stream)
@@ -201,6 +203,7 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_apply_mask
 
         for some_scores, some_mask, some_out in four_axes(scores.aligned(), mask_view, result.view):
@@ -254,6 +257,7 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_softmax
 
         for rows, some_out in four_axes(x.aligned(), result.view, row_axes=1):
@@ -319,6 +323,7 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
     if sk == 0:
         _results.assign(result.view, 0, stream)
     elif result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_weighted_values
 
         launch_weighted_values(p.aligned(), values, heads_second(result.view, layout), stream)
@@ -368,6 +373,7 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_scale
 
         for some, some_out in four_axes(x.aligned(), result.view):
@@ -425,6 +431,7 @@ def repeat_kv(x: Any, n_rep: int, *, layout: str = "bhsd", out: Any = None, stre
 
     # Launch
     if result.view.size:
+        # deferred: start-up
         from rocmkern.ops.steps.launch import launch_repeat_kv
 
         launch_repeat_kv(heads_second(x.aligned(), layout), heads_second(result.view, layout), n_rep, stream)
