@@ -18,7 +18,7 @@ APPENDED_CODES = ("rope_append_kv_codes",)
 def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
     def rotations(cfg: Any, position: Any, frequencies: Any, col0: int, n: int) -> Any:
         turns = np.zeros(n, np.uint64)
-        part = frequencies[col0 : col0 + n].astype(np.uint64)
+        part = frequencies.view(np.ndarray)[col0 : col0 + n].astype(np.uint64)
         turns[: len(part)] = part
         step = (turns.astype(np.float64) * (2 * np.pi / 2.0**64)).astype(np.float32)
         angle = position.astype(np.float32)[:, None] * step
@@ -29,7 +29,7 @@ def _angles_in_float32(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_first_pair(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda cfg, position, frequencies, col0, n: right(
-        cfg, position, np.broadcast_to(frequencies[:1], frequencies.shape), col0, n
+        cfg, position, np.broadcast_to(frequencies.view(np.ndarray)[:1], frequencies.shape), col0, n
     )
 
 
@@ -47,7 +47,8 @@ def _second_unturned(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def _pages_in_order(right: Callable[..., Any]) -> Callable[..., Any]:
     def paged(st: Any, cache: Any, head: int, table: Any, stop: int) -> Any:
-        return right(st, cache, head, np.sort(table[table >= 0]), stop)
+        pages = table.view(np.ndarray)
+        return right(st, cache, head, np.sort(pages[pages >= 0]), stop)
 
     return paged
 
