@@ -25,16 +25,15 @@ from rocmkern.tile.lowering.hip.emit import (
     keep_order,
     math,
     opaque,
-    pinned,
     schedule_no_further,
     shared_code,
     shuffle,
-    splat,
     thread_index,
     uniform,
     vector_of,
     wave_index,
 )
+from rocmkern.tile.lowering.hip.fetches import Fetch, block_of
 from rocmkern.tile.lowering.hip.layouts import (
     ACCESS,
     CHUNKS,
@@ -85,7 +84,7 @@ class StageLowering(SoftmaxLowering):
         members = [data, *shape, *strides]
         for copy in window.copies:
             pointer = b.addrspacecast(local_room(b, "rocmkern_stage", copy.places.bytes), POINTER)
-            row, column, _ = self.block(b, window, copy, 0, thread_index(b))
+            row, column, _ = block_of(b, window, copy, 0, thread_index(b))
             inside = self.spot(b, window, copy, row, column).at()
             outside = b.mul(row, b.trunc(strides[0], I32))
             outside = b.add(outside, b.mul(column, const(I32, window.source_bytes)))
@@ -122,18 +121,6 @@ class StageLowering(SoftmaxLowering):
         members[-Pages.MEMBERS :] = paging
         return aggregate_of(b, window.value_type(), members)
 
-    @staticmethod
-    def block(b: ir.IRBuilder, window: Window, copy: Copy, i: int, thread: ir.Value) -> tuple:
-        """First row and column (i32) of this lane's i-th block, and whether there is such a block (None: always)."""
-        number = b.add(thread, const(I32, i * window.threads))
-        across = const(I32, window.k // copy.block_columns)
-        exists = None
-        if (i + 1) * window.threads > copy.blocks:
-            exists = b.icmp_unsigned("<", number, const(I32, copy.blocks))
-            number = b.select(exists, number, const(I32, 0))
-        row = b.mul(b.udiv(number, across), const(I32, copy.block_rows))
-        return row, b.mul(b.urem(number, across), const(I32, copy.block_columns)), exists
-
     def fetch_quantized(self, b: ir.IRBuilder, ty: Any, st: ir.Value, row0: ir.Value, col0: ir.Value) -> ir.Value:
         """Load and decode this lane's part of a window of a quantized source."""
         window, kind = Window(ty), FORMATS[ty.format]
@@ -144,7 +131,7 @@ class StageLowering(SoftmaxLowering):
         def chunks(copy: Copy) -> list:
             out, width = [], copy.block_columns
             for i in range(copy.per_lane):
-                row, column, _ = self.block(b, window, copy, i, thread)
+                row, column, _ = block_of(b, window, copy, i, thread)
                 column = b.add(col0, b.zext(column, I64))
                 for r in range(copy.block_rows):
                     number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
@@ -183,7 +170,7 @@ class StageLowering(SoftmaxLowering):
             access = b.extract_value(st, self.member(number, ACCESS))
             if col0:
                 access = uniform(b, self.access_from(b, window, copy, access, col0[0], source[2]))
-            chunks = self.fetch_copy(b, window, copy, source, lane, access, row0, pages, there)
+            chunks = Fetch(b, window, copy, source, lane, access, row0, pages).chunks(there)
             st = b.insert_value(st, array_of(b, chunks), self.member(number, CHUNKS))
         keep_order(b)
         return st
@@ -225,147 +212,6 @@ class StageLowering(SoftmaxLowering):
         most = b.select(b.icmp_signed("!=", odd, const(I32, 0)), const(I32, ELEMENTS), most)
         return b.select(b.icmp_unsigned("<", access, most), access, most)
 
-    def fetch_copy(
-        self,
-        b: ir.IRBuilder,
-        window: Window,
-        copy: Copy,
-        source: list,
-        lane: ir.Value,
-        access: ir.Value,
-        row0: ir.Value,
-        pages: Pages | None,
-        there: ir.Value | None,
-    ) -> list:
-        """Load this lane's part of a window: a chunk for every row of every block.
-
-        ``there``: whether the window lies inside a paged source, and all its pages are there and regular; None: this is
-        not known.
-        """
-        source, rows, columns, row_stride, column_stride = source
-        # The best way is known before a loop. For the others, what is computed from these would also be kept around it,
-        # a lane mask for each comparison, if their origin were known.
-        whole_rows = b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS))
-        columns, access = opaque(b, columns, "s"), opaque(b, access, "s")
-        base, size, width = in_space(b, source, GLOBAL), window.source_bytes, copy.block_columns
-        chunk_bytes = size * width
-
-        def load(base: ir.Value, offset: ir.Value) -> ir.Value:
-            """A chunk of a row, converted."""
-            if window.source == window.dtype:
-                return load_from(b, base, offset, copy.chunk, chunk_bytes)
-            return converted(load_from(b, base, offset, ir.VectorType(I8, width), chunk_bytes))
-
-        def converted(values: ir.Value) -> ir.Value:
-            floats = widen(b, values, window.source)
-            if window.dtype == "float16":
-                floats = b.fptrunc(floats, ir.VectorType(F16, width))
-            return b.bitcast(bfloat16_bits(b, floats) if window.dtype == "bfloat16" else floats, copy.chunk)
-
-        def places(thread: ir.Value, row_stride: ir.Value) -> Any:
-            """Offset of each chunk's row, its first column, and whether the row exists."""
-            for i in range(copy.per_lane):
-                row, column, _ = self.block(b, window, copy, i, thread)
-                for r in range(copy.block_rows):
-                    number = b.add(row0, b.zext(b.add(row, const(I32, r)), I64))
-                    ok = b.icmp_signed("<", number, rows)
-                    if pages is None:
-                        offset = b.mul(b.select(ok, number, row0), row_stride)
-                    else:
-                        offset, ok = pages.line(b, number, ok, row_stride)
-                    yield offset, b.zext(column, I64), ok
-
-        def whole() -> list:
-            """A window that lies inside the source: a uniform address and a 32-bit offset for each lane."""
-            out, at = [], 0
-            line = b.add(b.ptrtoint(base, I64), b.mul(row0, row_stride))
-            line = b.inttoptr(uniform(b, line), base.type)
-            # LLVM would extend the offset to 64 bits outside of a loop, and would no longer know that it is short.
-            offset = opaque(b, lane, "v")
-            for i in range(copy.per_lane):
-                down = i * (copy.rows_apart or 0)
-                if copy.rows_apart is None:
-                    row, column, _ = self.block(b, window, copy, i, thread_index(b))
-                    offset = b.add(b.mul(row, b.trunc(row_stride, I32)), b.mul(column, const(I32, size)))
-                    offset = opaque(b, offset, "v")
-                for number in range(down, down + copy.block_rows):
-                    # LLVM would derive the address of each line from the one before, in 64 bits a lane.
-                    line = b.gep(line, [b.mul(row_stride, const(I64, number - at))], source_etype=I8)
-                    line, at = opaque(b, line, "s"), number
-                    out.append(load(line, b.zext(offset, I64)))
-            return out
-
-        def vectors() -> list:
-            out = []
-            for offset, column, ok in places(opaque(b, thread_index(b), "v"), opaque(b, row_stride, "s")):
-                ok = b.and_(ok, b.icmp_signed("<", column, columns))
-                address = b.select(ok, b.add(offset, b.mul(column, const(I64, size))), offset)
-                if window.atom.wave == 32:
-                    out.append(b.select(ok, load(base, address), const(copy.chunk, 0)))
-                else:
-                    # A lane mask would take two scalar registers from before the load until after it.
-                    bits = opaque(b, b.sext(ok, I32), "v")
-                    out.append(b.and_(load(base, address), splat(b, bits, copy.chunk.count)))
-            return out
-
-        def singles() -> list:
-            out, item = [], memory_int(window.source)
-            for offset, column, ok in places(opaque(b, thread_index(b), "v"), opaque(b, row_stride, "s")):
-                place, items = b.add(offset, b.mul(column, column_stride)), []
-                left, left_again = remaining(b, column, b.select(ok, columns, const(I64, 0)), width)
-                for e in range(width):
-                    value = load_from(b, base, b.select(is_below(b, e, left), place, offset), item, size)
-                    items.append(b.select(is_below(b, e, left_again), value, const(item, 0)))
-                    place = b.add(place, column_stride)
-                chunk = vector_of(b, items)
-                # Converted at once: left alone, LLVM loads all chunks first, and keeps a lane mask for each element.
-                same = window.source == window.dtype
-                out.append(b.bitcast(chunk, copy.chunk) if same else pinned(b, converted(chunk)))
-                schedule_no_further(b)
-            return out
-
-        some = b.and_(b.icmp_signed("<", row0, rows), b.icmp_signed(">", columns, const(I64, 0)))
-        inside = b.icmp_signed("<=", b.add(row0, const(I64, window.n)), rows)
-        best = b.and_(inside, whole_rows)
-        slow = b.icmp_unsigned("==", access, const(I32, ELEMENTS))
-        nothing = [const(copy.chunk, 0)] * (copy.per_lane * copy.block_rows)
-
-        def otherwise() -> list:
-            return if_else(b, some, lambda: if_else(b, slow, singles, vectors), lambda: nothing)
-
-        if pages is None:
-            return if_else(b, best, whole, otherwise)
-        if there is None:
-            return otherwise()
-
-        # Pages lie apart: each block of rows has a page of its own, which may be missing.
-        def blocks() -> list:
-            """The first row, in the source, and the column of each block."""
-            thread, first = opaque(b, thread_index(b), "v"), b.trunc(row0, I32)
-            if copy.rows_apart is None:
-                places = (self.block(b, window, copy, i, thread) for i in range(copy.per_lane))
-                return [(b.add(first, row), column) for row, column, _ in places]
-            row, column, _ = self.block(b, window, copy, 0, thread)
-            first = b.add(first, row)
-            return [(b.add(first, const(I32, i * copy.rows_apart)), column) for i in range(copy.per_lane)]
-
-        def in_pages() -> list:
-            """A window of pages that are all there: uniform addresses and a 32-bit offset for each block."""
-            offsets, line, places = [], base, blocks()
-            entries = pages.entries_of(b, [row for row, _ in places])
-            for entry, (row, column) in zip(entries, places, strict=True):
-                offset = b.add(pages.offset(b, entry, row, row_stride), b.mul(column, const(I32, size)))
-                offsets.append(b.zext(offset, I64))
-            lines = []
-            for r in range(copy.block_rows):
-                # As in a window without pages.
-                line = opaque(b, b.gep(line, [row_stride], source_etype=I8) if r else line, "s")
-                lines.append([load(line, offset) for offset in offsets])
-            return [chunk for block in zip(*lines, strict=True) for chunk in block]
-
-        best = b.and_(there, b.icmp_unsigned("==", access, const(I32, WHOLE_ROWS_OF_PAGES)))
-        return if_else(b, best, in_pages, otherwise)
-
     def acquire(self, context: Any, b: ir.IRBuilder, sig: Any, st: ir.Value) -> ir.Value:
         window, thread = Window(sig.args[0]), thread_index(b)
         before_writing(b)
@@ -375,7 +221,7 @@ class StageLowering(SoftmaxLowering):
             for i in range(copy.per_lane):
                 exists, below = None, 0
                 if copy.rows_apart is None:
-                    row, column, exists = self.block(b, window, copy, i, thread)
+                    row, column, exists = block_of(b, window, copy, i, thread)
                     spot = self.spot(b, window, copy, row, column)
                 else:
                     spot = Spot(b, copy.places, b.extract_value(st, self.member(number, LANE_LOCAL)))
