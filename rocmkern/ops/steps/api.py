@@ -6,7 +6,7 @@ means is `rocmkern.ops.steps.reference`; how it is computed, the kernels beside 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,14 +16,20 @@ from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import FLOATS, accept, accept_out
 from rocmkern.calls.axes import four_axes, heads_second
 from rocmkern.calls.plan import planned
-from rocmkern.calls.types import Causal, Window
+from rocmkern.calls.types import Array, ArrayLike, Causal, FloatDType, Layout, Stream, Window
 from rocmkern.ops.attention.problem import Visibility
 
 
 @planned
 def qk_scores(
-    q: Any, k: Any, *, scale: float | None = None, layout: str = "bhsd", out: Any = None, stream: Any = None
-) -> Any:
+    q: Array,
+    k: ArrayLike,
+    *,
+    scale: float | None = None,
+    layout: Layout = "bhsd",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Scores of attention: ``scale * q @ k^T``.
 
     Parameters
@@ -88,6 +94,28 @@ def qk_scores(
     return result.source
 
 
+@overload
+def causal_mask(
+    sq: int,
+    sk: int,
+    *,
+    causal: Causal = ...,
+    window: Window = ...,
+    dtype: FloatDType = ...,
+    out: None = ...,
+    stream: Stream = ...,
+) -> np.ndarray: ...
+@overload
+def causal_mask(
+    sq: int,
+    sk: int,
+    *,
+    causal: Causal = ...,
+    window: Window = ...,
+    dtype: FloatDType = ...,
+    out: Array,
+    stream: Stream = ...,
+) -> Array: ...
 @planned
 def causal_mask(
     sq: int,
@@ -95,9 +123,9 @@ def causal_mask(
     *,
     causal: Causal = "bottom_right",
     window: Window = None,
-    dtype: Any = np.float32,
-    out: Any = None,
-    stream: Any = None,
+    dtype: FloatDType = np.float32,
+    out: ArrayLike | None = None,
+    stream: Stream = None,
 ) -> Any:
     """Additive mask: 0 where key j is visible to query i, minus infinity elsewhere.
 
@@ -156,7 +184,13 @@ def causal_mask(
 
 
 @planned
-def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -> Any:
+def apply_mask(
+    scores: Array,
+    mask: ArrayLike,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Masked scores: ``scores + mask``, or minus infinity where a boolean mask is False.
 
     A NaN in the scores is hidden by a boolean mask only.
@@ -212,7 +246,12 @@ def apply_mask(scores: Any, mask: Any, *, out: Any = None, stream: Any = None) -
 
 
 @planned
-def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
+def softmax(
+    x: Array,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Softmax over the last axis: ``exp(x - max(x)) / sum(exp(x - max(x)))``.
 
     A row of minus infinities gives zeros, as a row of attention that sees no key; NaN and plus infinity give NaN.
@@ -266,7 +305,14 @@ def softmax(x: Any, *, out: Any = None, stream: Any = None) -> Any:
 
 
 @planned
-def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, stream: Any = None) -> Any:
+def weighted_values(
+    p: Array,
+    v: ArrayLike,
+    *,
+    layout: Layout = "bhsd",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Sums of values: ``p @ v``.
 
     Parameters
@@ -331,7 +377,13 @@ def weighted_values(p: Any, v: Any, *, layout: str = "bhsd", out: Any = None, st
 
 
 @planned
-def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
+def scale(
+    x: Array,
+    factor: float,
+    *,
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Product with a number: ``x * factor``.
 
     Parameters
@@ -382,7 +434,14 @@ def scale(x: Any, factor: float, *, out: Any = None, stream: Any = None) -> Any:
 
 
 @planned
-def repeat_kv(x: Any, n_rep: int, *, layout: str = "bhsd", out: Any = None, stream: Any = None) -> Any:
+def repeat_kv(
+    x: Array,
+    n_rep: int,
+    *,
+    layout: Layout = "bhsd",
+    out: Array | None = None,
+    stream: Stream = None,
+) -> Array:
     """Key-value heads for every query head: head h of the result is head ``h // n_rep`` of x.
 
     `flash_attention` does not need it: it reads shared heads where they are.
