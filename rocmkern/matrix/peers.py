@@ -27,7 +27,7 @@ def _torch() -> Any:
     return torch
 
 
-def _on(target: str) -> tuple[Any, Callable[[Any], Any]]:
+def torch_on(target: str) -> tuple[Any, Callable[[Any], Any]]:
     """PyTorch, and a function that brings an array (or None) to the device of a target."""
     torch, device = _torch(), "cpu"
     if target in GPU_TARGETS:
@@ -47,7 +47,7 @@ def _on(target: str) -> tuple[Any, Callable[[Any], Any]]:
 
 def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """`torch.nn.functional.scaled_dot_product_attention`, with the flags that reach its fast paths."""
-    torch, bring = _on(target)
+    torch, bring = torch_on(target)
     features, dims = case.features, case.dims
     for name in ("softcap", "alibi", "sinks", "bias", "mask"):
         if features.get(name):
@@ -79,62 +79,9 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
 
 
 def _prepare_softmax(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
+    torch, bring = torch_on(target)
     x = bring(call.arguments["x"])
     return lambda: torch.softmax(x, dim=-1)
-
-
-def _prepare_rms_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
-    x, weight, residual = (bring(call.arguments.get(name)) for name in ("x", "weight", "residual"))
-    eps, offset = call.options.get("eps", 1e-6), call.options.get("weight_offset", 0.0)
-    weight = weight + offset if offset else weight
-    norm = torch.nn.functional.rms_norm
-    return lambda: norm(x if residual is None else x + residual, x.shape[-1:], weight, eps)
-
-
-def _prepare_layer_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
-    x, weight, bias = (bring(call.arguments.get(name)) for name in ("x", "weight", "bias"))
-    return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, call.options.get("eps", 1e-5))
-
-
-def _prepare_add(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    _, bring = _on(target)
-    x, residual = (bring(call.arguments[name]) for name in ("x", "residual"))
-    return lambda: x + residual
-
-
-def _gated_halves(bring: Callable[[Any], Any], call: Call) -> list[Any]:
-    gate, up = (bring(call.arguments.get(name)) for name in ("gate", "up"))
-    halves = list(gate.chunk(2, dim=-1)) if up is None else [gate, up]
-    return halves[::-1] if call.options.get("order") == "up_gate" else halves
-
-
-def _prepare_swiglu(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
-    gate, up = _gated_halves(bring, call)
-    return lambda: torch.nn.functional.silu(gate) * up
-
-
-def _prepare_geglu(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
-    gate, up = _gated_halves(bring, call)
-    approximate = call.options.get("approximate", "none")
-    return lambda: torch.nn.functional.gelu(gate, approximate=approximate) * up
-
-
-def _prepare_embedding(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    torch, bring = _on(target)
-    table, indices = (bring(call.arguments[name]) for name in ("table", "indices"))
-    return lambda: torch.nn.functional.embedding(indices, table)
-
-
-def _prepare_transpose(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    _, bring = _on(target)
-    x = bring(call.arguments["x"])
-    axes = call.options.get("axes") or tuple(reversed(range(x.ndim)))
-    return lambda: x.permute(axes).contiguous()
 
 
 def _activation(torch: Any, name: str | None) -> Callable[[Any], Any]:
@@ -148,11 +95,11 @@ def _activation(torch: Any, name: str | None) -> Callable[[Any], Any]:
     }[name]
 
 
-def _prepare_products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
+def products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callable[[], Any]]:
     """The peer of an operation on matrices: ``prepare(functional, activation, tensors, options)`` makes the call."""
 
     def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
-        torch, bring = _on(target)
+        torch, bring = torch_on(target)
         tensors = {name: bring(x) for name, x in call.arrays.items() if x is not None}
         default = "silu" if case.operation.name == "mlp" else None
         activation = _activation(torch, call.options.get("activation", default))
@@ -165,53 +112,6 @@ def _prepare_products(prepare: Callable[..., Callable[[], Any]]) -> Callable[...
         return run
 
     return prepared
-
-
-def _matmul(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
-    a, b, bias = tensors["a"], tensors["b"], tensors.get("bias")
-    if options.get("transpose_b"):
-        b = b.mT
-    return lambda: activation(a @ b if bias is None else a @ b + bias)
-
-
-def _linear(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
-    x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
-    return lambda: activation(functional.linear(x, weight, bias))
-
-
-def _mlp(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
-    x, w_gate, w_up, w_down = (tensors.get(name) for name in ("x", "w_gate", "w_up", "w_down"))
-    b_gate, b_up, b_down = (tensors.get(name) for name in ("b_gate", "b_up", "b_down"))
-
-    def run() -> Any:
-        up = functional.linear(x, w_up, b_up)
-        hidden = activation(up) if w_gate is None else activation(functional.linear(x, w_gate, b_gate)) * up
-        return functional.linear(hidden, w_down, b_down)
-
-    return run
-
-
-def _prepare_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
-    """``x * cos + rotate_half(x) * sin``, as models write it, the tables of cosine and sine made before."""
-    torch, bring = _on(target)
-    features, dims = case.features, case.dims
-    usual = {feature.name: feature.default for feature in case.operation.features}
-    if any(features[name] != usual[name] for name in usual if name not in ("layout", "positions", "rows")):
-        raise PeerUnavailable("the plain form only")
-    x, positions = (bring(call.arguments[name]) for name in ("x", "positions"))
-    dim = dims["head_dim"]
-    angle = positions.float()[..., None] * 10000.0 ** (-torch.arange(0, dim, 2, device=x.device).float() / dim)
-    angle = torch.cat((angle, angle), -1)
-    if features["layout"] == "shd":
-        angle = angle[..., None, :]
-    elif positions.ndim > 1:
-        angle = angle[..., None, :, :]
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-
-    def run() -> Any:
-        return x * cos + torch.cat((-x[..., dim // 2 :], x[..., : dim // 2]), -1) * sin
-
-    return run
 
 
 def _prepare_backend(name: str) -> Callable[..., Callable[[], Any]]:
@@ -286,17 +186,6 @@ SDPA_BACKENDS = tuple(
     }.items()
 )
 TORCH_SOFTMAX = Peer("torch", _prepare_softmax)
-TORCH_RMS_NORM = Peer("torch", _prepare_rms_norm)
-TORCH_LAYER_NORM = Peer("torch", _prepare_layer_norm)
-TORCH_ADD = Peer("torch", _prepare_add)
-TORCH_SWIGLU = Peer("torch", _prepare_swiglu)
-TORCH_GEGLU = Peer("torch", _prepare_geglu)
-TORCH_EMBEDDING = Peer("torch", _prepare_embedding)
-TORCH_TRANSPOSE = Peer("torch", _prepare_transpose)
-TORCH_MATMUL = Peer("torch", _prepare_products(_matmul))
-TORCH_LINEAR = Peer("torch", _prepare_products(_linear))
-TORCH_MLP = Peer("torch", _prepare_products(_mlp))
-TORCH_ROPE = Peer("torch", _prepare_rope)
 
 
 def with_triton(peer: Peer) -> tuple[Peer, ...]:

@@ -1,4 +1,4 @@
-"""Faults of matrix products and of the MLP."""
+"""Faults of matrix products, of which an MLP is made too."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ ALL = (*PRODUCTS, "mlp")
 
 def _matmul(name: str, description: str, old: str, new: str, operations: tuple[str, ...] = ALL) -> Fault:
     return Fault(name, description, operations, edits=(Edit("matmul", old, new),))
-
-
-def _gated(name: str, description: str, old: str, new: str) -> Fault:
-    return Fault(name, description, ("mlp",), edits=(Edit("gated_mlp", old, new),))
 
 
 def _other_orientation(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,36 +84,5 @@ FAULTS = (
         "one of the partial sums of a split product is left out",
         ("matmul",),
         edits=(Edit("sum_splits", "range(parts.shape[0])", "range(parts.shape[0] - 1)"),),
-    ),
-    _gated(
-        "gate_and_up_swapped",
-        "the up projection is activated instead of the gate",
-        "activate(gate, activation) * up",
-        "activate(up, activation) * gate",
-    ),
-    _gated("gate_not_activated", "the gate is not activated", "activate(gate, activation) * up", "gate * up"),
-    _gated(
-        "product_activated",
-        "the activation is applied to the product of gate and up",
-        "activate(gate, activation) * up",
-        "activate(gate * up, activation)",
-    ),
-    _gated(
-        "gate_weights_twice",
-        "the up projection uses the weights of the gate",
-        "T.stage(cfg, w_up, ...)",
-        "T.stage(cfg, w_gate, ...)",
-    ),
-    _gated(
-        "up_bias_missing",
-        "the bias of the up projection is not added",
-        "b_up.shape[0] > 0",
-        "b_up.shape[0] > 1",
-    ),
-    _gated(
-        "gated_step_dropped",
-        "what K has beyond the last whole step is left out",
-        "range(0, x.shape[3], cfg.block_k)",
-        "range(0, x.shape[3] - cfg.block_k + 1, cfg.block_k)",
     ),
 )

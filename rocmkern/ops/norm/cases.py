@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from rocmkern.matrix import peers
 from rocmkern.matrix.common import WEIGHT_DTYPE, beside, elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.draw import Draw
-from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
+from rocmkern.matrix.peers import torch_on, with_triton
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer
 
 SIZE = Dim("size", "n", many=True)
 EPS = Feature("eps", (float,))
@@ -40,6 +41,27 @@ def _rms_norm_bytes(case: Any) -> float:
     return moved_bytes(4 if case.features["with_residual"] else 2)(case)
 
 
+def _torch_rms_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = torch_on(target)
+    x, weight, residual = (bring(call.arguments.get(name)) for name in ("x", "weight", "residual"))
+    eps, offset = call.options.get("eps", 1e-6), call.options.get("weight_offset", 0.0)
+    weight = weight + offset if offset else weight
+    norm = torch.nn.functional.rms_norm
+    return lambda: norm(x if residual is None else x + residual, x.shape[-1:], weight, eps)
+
+
+def _torch_layer_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = torch_on(target)
+    x, weight, bias = (bring(call.arguments.get(name)) for name in ("x", "weight", "bias"))
+    return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, call.options.get("eps", 1e-5))
+
+
+def _torch_add(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    _, bring = torch_on(target)
+    x, residual = (bring(call.arguments[name]) for name in ("x", "residual"))
+    return lambda: x + residual
+
+
 # Of two numbers, and of one, a layer norm has only the sign of a difference left, which may be that of a rounding.
 _ROWS = Domain({"size": (0, 30)}, {"eps": (1e-12, 0.5), "weight_offset": (1.0,)})
 _LONGER_ROWS = Domain(
@@ -62,7 +84,7 @@ OPERATIONS = (
         outputs=(Output("out"), Output("sum", feature="with_residual")),
         flops=elementwise(4),
         nbytes=_rms_norm_bytes,
-        peers=peers.with_triton(peers.TORCH_RMS_NORM),
+        peers=with_triton(Peer("torch", _torch_rms_norm)),
         domain=_ROWS,
     ),
     Operation(
@@ -74,7 +96,7 @@ OPERATIONS = (
         features=(EPS, Feature("parameters", ("weight", "bias", "none"), default="both"), WEIGHT_DTYPE),
         flops=elementwise(8),
         nbytes=moved_bytes(2),
-        peers=peers.with_triton(peers.TORCH_LAYER_NORM),
+        peers=with_triton(Peer("torch", _torch_layer_norm)),
         domain=_LONGER_ROWS,
     ),
     Operation(
@@ -86,7 +108,7 @@ OPERATIONS = (
         in_place="x",
         flops=elementwise(1),
         nbytes=moved_bytes(3),
-        peers=peers.with_triton(peers.TORCH_ADD),
+        peers=with_triton(Peer("torch", _torch_add)),
         domain=Domain({"size": (0, 30)}),
     ),
 )

@@ -1,4 +1,4 @@
-"""Faults of the norms, the gated activations, and the operations that move rows."""
+"""Faults of the norms and of the residual sum."""
 
 from __future__ import annotations
 
@@ -124,61 +124,9 @@ FAULTS = (
         edits=(Edit("layer_norm", "cfg.with_bias", "cfg.with_bias and cfg.block_n < 0"),),
     ),
     Fault(
-        "gated_other_side",
-        "the activation acts on the other array",
-        ("swiglu", "geglu"),
-        edits=(
-            Edit(
-                "gated",
-                "t = T.load_tile(cfg, gate[a, b], ...)\nu = T.load_tile(cfg, up[a, b], ...)",
-                "t = T.load_tile(cfg, up[a, b], ...)\nu = T.load_tile(cfg, gate[a, b], ...)",
-            ),
-        ),
-    ),
-    Fault(
-        "geglu_always_tanh",
-        "gelu is computed by its tanh form",
-        ("geglu",),
-        edits=(Edit("gated", "t = T.gelu(t)", "t = T.gelu_tanh(t)"),),
-    ),
-    Fault(
-        "silu_is_relu",
-        "relu takes the place of silu",
-        ("swiglu",),
-        edits=(Edit("gated", "t = T.silu(t)", "t = T.relu(t)"),),
-    ),
-    Fault(
         "residual_doubled",
         "x is added twice",
         ("add_residual",),
         edits=(Edit("add_residual", "t + u", "T.copy(t) + t + u"),),
-    ),
-    Fault(
-        "embedding_row_before",
-        "the row before the one that was asked for",
-        ("embedding",),
-        edits=(
-            Edit(
-                "embedding",
-                "T.load_tile(cfg, table, (index,), ...)",
-                "T.load_tile(cfg, table, (T.maximum(index - 1, 0),), ...)",
-            ),
-        ),
-    ),
-    Fault(
-        "embedding_last_row_out",
-        "the last row of the table counts as outside",
-        ("embedding",),
-        edits=(Edit("embedding", "index < table.shape[0]", "index < table.shape[0] - 1"),),
-    ),
-    Fault(
-        "transpose_first_tile",
-        "every tile is read from the first columns",
-        ("transpose",),
-        edits=(
-            Edit(
-                "copy_rows", "T.load_tile(cfg, x[a, b], (row,), n0, ...)", "T.load_tile(cfg, x[a, b], (row,), 0, ...)"
-            ),
-        ),
     ),
 )

@@ -1,28 +1,27 @@
-"""Rotary embeddings and attention over pages: `rope`, `rope_append_kv`, `paged_attention`, packed and not."""
+"""Rotary embeddings: `rope`, and `rope_append_kv` into the pages of a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import rocmkern
-from rocmkern.matrix import peers
 from rocmkern.matrix.common import (
     HEAD_DIM,
     HEAD_DIM_V,
     HEADS,
-    KV_HEADS,
     itemsize,
     options_of,
     oracles,
 )
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.inputs import duplicate
-from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
-from rocmkern.ops.attention.cases import LSE, RETURN_LSE, SCORES
+from rocmkern.matrix.peers import torch_on, with_triton
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer, PeerUnavailable
+from rocmkern.ops.paged.cases import BLOCK_SIZE, cache_of
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},
@@ -55,14 +54,7 @@ ROTATION = (
     Feature("freq_factors", (True,), default=False),
     Feature("positions", (list,)),
 )
-BLOCK_SIZE = Dim("block_size", "bs", default=16)
 TOKENS = Dim("seq", "s")
-CONTEXT = Dim("lens", "k", many=True)
-PAGES = (
-    Feature("cache", ("int8", "float8_e4m3fn", "float8_e5m2")),
-    Feature("table", ("shared",)),
-    Feature("window", (list,)),
-)
 
 
 def _rotation(draw: Draw) -> dict[str, Any]:
@@ -128,8 +120,8 @@ def _append_call(draw: Draw) -> Call:
         "k": draw.array("k", (tokens, heads, dims["head_dim"])),
         "v": draw.array("v", (tokens, heads, dims["head_dim_v"])),
         "positions": None if draw.features.get("unrotated") else _positions(draw, tokens),
-        "key_cache": _cache(draw, "key_cache", keys),
-        "value_cache": _cache(draw, "value_cache", values),
+        "key_cache": cache_of(draw, "key_cache", keys),
+        "value_cache": cache_of(draw, "value_cache", values),
         "slots": slots.astype(np.int64),
     }
     options = _rotation(draw) | ({"positions": None} if draw.features.get("unrotated") else {})
@@ -165,96 +157,9 @@ def _between_codes(shape: tuple[int, ...], kind: str) -> np.ndarray:
     return np.resize(np.concatenate([beyond, -beyond, middles, numbers]), shape)
 
 
-def _paged_call(draw: Draw) -> Call:
-    dims, features = draw.dims, draw.features
-    heads, kv_heads, lens, size = dims["heads"], dims["kv_heads"], dims["lens"], dims["block_size"]
-    lens_q = dims.get("lens_q")
-    tokens = len(lens) if lens_q is None else sum(lens_q)
-    table, blocks = _table(draw, lens, size)
-    arrays: dict[str, np.ndarray | None] = {
-        "q": draw.array("q", (tokens, heads, dims["head_dim"])),
-        "key_cache": _cache(draw, "key_cache", (blocks, size, kv_heads, dims["head_dim"])),
-        "value_cache": _cache(draw, "value_cache", (blocks, size, kv_heads, dims["head_dim_v"])),
-        "block_table": table,
-        "context_lens": np.array(lens, np.int32),
-        "cu_seqlens_q": None if lens_q is None else np.concatenate([[0], np.cumsum(lens_q)]).astype(np.int32),
-        "key_scale": None,
-        "value_scale": None,
-        "alibi_slopes": None,
-        "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
-    }
-    if features["cache"]:
-        unit = 1 / 32 if features["cache"] == "int8" else 1.0
-        for name in ("key_scale", "value_scale"):
-            arrays[name] = (draw.rng(name).uniform(0.5, 1.5, kv_heads) * unit).astype(np.float32)
-    if features["alibi"]:
-        shape = (heads,) if features["alibi"] == "per_head" else (len(lens), heads)
-        arrays["alibi_slopes"] = draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
-    _hide_unused(arrays, lens, size)
-    options = options_of(features, "window", "scale", "softcap", "num_splits", "return_lse")
-    out = (tokens, heads, dims["head_dim_v"])
-    return Call(arrays, options, (out, (heads, tokens))[: 1 + features["return_lse"]])
-
-
-def _table(draw: Draw, lens: list[int], size: int) -> tuple[np.ndarray, int]:
-    """Blocks of each sequence in random order, and the number of blocks. Entries behind the last one mean nothing."""
-    needed = [-(-n // size) for n in lens]
-    table = np.full((len(lens), max(needed, default=0) + 1), -5, np.int32)
-    order = draw.rng("block_table").permutation(sum(needed) + 1)
-    for n, count in enumerate(needed):
-        first = 0 if draw.features["table"] == "shared" else sum(needed[:n])
-        table[n, :count] = order[first : first + count]
-    return table, len(order)
-
-
-def _cache(draw: Draw, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    kind = draw.features.get("cache")
-    if kind is None:
-        return draw.array(name, shape)
-    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
-
-    def make() -> np.ndarray:
-        values = draw.array(name, shape, np.float32)
-        if kind == "int8":
-            values = np.clip(np.rint(values * 32), -127, 127)
-        return values.astype(dtype)
-
-    return draw.made(shape, dtype, make)
-
-
-def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
-    """NaN in all rows of floating caches that no sequence has."""
-    used = np.zeros(arrays["key_cache"].shape[:2], bool)
-    for blocks, length in zip(arrays["block_table"], lens, strict=True):
-        token = np.arange(length)
-        used[blocks[token // size], token % size] = True
-    for name in ("key_cache", "value_cache"):
-        if arrays[name].dtype != np.int8:
-            cache = arrays[name]
-            arrays[name] = np.where(used[..., None, None], cache, np.array(np.nan, cache.dtype))
-
-
 def _pairs(case: Any) -> float:
     dims = case.dims
     return float(dims["batch"] * dims["seq"] * dims["heads"] * dims["head_dim"] // 2)
-
-
-def _paged_flops(case: Any) -> float:
-    dims = case.dims
-    return 2.0 * dims["heads"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
-
-
-def _paged_bytes(case: Any) -> float:
-    dims = case.dims
-    size = 1 if case.features["cache"] else itemsize(case)
-    return float(dims["kv_heads"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"]) * size)
-
-
-PAGED_ARRAYS = (
-    "q", "key_cache", "value_cache", "block_table", "context_lens", "cu_seqlens_q", "key_scale", "value_scale",
-    "alibi_slopes", "sinks",
-)  # fmt: skip
-PAGED_DIMS = (HEADS, KV_HEADS, CONTEXT, BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V)
 
 
 def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
@@ -268,31 +173,31 @@ def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool
     return rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0
 
 
-def _pages_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
-    """Heads are grouped, and the queries of a sequence are among its tokens."""
-    lens, lens_q = dims["lens"], dims.get("lens_q")
-    queries_fit = lens_q is None or (
-        len(lens_q) == len(lens) and all(q <= k for q, k in zip(lens_q, lens, strict=True))
-    )
-    # Two sequences that share blocks have as many of them.
-    alike = features["table"] is None or len({-(-n // dims["block_size"]) for n in lens}) == 1
-    return dims["heads"] % dims["kv_heads"] == 0 and queries_fit and alike
-
-
 _ROTATIONS = {"base": (500.0,), "rotary_dim": (2, 8), "positions": ([131071, 0, 5], [-3])}
-_PAGED = Domain(
-    {
-        "heads": (1, 6),
-        "kv_heads": (1, 3),
-        "lens_q": (0, 6),
-        "block_size": (1, 20),
-        "head_dim": (8, 70),
-        "head_dim_v": (8, 70),
-    },
-    {"window": ([3, 0], [0, 0]), "scale": (0.25,), "softcap": (5.0,), "num_splits": (1, 3)},
-    accepts=_pages_fit,
-    plain=("block_table", "context_lens", "cu_seqlens_q"),
-)
+
+
+def _torch_rope(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    """``x * cos + rotate_half(x) * sin``, as models write it, the tables of cosine and sine made before."""
+    torch, bring = torch_on(target)
+    features, dims = case.features, case.dims
+    usual = {feature.name: feature.default for feature in case.operation.features}
+    if any(features[name] != usual[name] for name in usual if name not in ("layout", "positions", "rows")):
+        raise PeerUnavailable("the plain form only")
+    x, positions = (bring(call.arguments[name]) for name in ("x", "positions"))
+    dim = dims["head_dim"]
+    angle = positions.float()[..., None] * 10000.0 ** (-torch.arange(0, dim, 2, device=x.device).float() / dim)
+    angle = torch.cat((angle, angle), -1)
+    if features["layout"] == "shd":
+        angle = angle[..., None, :]
+    elif positions.ndim > 1:
+        angle = angle[..., None, :, :]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+
+    def run() -> Any:
+        return x * cos + torch.cat((-x[..., dim // 2 :], x[..., : dim // 2]), -1) * sin
+
+    return run
+
 
 OPERATIONS = (
     Operation(
@@ -311,7 +216,7 @@ OPERATIONS = (
         in_place="x",
         flops=lambda case: 6 * _pairs(case),
         nbytes=lambda case: 4 * _pairs(case) * itemsize(case),
-        peers=peers.with_triton(peers.TORCH_ROPE),
+        peers=with_triton(Peer("torch", _torch_rope)),
         domain=Domain(
             {"batch": (0, 2), "seq": (0, 20), "heads": (0, 5), "head_dim": (1, 70)}, _ROTATIONS, accepts=_rotation_fits
         ),
@@ -357,28 +262,5 @@ OPERATIONS = (
         exact=True,
         out=False,
         distinct=("slots", "key_cache", "value_cache"),
-    ),
-    Operation(
-        "paged_attention",
-        **oracles("paged_attention"),
-        call=_paged_call,
-        dims=PAGED_DIMS,
-        arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
-        features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
-        outputs=(Output("out"), LSE),
-        flops=_paged_flops,
-        nbytes=_paged_bytes,
-        domain=_PAGED,
-    ),
-    Operation(
-        "paged_attention_packed",
-        **oracles("paged_attention"),
-        call=_paged_call,
-        dims=(*PAGED_DIMS[:2], Dim("lens_q", "q", many=True), *PAGED_DIMS[2:]),
-        arrays=PAGED_ARRAYS,
-        features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
-        outputs=(Output("out"), LSE),
-        domain=_PAGED,
-        distinct=("cu_seqlens_q",),
     ),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from rocmkern.matrix import peers
 from rocmkern.matrix.common import moved_bytes, oracles
 from rocmkern.matrix.draw import Draw
-from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
+from rocmkern.matrix.peers import torch_on, with_triton
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
 
 def _embedding_call(draw: Draw) -> Call:
@@ -26,6 +29,19 @@ def _transpose_call(draw: Draw) -> Call:
     return Call({"x": draw.array("x", shape)}, options, (tuple(shape[axis] for axis in order),))
 
 
+def _torch_embedding(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    torch, bring = torch_on(target)
+    table, indices = (bring(call.arguments[name]) for name in ("table", "indices"))
+    return lambda: torch.nn.functional.embedding(indices, table)
+
+
+def _torch_transpose(call: Call, case: Any, target: str) -> Callable[[], Any]:
+    _, bring = torch_on(target)
+    x = bring(call.arguments["x"])
+    axes = call.options.get("axes") or tuple(reversed(range(x.ndim)))
+    return lambda: x.permute(axes).contiguous()
+
+
 OPERATIONS = (
     Operation(
         "embedding",
@@ -38,7 +54,7 @@ OPERATIONS = (
         nbytes=lambda case: (
             2.0 * case.dims["columns"] * np.prod(case.dims["tokens"]) * (4 if case.dtype == "f32" else 2)
         ),
-        peers=peers.with_triton(peers.TORCH_EMBEDDING),
+        peers=with_triton(Peer("torch", _torch_embedding)),
         domain=Domain({"rows": (1, 40), "tokens": (0, 12)}),
     ),
     Operation(
@@ -50,7 +66,7 @@ OPERATIONS = (
         features=(Feature("axes", (list,)),),
         exact=True,
         nbytes=moved_bytes(2),
-        peers=peers.with_triton(peers.TORCH_TRANSPOSE),
+        peers=with_triton(Peer("torch", _torch_transpose)),
         # Which orders there are depends on the number of axes; they have rows of their own.
         domain=Domain({"size": (0, 30)}, {"axes": ()}),
     ),
