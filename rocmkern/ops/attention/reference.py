@@ -15,13 +15,13 @@ Other non-finite values follow the arithmetic: a visible NaN makes the row NaN. 
 value of a visible key whose weight is 0 for them, because the product itself is minus infinity or because so small a
 weight is rounded to 0: there the result is NaN or as if the key was not there.
 
-The functions without an underscore compute in float64 and return float64. The same text in another precision is
-`rocmkern.reference.baseline`.
+All is computed in float64 and returned in float64, or in the dtype ``compute``.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,26 +32,20 @@ _BLOCK_ELEMENTS = 1 << 22
 
 
 def flash_attention(
-    q,
-    k,
-    v,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
     *,
-    layout="bhsd",
-    causal=False,
-    window=None,
-    scale=None,
-    softcap=None,
-    alibi_slopes=None,
-    bias=None,
-    mask=None,
-    sinks=None,
-    return_lse=False,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    max_seqlen_q=None,
-    max_seqlen_k=None,
-):
-    """Attention in float64; the arguments are those of `rocmkern.flash_attention`.
+    layout: str = "bhsd",
+    cu_seqlens_q: np.ndarray | None = None,
+    cu_seqlens_k: np.ndarray | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    return_lse: bool = False,
+    compute: Any = np.float64,
+    **options: Any,
+) -> Any:
+    """Attention; the arguments are those of `rocmkern.flash_attention`.
 
     Parameters
     ----------
@@ -59,6 +53,8 @@ def flash_attention(
         ``[B, H, S, D]``, ``[B, S, H, D]`` or packed ``[total, H, D]``, of any floating dtype.
     max_seqlen_q, max_seqlen_k : int, optional
         Without effect on the result; taken so that a call can be passed on unchanged.
+    **options
+        causal, window, scale, softcap, alibi_slopes, bias, mask, sinks.
 
     Returns
     -------
@@ -67,21 +63,30 @@ def flash_attention(
     lse : numpy.ndarray
         float64 ``[B, Hq, Sq]`` or ``[Hq, total_q]``; only with ``return_lse=True``.
     """
-    features = dict(causal=causal, window=window, scale=scale, softcap=softcap, sinks=sinks)
-    if cu_seqlens_q is not None:
-        out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, features, np.float64)
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        out, lse = dense(q, k, v, layout, compute, **options)
     else:
-        out, lse = _dense(q, k, v, layout, alibi_slopes, bias, mask, features, np.float64)
+        out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, compute, **options)
     return (out, lse) if return_lse else out
 
 
-def decode_attention(q, k, v, *, num_splits=None, **options):
+def decode_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, num_splits: int | None = None, **options: Any
+) -> Any:
     """`flash_attention`; how the keys are split (`num_splits`) does not change what is computed."""
     return flash_attention(q, k, v, **options)
 
 
-def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
-    """Attention over the union of two disjoint sets of keys, from the results over each; in float64.
+def merge_attention(
+    o1: np.ndarray,
+    lse1: np.ndarray,
+    o2: np.ndarray,
+    lse2: np.ndarray,
+    *,
+    layout: str = "bhsd",
+    compute: Any = np.float64,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Attention over the union of two disjoint sets of keys, from the results over each.
 
     Parameters
     ----------
@@ -97,7 +102,22 @@ def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
     out, lse : numpy.ndarray
         float64, shaped like `o1` and `lse1`.
     """
-    return _merge(o1, lse1, o2, lse2, layout, np.float64)
+    rows_first = o1.ndim == 3 or layout == "bshd"
+
+    def of_rows(x: np.ndarray) -> np.ndarray:
+        return (np.swapaxes(x, -1, -2) if rows_first else x)[..., None]
+
+    with np.errstate(all="ignore"):
+        lses = np.stack([lse1.astype(compute), lse2.astype(compute)], axis=-1)
+        weights, total, top = exponentials(lses)
+        lse = top + np.log(total)
+        weights = weights / np.where(total == 0, compute(1), total)[..., None]
+        out = compute(0)
+        for i, o in enumerate((o1, o2)):
+            # A part that saw no key has weight 0 and is not read: 0 * NaN would be NaN.
+            empty = of_rows(lses[..., i] == -np.inf)
+            out = out + np.where(empty, compute(0), of_rows(weights[..., i]) * o.astype(compute))
+    return out, lse
 
 
 def visible_keys(sq, sk, causal, window, rows=None):
@@ -134,8 +154,20 @@ def visible_keys(sq, sk, causal, window, rows=None):
     return visible, distance
 
 
-def _dense(q, k, v, layout, alibi_slopes, bias, mask, features, compute):
-    """All heads of a batch; returns (out in the given layout, lse) in the compute dtype."""
+def dense(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    layout: str,
+    compute: Any,
+    *,
+    alibi_slopes: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """All heads of a batch: the result in the given layout, and its log-sum-exp."""
     if layout == "bshd":
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     batch, heads_q, sq, _ = q.shape
@@ -153,18 +185,28 @@ def _dense(q, k, v, layout, alibi_slopes, bias, mask, features, compute):
                 q[b, h].astype(compute),
                 k[b, h_kv].astype(compute),
                 v[b, h_kv].astype(compute),
-                h,
-                None if slopes is None else slopes[b, h],
-                None if bias is None else bias[b, h],
-                None if mask is None else mask[b, h],
-                features,
                 compute,
+                slope=None if slopes is None else slopes[b, h],
+                bias=None if bias is None else bias[b, h],
+                mask=None if mask is None else mask[b, h],
+                sink=None if sinks is None else sinks[h],
+                **options,
             )
     return (out.transpose(0, 2, 1, 3) if layout == "bshd" else out), lse
 
 
-def _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, features, compute):
-    """Sequence after sequence of a packed batch; returns (out ``[total, H, Dv]``, lse ``[H, total]``)."""
+def _packed(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    cu_seqlens_q: np.ndarray,
+    cu_seqlens_k: np.ndarray,
+    compute: Any,
+    *,
+    alibi_slopes: np.ndarray | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sequence after sequence of a packed batch: the result ``[total, H, Dv]``, and its lse ``[H, total]``."""
     heads_q = q.shape[1]
     out = np.zeros((*q.shape[:2], v.shape[2]), compute)
     lse = np.zeros((heads_q, q.shape[0]), compute)
@@ -173,29 +215,41 @@ def _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, features, compute
     for n in range(count):
         of_q = slice(int(cu_seqlens_q[n]), int(cu_seqlens_q[n + 1]))
         of_k = slice(int(cu_seqlens_k[n]), int(cu_seqlens_k[n + 1]))
-        one = [x[None] for x in (q[of_q], k[of_k], v[of_k])]
-        some_slopes = None if slopes is None else slopes[n]
-        o, l = _dense(*one, "bshd", some_slopes, None, None, features, compute)
+        some = None if slopes is None else slopes[n]
+        o, l = dense(q[of_q][None], k[of_k][None], v[of_k][None], "bshd", compute, alibi_slopes=some, **options)
         out[of_q], lse[:, of_q] = o[0], l[0]
     return out, lse
 
 
-def _one_head(q, k, v, head, slope, bias, mask, features, compute):
+def _one_head(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    compute: Any,
+    *,
+    slope: Any,
+    bias: np.ndarray | None,
+    mask: np.ndarray | None,
+    sink: Any,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """One head, some rows at a time: q ``[Sq, D]``, k ``[Sk, D]``, v ``[Sk, Dv]`` in the compute dtype."""
     sq, sk = len(q), len(k)
     out = np.zeros((sq, v.shape[1]), compute)
     lse = np.zeros(sq, compute)
-    scale = features["scale"]
-    scale = compute(1.0 / math.sqrt(q.shape[1]) if scale is None else scale)
-    sink = None if features["sinks"] is None else compute(features["sinks"][head])
+    factor = compute(1.0 / math.sqrt(q.shape[1]) if scale is None else scale)
+    sink = None if sink is None else compute(sink)
     step = max(1, _BLOCK_ELEMENTS // max(sk, 1))
     for start in range(0, sq, step):
         rows = np.arange(start, min(start + step, sq))
-        visible, distance = visible_keys(sq, sk, features["causal"], features["window"], rows)
+        visible, distance = visible_keys(sq, sk, causal, window, rows)
         with np.errstate(all="ignore"):  # masked places may hold anything; what is visible is kept as it comes
-            scores = (q[rows] @ k.T) * scale
-            if features["softcap"] is not None:
-                cap = compute(features["softcap"])
+            scores = (q[rows] @ k.T) * factor
+            if softcap is not None:
+                cap = compute(softcap)
                 scores = cap * np.tanh(scores / cap)
             if slope is not None:
                 scores = scores - compute(slope) * np.abs(distance).astype(compute)
@@ -247,23 +301,3 @@ def exponentials(scores, sink=None):
     if sink is not None:
         total = total + np.exp(sink - top)
     return weights, total, top
-
-
-def _merge(o1, lse1, o2, lse2, layout, compute):
-    """`merge_attention` in the compute dtype."""
-    rows_first = o1.ndim == 3 or layout == "bshd"
-
-    def of_rows(x):
-        return (np.swapaxes(x, -1, -2) if rows_first else x)[..., None]
-
-    with np.errstate(all="ignore"):
-        lses = np.stack([lse1.astype(compute), lse2.astype(compute)], axis=-1)
-        weights, total, top = exponentials(lses)
-        lse = top + np.log(total)
-        weights = weights / np.where(total == 0, compute(1), total)[..., None]
-        out = compute(0)
-        for i, o in enumerate((o1, o2)):
-            # A part that saw no key has weight 0 and is not read: 0 * NaN would be NaN.
-            empty = of_rows(lses[..., i] == -np.inf)
-            out = out + np.where(empty, compute(0), of_rows(weights[..., i]) * o.astype(compute))
-    return out, lse

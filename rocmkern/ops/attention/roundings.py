@@ -26,7 +26,7 @@ def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
     """`rocmkern.reference.merge_attention`: two terms, whose weights are exponentials."""
     first, second = wide(o1, o2)
     with np.errstate(all="ignore"):
-        sums, lse = _attention._merge(np.abs(first), lse1, np.abs(second), lse2, layout, np.float64)
+        sums, lse = _attention.merge_attention(np.abs(first), lse1, np.abs(second), lse2, layout=layout)
         largest = np.maximum(*(np.where(np.isfinite(x), np.abs(x), 0.0) for x in wide(lse1, lse2)))
         relative = UNIT * (STEPS + largest)
         rows_first = o1.ndim == 3 or layout == "bshd"

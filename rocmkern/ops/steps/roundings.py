@@ -13,13 +13,13 @@ __all__ = ["qk_scores", "softmax", "weighted_values"]
 def qk_scores(q, k, *, scale=None, layout="bhsd"):
     """`rocmkern.reference.qk_scores`: a sum."""
     q, k = wide(q, k)
-    return finite(UNIT * np.abs(_steps._qk_scores(np.abs(q), np.abs(k), scale, layout, np.float64)))
+    return finite(UNIT * np.abs(_steps.qk_scores(np.abs(q), np.abs(k), scale=scale, layout=layout)))
 
 
 def weighted_values(p, v, *, layout="bhsd"):
     """`rocmkern.reference.weighted_values`: a sum; the weights are given."""
     p, v = wide(p, v)
-    return finite(UNIT * _steps._weighted_values(np.abs(p), np.abs(v), layout, np.float64))
+    return finite(UNIT * _steps.weighted_values(np.abs(p), np.abs(v), layout=layout))
 
 
 def softmax(x):
@@ -27,4 +27,4 @@ def softmax(x):
     (x,) = wide(x)
     with np.errstate(all="ignore"):
         below = np.abs(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
-        return finite(UNIT * _steps._softmax(x, np.float64) * (STEPS + 2 * np.where(np.isfinite(below), below, 0.0)))
+        return finite(UNIT * _steps.softmax(x) * (STEPS + 2 * np.where(np.isfinite(below), below, 0.0)))
