@@ -15,8 +15,8 @@ from rocmkern.ops.catalog import OPERATIONS
 from rocmkern.runtime.errors import ArgumentError
 
 ELEMENT = 8
-#: Operations whose arrays are at least as large as what they write.
-AS_LARGE = ("causal_mask", "softmax", "scale", "add_residual", "swiglu", "geglu", "transpose", "quantize", "sample")
+#: Operations whose arrays are at least as large as what they write, beside those whose only array may be that.
+AS_LARGE = ("causal_mask", "softmax", "add_residual", "swiglu", "geglu", "transpose", "quantize", "sample")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,12 @@ def test_every_kind_of_argument_is_among_them(cases):
         assert wanted in cases
 
 
-@pytest.mark.parametrize("operation", [each.name for each in OPERATIONS if each.out and each.name not in AS_LARGE])
+def smaller(operation):
+    """Whether an operation has arrays that fit into what it writes."""
+    return operation.out and operation.name not in AS_LARGE and operation.arrays != (operation.in_place,)
+
+
+@pytest.mark.parametrize("operation", [each.name for each in OPERATIONS if smaller(each)])
 def test_an_output_over_an_argument_is_refused(operation, cases):
     arguments = [argument for name, argument in cases if name == operation]
     assert arguments
