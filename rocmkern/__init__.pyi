@@ -10,6 +10,7 @@ from rocmkern.ops.activations.api import swiglu as swiglu
 from rocmkern.ops.attention.api import decode_attention as decode_attention
 from rocmkern.ops.attention.api import flash_attention as flash_attention
 from rocmkern.ops.attention.api import merge_attention as merge_attention
+from rocmkern.ops.clamp.api import clamp as clamp
 from rocmkern.ops.linear.api import linear as linear
 from rocmkern.ops.linear.api import matmul as matmul
 from rocmkern.ops.mlp.api import mlp as mlp
