@@ -16,11 +16,11 @@ from rocmkern.tile.lowering.shared.lanes import PairReader
 TILE = Path(rocmkern.__file__).parent / "tile"
 
 
-@pytest.mark.parametrize("target", ["hip", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", "hip", "cuda"])
 def test_no_method_is_defined_twice(target):
     chain = [
         node
-        for path in sorted((TILE / target).glob("*.py"))
+        for path in sorted((TILE / "lowering" / target).glob("*.py"))
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and any("Lowering" in ast.unparse(base) for base in node.bases)
     ]
