@@ -18,7 +18,7 @@ from rocmkern.tile.language.values import Tensor
 
 
 class _Empty(Tensor):
-    """A tensor without elements, such as one that a launch leaves out: none in any part of it, whatever the index."""
+    """A tensor that a launch leaves out, all of whose extents are 0: so are those of its parts, whatever the index."""
 
     def __getitem__(self, index: Any) -> Any:
         axes = len(index) if isinstance(index, tuple) else 1
@@ -28,7 +28,7 @@ class _Empty(Tensor):
 def _tensor(argument: Any) -> Any:
     """An argument as the interpreter takes it: views and arrays as tensors, numbers as they are."""
     array = argument.numpy() if hasattr(argument, "numpy") else argument
-    return array.view(Tensor if array.size else _Empty) if isinstance(array, np.ndarray) else array
+    return array.view(Tensor if any(array.shape) else _Empty) if isinstance(array, np.ndarray) else array
 
 
 class PythonTarget:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rocmkern import reference, targets
+from rocmkern.calls.view import view_of
 from rocmkern.ops.linear import api as linear
 from rocmkern.ops.linear.kernels.matmul import matmul
 from rocmkern.ops.linear.launch import launch_matmul
@@ -126,7 +127,7 @@ def test_a_sum_may_be_split_over_blocks(normal, close, depth, monkeypatch):
             target, "launch", lambda kernel, *args, run=target.launch: launches.append(kernel) or run(kernel, *args)
         )
         out = np.full((2, 1, 3, 20), np.nan, np.float32)
-        launch_matmul(a, b, bias, out, "relu", None, a.shape[2])
+        launch_matmul(*map(view_of, (a, b, bias, out)), "relu", None, a.shape[2])
     assert [kernel.__name__ for kernel in launches] == (["matmul", "sum_splits"] if depth >= 128 else ["matmul"])
     close(out, reference.matmul(a, b, bias=bias[0], activation="relu"))
 

@@ -134,7 +134,8 @@ class Expression:
         """What it is in NumPy, of float32 arrays and numbers."""
         given = [np.asarray(x, np.float32) for x in arguments]
         result = self.evaluate(given, lambda name, *operands: PRIMITIVES[name](*operands), np.float32)
-        return np.broadcast_to(np.asarray(result, np.float32), np.broadcast_shapes(*(x.shape for x in given)))
+        value, shape = np.asarray(result, np.float32), np.broadcast_shapes(*(x.shape for x in given))
+        return value if value.shape == shape else np.broadcast_to(value, shape).copy()  # may be written
 
 
 # ------------------------------------------------------------------------------------------------------------ tracing
