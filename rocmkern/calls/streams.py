@@ -100,7 +100,7 @@ def ordered(
         Submits work to `stream`.
     manager : ResourceManager
         Of the device.
-    views : sequence of DeviceView
+    views : sequence of View
         The arrays.
     stream : int
         Handle.
