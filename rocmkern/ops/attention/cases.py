@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from rocmkern.matrix.common import (
 )
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
+from rocmkern.ops.attention.problem import Scores, Visibility
 
 # The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.
 MAX_KEYS_LOOKED_AT = 512
@@ -45,6 +47,8 @@ DENSE_MASKS = (
     Feature("bias", ("full", "shared", "per_head", "per_key", "minus_inf", "half_min")),
     Feature("mask", ("random", "shared", "per_key", "empty_rows", "nothing_visible")),
 )
+#: Those that are arguments as they are; of the others arrays are made.
+PASSED_ON = ("causal", "window", "scale", "softcap")
 RETURN_LSE = Feature("return_lse", (True,), default=False)
 LSE = Output("lse", "f32", feature="return_lse")
 
@@ -64,7 +68,7 @@ def _attention_call(draw: Draw) -> Call:
         "mask": _mask(draw, (batch, heads, seq_q, seq_k)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
     }
-    options = options_of(features, "layout", "causal", "window", "scale", "softcap", "num_splits", "return_lse")
+    options = options_of(features, *PASSED_ON, "layout", "num_splits", "return_lse")
     out = in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
     return Call(arrays, options, (out, (batch, heads, seq_q))[: 1 + features["return_lse"]])
 
@@ -82,7 +86,7 @@ def _packed_call(draw: Draw) -> Call:
         "alibi_slopes": _slopes(draw, len(lens_q)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
     }
-    options = options_of(features, "causal", "window", "scale", "softcap", "return_lse")
+    options = options_of(features, *PASSED_ON, "return_lse")
     if features["max_seqlens"]:
         options |= {"max_seqlen_q": max(lens_q, default=0), "max_seqlen_k": max(lens_k, default=0)}
     out = (total_q, heads, dims["head_dim_v"])
@@ -153,8 +157,9 @@ def _weights(call: Call, scores: bool) -> np.ndarray:
     else:
         arguments["v"] = np.broadcast_to(unit[:, None] if swapped else unit, (*k.shape[:3], len(unit)))
     if not scores:
-        for name in ("alibi_slopes", "softcap", "sinks", "scale"):
-            arguments.pop(name, None)
+        for field in fields(Scores):
+            if field.name not in ("bias", "mask"):
+                arguments.pop(field.name, None)
         arguments["q"], arguments["k"] = np.zeros(arguments["q"].shape), np.zeros(k.shape)
         if "bias" in arguments:
             arguments["bias"] = np.where(np.isneginf(arguments["bias"].astype(np.float64)), -np.inf, 0.0)
@@ -220,13 +225,9 @@ def _merge_call(draw: Draw) -> Call:
 def _pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
     """Visible (query, key) pairs of one head, by alignment and window."""
     sq, sk = dims["seq_q"], dims["seq_k"]
-    row = np.arange(sq)
-    diagonal = row if features.get("causal") == "top_left" else row + sk - sq
-    left, right = features.get("window") or (None, None)
-    if features.get("causal"):
-        right = 0 if right is None else min(right, 0)
-    first = np.zeros(sq, int) if left is None else np.clip(diagonal - left, 0, sk)
-    last = np.full(sq, sk) if right is None else np.clip(diagonal + right + 1, 0, sk)
+    seen = Visibility.of(features.get("causal", False), features.get("window"))
+    diagonal = np.arange(sq) + seen.offset(sq, sk)
+    first, last = np.clip(diagonal - seen.left, 0, sk), np.clip(diagonal + seen.right + 1, 0, sk)
     return int(np.maximum(last - first, 0).sum())
 
 

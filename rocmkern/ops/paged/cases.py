@@ -11,7 +11,7 @@ import numpy as np
 from rocmkern.matrix.common import HEAD_DIM, HEAD_DIM_V, HEADS, KV_HEADS, itemsize, options_of, oracles
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
-from rocmkern.ops.attention.cases import LSE, RETURN_LSE, SCORES
+from rocmkern.ops.attention.cases import LSE, PASSED_ON, RETURN_LSE, SCORES
 
 BLOCK_SIZE = Dim("block_size", "bs", default=16)
 CONTEXT = Dim("lens", "k", many=True)
@@ -70,7 +70,7 @@ def _paged_call(draw: Draw) -> Call:
         shape = (heads,) if features["alibi"] == "per_head" else (len(lens), heads)
         arrays["alibi_slopes"] = draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
     _hide_unused(arrays, lens, size)
-    options = options_of(features, "window", "scale", "softcap", "num_splits", "return_lse")
+    options = options_of(features, *PASSED_ON, "num_splits", "return_lse")
     out = (tokens, heads, dims["head_dim_v"])
     return Call(arrays, options, (out, (heads, tokens))[: 1 + features["return_lse"]])
 
