@@ -5,7 +5,7 @@ stand-ins for its arguments (`Traced`), which note down what is done with them. 
 list of steps, each a primitive of earlier ones, every distinct one once ::
 
     >>> print(trace(lambda x, y: T.where(x > 0.0, x, 0.0) * y))
-    lambda(x, y): %2 = 0.0; %3 = gt(x, %2); %4 = select(%3, x, %2); %5 = mul(%4, y)
+    <lambda>(x, y): %2 = 0.0; %3 = gt(x, %2); %4 = select(%3, x, %2); %5 = mul(%4, y)
 
 Numbers are float32. Each step is rounded, and nothing is contracted: a product and a sum that are to be rounded once
 are `multiply_add`. `PRIMITIVES` has the meaning of each primitive in NumPy; targets emit the same steps

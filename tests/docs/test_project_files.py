@@ -1,0 +1,43 @@
+"""What stands beside the code says the same as the code: versions, licences, Pythons, dependencies of the docs."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from pages import ROOT
+
+import rocmkern
+
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_citation_has_the_version_and_the_licence():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == rocmkern.__version__
+    assert f'license = "{citation["license"]}"' in PROJECT
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_the_changelog_has_what_is_not_released_and_this_version():
+    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", rocmkern.__version__]
+
+
+def test_the_workflow_runs_every_python_that_is_supported():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    versions = set(jobs["tests"]["strategy"]["matrix"]["python"])
+    versions |= {step["with"]["python-version"] for step in jobs["full"]["steps"] if "setup-python" in str(step)}
+    assert versions == set(re.findall(r"Python :: (3\.\d+)", PROJECT))
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in commands:
+        program, *targets = command.split()
+        known = (ROOT / program).exists() or all(re.search(rf"^{t}:", makefile, re.MULTILINE) for t in targets)
+        assert known, command
+
+
+def test_pages_load_nothing_from_a_network():
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.css"), ROOT / "docs" / "conf.py"]
+    assert len(pages) > 20
+    assert [str(p) for p in pages if re.search(r"(?:src|href|url|import)\W{0,3}https?://", p.read_text("utf-8"))] == []
