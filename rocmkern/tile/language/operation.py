@@ -33,12 +33,16 @@ import numpy as np
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile.language import values
 from rocmkern.tile.language.expression import Expression
+from rocmkern.tile.language.kinds import ScalarKind
 from rocmkern.tile.language.values import TAKEN, key_of, value_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Kinds of arguments that an operation remembers the result's kind of.
 KEPT = 1024
+#: In their place where the result depends on what the integers are; and an integer of which that is not known.
+LITERAL: Any = object()
+UNKNOWN = ScalarKind("int64")
 KEYWORDS = "tile operations take positional arguments only"
 
 
@@ -110,7 +114,10 @@ class Operation:
     def __call__(self, *given: Any) -> Any:
         """Compute it in the interpreter."""
         key = tuple(map(key_of, given))
-        known = self._known.get(key) or self._found(key, given)
+        known = self._known.get(key)
+        if known is LITERAL:
+            known = self._known.get((key, _integers(given)))
+        kind = (known or self._found(key, given))[0]
         arguments = []
         for number, x in enumerate(given):
             take = TAKEN.get(type(x))
@@ -123,16 +130,30 @@ class Operation:
                     result = self.meaning(*arguments)
         except TileError as error:
             raise TileError(f"{self.name}: {error}") from None
-        return value_of(result, known[0])
+        return value_of(result, kind)
 
     def _found(self, key: tuple, given: tuple) -> tuple:
-        """The kind of the result, of values. It is kept, because the interpreter asks at every call."""
-        if len(self._known) == KEPT:
+        """The kind of the result, of values. It is kept, because the interpreter asks at every call.
+
+        Most rules do not care what an integer is, so it is not a part of the key unless they do.
+        """
+        if len(self._known) >= KEPT:
             self._known.clear()
+        kinds = tuple(map(values.kind_of, given))
         # Values are kept with it whose keys are theirs only while they live.
         kept = [x for x in given if not isinstance(x, np.ndarray | values.Tile | values.Stage)]
-        known = self._known[key] = (self.typed(tuple(map(values.kind_of, given))), kept)
+        unknown = tuple([UNKNOWN if type(x) is int else kind for x, kind in zip(given, kinds, strict=True)])
+        try:
+            known = self._known[key] = self.typed(unknown), kept
+        except TileError:
+            known = self.typed(kinds), kept
+            self._known[key] = LITERAL
+            self._known[key, _integers(given)] = known
         return known
+
+
+def _integers(given: tuple) -> tuple[int, ...]:
+    return tuple([x for x in given if type(x) is int])
 
 
 #: All operations, by name.

@@ -304,16 +304,19 @@ def kind_of(x: Any) -> Any:
 
 
 def key_of(x: Any) -> Any:
-    """What stands for the kind of a value as a key: equal keys have equal kinds as long as both values live."""
+    """What stands for the kind of a value as a key: equal keys have equal kinds as long as both values live.
+
+    What an integer is, is left out.
+    """
     cls = type(x)
     if cls is Tile:
         return cls, x._array.shape
     if cls is Rows or cls is np.ndarray:
         return cls, x.shape, x.dtype
-    if cls is int or cls is bool or cls is str:
-        return cls, x
-    if cls is float or x is None:
+    if cls is int or cls is float or x is None:
         return cls
+    if cls is bool or cls is str:
+        return cls, x
     if cls is Tensor:
         return cls, x.ndim, x.dtype
     if cls is tuple:

@@ -5,7 +5,7 @@ The interpreter goes through it with a stage's windows, `check` with a kernel's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rocmkern.tile.language.kinds import refuse
 
@@ -38,7 +38,7 @@ class Windows:
             refuse("the stage has been used already")
         if not self.needs_pages:
             refuse("the stage must be made with paged=True")
-        return replace(self, needs_pages=False)
+        return Windows(self.num_stages)
 
     def fetch(self) -> Windows:
         """After `fetch`."""
@@ -48,7 +48,7 @@ class Windows:
             refuse(f"{self.num_stages} windows are already on their way; acquire the first of them")
         if self.needs_pages:
             refuse("a stage made with paged=True needs `paged` first")
-        return replace(self, on_their_way=self.on_their_way + 1)
+        return Windows(self.num_stages, False, self.on_their_way + 1, self.in_use)
 
     def acquire(self) -> Windows:
         """After `acquire`."""
@@ -56,19 +56,19 @@ class Windows:
             refuse("nothing was fetched")
         if self.in_use:
             refuse("the window in use must be released before the next one overwrites it")
-        return replace(self, on_their_way=self.on_their_way - 1, in_use=True)
+        return Windows(self.num_stages, False, self.on_their_way - 1, True)
 
     def release(self) -> Windows:
         """After `release`."""
         if not self.in_use:
             refuse("the stage is not acquired")
-        return replace(self, in_use=False)
+        return Windows(self.num_stages, False, self.on_their_way, False)
 
     def finish(self) -> Windows:
         """After `finish`."""
         if self.in_use:
             refuse("the window in use must be released first")
-        return replace(self, on_their_way=0)
+        return Windows(self.num_stages, self.needs_pages)
 
     def product(self) -> None:
         """Refuse a product with a window that is not in use."""
