@@ -32,7 +32,7 @@ def summary(thing: Any) -> str:
 
 def first_sentence(thing: Any) -> str:
     """The first sentence of a docstring, as a line of Markdown."""
-    return re.split(r"(?<=[.:])\s(?=[A-Z`])", summary(thing))[0].rstrip(".:")
+    return re.split(r"(?<=\.)\s(?=[A-Z`])", summary(thing))[0].rstrip(".:")
 
 
 def families() -> dict[str, list[str]]:
