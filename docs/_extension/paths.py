@@ -83,8 +83,8 @@ def way(name: str) -> str:
 def visited(name: str) -> str:
     """The files that the first call of a kind passes, in the order in which it enters them, and its functions there."""
     seen: dict[str, dict[str, None]] = {}
-    for file, functions in steps(name, ordinary=True):
-        seen.setdefault(file, {}).update(dict.fromkeys(functions))
+    for file, called in steps(name, ordinary=True):
+        seen.setdefault(file, {}).update(dict.fromkeys(called))
     rows = []
     for file, functions in seen.items():
         shown = [f"`{function}`" for function in functions if not function.startswith(("_", "<"))]

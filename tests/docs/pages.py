@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,9 @@ class Page:
 
     @property
     def blocks(self) -> list[Block]:
-        """All fenced blocks."""
-        found = re.finditer(r"^```(\S*)[^\n]*\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
-        return [Block(each[1], each[2], self.text.count("\n", 0, each.start(2)) + 1) for each in found]
+        """All fenced blocks, also those within the items of a list."""
+        found = re.finditer(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```$", self.text, re.MULTILINE | re.DOTALL)
+        return [Block(each[2], textwrap.dedent(each[3]), self.text.count("\n", 0, each.start(3)) + 1) for each in found]
 
     def of(self, *languages: str) -> list[Block]:
         """The blocks of these languages."""

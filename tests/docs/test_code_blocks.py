@@ -173,6 +173,11 @@ def test_a_command_that_does_not_exist_is_found(command):
         _check(command, command)
 
 
+def test_blocks_in_lists_are_blocks():
+    page = Page("p", "1. Do it:\n\n   ```sh\n   make demo\n   ```\n\n2. Or not.\n")
+    assert page.blocks == [Block("sh", "make demo\n", 4)]
+
+
 def test_commands_are_read_without_their_comments():
     block = Block("sh", "# first\nmake demo     # a comment\nrocmkern isa \\\n  --list\n", 1)
     assert list(commands(block)) == ["make demo", "rocmkern isa --list"]
