@@ -33,6 +33,11 @@ class Block:
     text: str
     line: int
 
+    @property
+    def end(self) -> int:
+        """The line of its closing fence."""
+        return self.line + self.text.count("\n")
+
 
 @dataclass(frozen=True)
 class Page:
@@ -74,7 +79,7 @@ class Page:
         return {
             code.line: said.text
             for code, said in itertools.pairwise(blocks)
-            if code.language == "python" and said.language == "text"
+            if (code.language, said.language) == ("python", "text") and said.line == code.end + 3
         }
 
 

@@ -61,6 +61,7 @@ def test_python_runs_and_prints_what_the_page_says(page, tmp_path):
 def test_what_blocks_print_is_compared():
     page = Page("p", "```python\nprint('a b c')\n```\n\n```text\na ... c\n```\n")
     assert page.outputs == {2: "a ... c\n"}
+    assert Page("p", page.text.replace("```text", "Elsewhere:\n\n```text")).outputs == {}
     assert agrees("a ... c\n", "a b c\n")
     assert not agrees("a ... d\n", "a b c\n")
 
