@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,12 @@ __all__ = ["decode_attention", "flash_attention", "merge_attention"]
 def lse_kept(attention: Callable[..., Any]) -> Callable[..., Any]:
     """The baseline of a reference that returns a result, or a result and its log-sum-exp."""
 
+    leading = next(iter(inspect.signature(attention).parameters))
+
     @functools.wraps(attention)
-    def baseline(first: np.ndarray, *arrays: np.ndarray, **options: Any) -> Any:
-        results = attention(first, *arrays, **options, compute=compute_dtype(first))
+    def baseline(*arrays: np.ndarray, **named: Any) -> Any:
+        first = arrays[0] if arrays else named[leading]
+        results = attention(*arrays, **named, compute=compute_dtype(first))
         if isinstance(results, tuple):
             return rounded(results[0], first.dtype), results[1]
         return rounded(results, first.dtype)
