@@ -1,7 +1,7 @@
 """From checked arguments to a launch: on which target, on whose stream, staged or in place.
 
 Arrays are views in the order of the kernel's axes with any strides; they were checked by the public functions. Every
-family of operations has its own ``_launch_<family>.py`` with one function per kernel: configuration, grid, arguments.
+family of operations has its own ``launch.py`` with one function per kernel: configuration, grid, arguments.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ tensors       each a string, u32 number of axes, u64 extents from the innermost 
 data          from the next multiple of ``general.alignment`` on, to which offsets count and of which they are multiples
 ============  =========================================================================================================
 
-Source: docs/gguf.md and the types of ggml, https://github.com/ggml-org/ggml.
+Source: gguf.md in the documentation of ggml, and its types, https://github.com/ggml-org/ggml.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The launch functions of ``rocmkern.ops._launch_*``, computed from their canonical arguments by the float64 reference.
+"""The functions of the families' ``launch.py``, computed from their canonical arguments by the float64 reference.
 
 With them the operations' own work (checks, layouts, outputs) is tested apart from any kernel.
 """

@@ -155,14 +155,14 @@ def test_annotations_and_caches_are_left_alone_and_the_seed_decides(tool, tmp_pa
 
 def test_a_recording_has_the_lines_of_each_test_its_children_included(tool, tmp_path):
     (tmp_path / "test_it.py").write_text(
-        "import os, subprocess, sys\nfrom rocmkern.reference import activations\nimport numpy as np\n"
-        "CODE = 'import numpy as np; from rocmkern.reference import activations; activations.silu(np.ones(3))'\n"
-        "def test_first(): activations.silu(np.ones(3))\n"
+        "import os, subprocess, sys\nfrom rocmkern.ops.activations import reference\nimport numpy as np\n"
+        "CODE = 'import numpy as np; from rocmkern.ops.activations import reference; reference.silu(np.ones(3))'\n"
+        "def test_first(): reference.silu(np.ones(3))\n"
         "def test_nothing(): pass\n"
-        "def test_again(): activations.silu(np.ones(3))\n"
-        "def test_failing(): assert activations.silu(np.ones(3)) is None\n"
+        "def test_again(): reference.silu(np.ones(3))\n"
+        "def test_failing(): assert reference.silu(np.ones(3)) is None\n"
         "def test_process(): subprocess.run([sys.executable, '-c', CODE], check=True)\n"
-        "def test_fork():\n    if not os.fork():\n        activations.silu(np.ones(3))\n        os._exit(0)\n"
+        "def test_fork():\n    if not os.fork():\n        reference.silu(np.ones(3))\n        os._exit(0)\n"
         "    assert os.wait()[1] == 0\n"
     )
     record = tmp_path / "record"
@@ -177,9 +177,9 @@ def test_a_recording_has_the_lines_of_each_test_its_children_included(tool, tmp_
     entries = {each["test"]: each for each in map(json.loads, record.read_text().splitlines())}
     names = ("first", "nothing", "again", "process", "fork")
     assert list(entries) == [f"test_it.py::test_{name}" for name in names], done.stdout
-    source = (ROOT / "rocmkern" / "reference" / "activations.py").read_text().splitlines()
+    source = (ROOT / "rocmkern" / "ops" / "activations" / "reference.py").read_text().splitlines()
     line = next(n for n, text in enumerate(source, 1) if text.startswith("def silu")) + 1
     while not source[line - 1].strip().startswith("return"):
         line += 1
-    ran = [int(each["lines"].get("reference/activations.py", "0"), 16) >> line & 1 for each in entries.values()]
+    ran = [int(each["lines"].get("ops/activations/reference.py", "0"), 16) >> line & 1 for each in entries.values()]
     assert ran == [1, 0, 1, 1, 1]

@@ -35,7 +35,7 @@ def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
 
 
 def attended(attention, q, k, v, options, return_lse):
-    """Costs of an attention with weights p_j: those of `_weights_cost`, and the sum of p_j v_j."""
+    """Costs of an attention with weights p_j: of their scores, of themselves, and of the sums of p_j v_j."""
     unit, scale = UNITS[q.dtype.name], options.get("scale")
     q, k, v = wide(q, k, v)
     options = {name: value for name, value in options.items() if name not in ("max_seqlen_q", "max_seqlen_k")}
