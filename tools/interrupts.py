@@ -339,19 +339,19 @@ class Rounds:
             self._manager.wait()  # what was submitted before is done: on a device that is no later write
         if whole is None:
             arrays = [np.full(case.shape, CANARY) for _ in range(3)]
-            self._pause(case)
+            self._pause()
             if any((array != CANARY).any() for array in arrays):
                 yield "new memory was written after the exception"
             return
         before = as_numpy(whole).copy()
-        self._pause(case)
+        self._pause()
         after = as_numpy(whole)
         if not np.array_equal(before, after, equal_nan=True):
             yield "out= was written after the exception"
         if (after[:GUARD] != CANARY).any() or (after[-GUARD:] != CANARY).any():
             yield "the memory beside out= was written"
 
-    def _pause(self, case: Case) -> None:
+    def _pause(self) -> None:
         time.sleep(self._draw.uniform(0.0002, 0.002))
 
     def _books(self, live: int) -> Iterator[str]:

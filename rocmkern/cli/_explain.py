@@ -43,7 +43,7 @@ def explain(
     accesses = [i for i in way if _assembly.class_of(_assembly.operations(i)[0]) == "lds"]
     counted = check.cycles(code_sha256, accesses) if check is not None and accesses else None
     lines = [f"    {title}, by a wave of {architecture(cfg.arch).wave} lanes: {len(way)} instructions"]
-    lines += [f"      {line}" for line in _counts(cfg.arch, step, way)]
+    lines += [f"      {line}" for line in _counts(step, way)]
     lds, source = _lds_clocks(step, counted, len(accesses))
     lines[-1:] = [lines[-1]] + ([f"      {'':<15}{source}"] if accesses else [])
     return lines + [f"    {line}" for line in _bound(cfg.arch, cfg.waves, step, lds)]
@@ -60,7 +60,7 @@ def staged_bytes(variant: Any) -> int:
     return int(cfg.block_n * (cfg.head_dim * keys + cfg.value_dim * values) // lanes)
 
 
-def _counts(arch: str, step: Step, way: list[str]) -> list[str]:
+def _counts(step: Step, way: list[str]) -> list[str]:
     """A line for each unit."""
     counts, clocks = step.counts, step.clocks
     pairs = sum("::" in instruction for instruction in way)

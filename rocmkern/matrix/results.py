@@ -27,7 +27,6 @@ from rocmkern.runtime.devices import open_device
 from rocmkern.runtime.errors import MatrixError
 from rocmkern.runtime.versions import installed_version
 
-OUTCOMES = ("passed", "failed", "skipped")
 _DISTRIBUTIONS = ("rocmkern", "numpy", "numba", "llvmlite", "ml_dtypes", "numba-hip", "numba-cuda", "torch", "triton")
 
 

@@ -255,10 +255,10 @@ def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
         # First, because these outputs are poisoned and have something around them: a function that allocates may do
         # that where a write past the end hits something else.
         given = _check_out(case, call, function)
-        _check_inputs(case, before, "the call with out=")
+        _check_inputs(before, "the call with out=")
     outputs = _as_tuple(function(**call.arguments))
     _check_types(case, call, outputs)
-    _check_inputs(case, before, "the call")
+    _check_inputs(before, "the call")
     comparisons = compare_outputs(case, call, outputs)
     if not all(comparison.ok for comparison in comparisons):
         text = "\n".join(comparison.describe() for comparison in comparisons if not comparison.ok)
@@ -268,7 +268,7 @@ def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     _check_same(case, call, function, outputs, again)
     if case.operation.in_place is not None:
         _check_in_place(case, call, function, outputs)
-    _check_inputs(case, before, "another call")
+    _check_inputs(before, "another call")
     if case.operation.out and case.operation.on_device:
         _check_device_memory(case, call, function)
 
@@ -461,7 +461,7 @@ def _check_error(case: Case) -> None:
         ) from error
     else:
         raise CaseFailure("error", f"nothing was raised; expected {expected.type} for {expected.argument!r}")
-    _check_inputs(case, before, "the refused call")
+    _check_inputs(before, "the refused call")
     left = len(live_in_process()) - live
     if left > 0:
         raise CaseFailure("ledger", f"the refused call left {left} buffers")
@@ -477,7 +477,7 @@ def _snapshot(arguments: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, np.nd
     return {name: (array, _bits(array)) for name, array in arrays.items()}
 
 
-def _check_inputs(case: Case, before: Mapping[str, tuple[np.ndarray, np.ndarray]], what: str) -> None:
+def _check_inputs(before: Mapping[str, tuple[np.ndarray, np.ndarray]], what: str) -> None:
     for name, (array, bits) in before.items():
         now = _bits(array)
         if not np.array_equal(now, bits):

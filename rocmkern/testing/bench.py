@@ -180,7 +180,7 @@ def _speed(case: Case, kernel: Clock, peers: dict[str, Clock], unavailable: dict
     return speed
 
 
-def check_bars(case: Case, speed: dict[str, Any]) -> None:
+def check_bars(speed: dict[str, Any]) -> None:
     """Fail when the kernel is slower than a bar of its row allows."""
     for name, peer in speed["peers"].items():
         bar = peer.get("bar")

@@ -177,6 +177,6 @@ def _benchmark_function(case: Case, target: str) -> Any:
         speed = jobs.do_benchmark(request.node, benchmark, case, target)
         request.node.user_properties.append((PROPERTY, {"case": case.id, "target": target, "speed": speed}))
         if request.config.getoption("rocmkern_bars"):
-            bench.check_bars(case, speed)
+            bench.check_bars(speed)
 
     return run

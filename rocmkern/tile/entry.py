@@ -66,4 +66,3 @@ OF_FUNCTION: dict[Callable, Operation] = {
     tensor: Operation("tensor", tensor, _tensor),
     float32: Operation("float32", float32, lambda word: ScalarKind("float32")),
 }
-ENTRY_OPERATIONS = (config, tensor, mapped, float32)

@@ -150,11 +150,6 @@ class Visibility:
         """The key on the diagonal of query 0."""
         return keys - queries if self.bottom_right else 0
 
-    def hides_nothing(self, queries: int, keys: int) -> bool:
-        """Whether every query sees every key."""
-        first = self.offset(queries, keys)
-        return first + self.right >= keys - 1 and first + queries - 1 - self.left <= 0
-
 
 def _window(window: Window) -> tuple[int, int]:
     if window is None:

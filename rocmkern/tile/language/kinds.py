@@ -226,8 +226,6 @@ class OtherKind(Kind):
 
 
 NONE = NoneKind()
-#: What kinds of several values, and an index, are in tuples of.
-Kinds = tuple[Any, ...]
 
 
 # ------------------------------------------------------------------------------------------------ checks, their words

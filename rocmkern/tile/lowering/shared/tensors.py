@@ -46,13 +46,6 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, args: list) -> ir.Va
     return builder.call(fn, args)
 
 
-def to_int(builder: ir.IRBuilder, value: ir.Value, ty: ir.IntType) -> ir.Value:
-    """Sign-extend or truncate an integer."""
-    if value.type.width == ty.width:
-        return value
-    return builder.sext(value, ty) if value.type.width < ty.width else builder.trunc(value, ty)
-
-
 def as_int32(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """An i32 or i64 as i32; what it cannot hold becomes the nearest that it can."""
     if value.type == I32:
