@@ -38,7 +38,7 @@ def launch({words}):
 #: ``CU_LAUNCH_PARAM_END``
 PARAMETERS_END = 0
 #: Of a block, whatever the card; and of a launch (parameters are at most 32764 bytes).
-MOST_THREADS, MOST_LOCAL_BYTES, MOST_WORDS = 1024, 2**20, 4095
+MOST_THREADS, MOST_SHARED_BYTES, MOST_WORDS = 1024, 2**20, 4095
 #: What the driver says of code that it does not take.
 _REFUSALS = frozenset(
     ["INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "NO_BINARY_FOR_GPU", "NOT_FOUND", "UNSUPPORTED_PTX_VERSION"]
@@ -92,7 +92,7 @@ class CompiledKernel:
         """What an entry holds; `EntryError` where a field is not what it should be."""
         launch = entries.checked(
             entry.launch, name=entries.is_symbol, words=entries.is_count(MOST_WORDS),
-            threads=entries.is_count(MOST_THREADS, 1), shared_bytes=entries.is_count(MOST_LOCAL_BYTES),
+            threads=entries.is_count(MOST_THREADS, 1), shared_bytes=entries.is_count(MOST_SHARED_BYTES),
             maps=lambda maps: isinstance(maps, list), overlaps=entries.is_flag,
         )  # fmt: skip
         try:
@@ -166,7 +166,7 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
     finally:
         lowering.COMPUTE_CAPABILITY.reset(token)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]
-    ends = [int(n) for n in re.findall(rf"{lowering.LOCAL_MEMORY_SYMBOL}(\d+)", ptx)]
+    ends = [int(n) for n in re.findall(rf"{lowering.SHARED_MEMORY_SYMBOL}(\d+)", ptx)]
     ptx, maps = with_maps(ptx, lowering.MAP_SYMBOL)
     return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps, lowering.can_overlap(cfg))
 

@@ -11,7 +11,7 @@ from numba.core import cgutils
 
 from rocmkern.tile.lowering.shared.activations import Activations
 from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
-from rocmkern.tile.lowering.shared.tensors import at, call
+from rocmkern.tile.lowering.shared.tensors import at, call, fma
 
 LOG2_E = 1.4426950408889634
 
@@ -66,11 +66,6 @@ def all_of(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 def iota(n: int) -> ir.Constant:
     return ir.Constant(vec(I32, n), list(range(n)))
-
-
-def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
-    return call(b, f"llvm.fma.{suffix}", x.type, [x, y, z])
 
 
 def fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from rocmkern.tile.formats import FORMATS, RUN
-from rocmkern.tile.lowering.cpu.emit import floor_to, fma, load_floats, loop, reduced, splat, store_floats, vec
+from rocmkern.tile.lowering.cpu.emit import floor_to, load_floats, loop, reduced, splat, store_floats, vec
 from rocmkern.tile.lowering.cpu.quantized import runs_of
 from rocmkern.tile.lowering.shared.ir_types import F32, I64, const
-from rocmkern.tile.lowering.shared.tensors import joined
+from rocmkern.tile.lowering.shared.tensors import fma, joined
 
 
 class Left(NamedTuple):

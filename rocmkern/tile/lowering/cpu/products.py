@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 
 from rocmkern.tile.lowering.cpu.backend import TILE
-from rocmkern.tile.lowering.cpu.emit import floor_to, fma, load_floats, loop, reduced, smin, store_floats, vec
+from rocmkern.tile.lowering.cpu.emit import floor_to, load_floats, loop, reduced, smin, store_floats, vec
 from rocmkern.tile.lowering.cpu.microkernels import (
     BLOCKING,
     LINE_PADDING,
@@ -24,6 +24,7 @@ from rocmkern.tile.lowering.cpu.microkernels import (
 )
 from rocmkern.tile.lowering.cpu.pipeline import StageLowering
 from rocmkern.tile.lowering.shared.ir_types import F32, I1, I64, const
+from rocmkern.tile.lowering.shared.tensors import fma
 
 
 class CpuLowering(StageLowering):

@@ -11,10 +11,10 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_new_ref
 
 from rocmkern.tile.lowering.cpu.backend import TILE
-from rocmkern.tile.lowering.cpu.emit import fma, fmax, load_floats, loop, shuffle, store_floats, vec
+from rocmkern.tile.lowering.cpu.emit import fmax, load_floats, loop, shuffle, store_floats, vec
 from rocmkern.tile.lowering.cpu.tiles import TileLowering
 from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
-from rocmkern.tile.lowering.shared.tensors import call
+from rocmkern.tile.lowering.shared.tensors import call, fma
 
 
 class ReductionLowering(TileLowering):

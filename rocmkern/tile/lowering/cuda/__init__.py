@@ -31,13 +31,13 @@ from rocmkern.tile.lowering.cuda.backend import (
 from rocmkern.tile.lowering.cuda.emit import LANES
 from rocmkern.tile.lowering.cuda.install import install
 from rocmkern.tile.lowering.cuda.rings import MAP_SYMBOL
-from rocmkern.tile.lowering.cuda.windows import LOCAL_MEMORY_SYMBOL
+from rocmkern.tile.lowering.cuda.windows import SHARED_MEMORY_SYMBOL
 
 __all__ = [
     "COMPUTE_CAPABILITY",
     "LANES",
-    "LOCAL_MEMORY_SYMBOL",
     "MAP_SYMBOL",
+    "SHARED_MEMORY_SYMBOL",
     "bound_config",
     "can_overlap",
     "device_function",

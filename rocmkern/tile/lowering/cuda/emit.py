@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from rocmkern.tile.lowering.shared.activations import Activations
 from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
-from rocmkern.tile.lowering.shared.tensors import call
+from rocmkern.tile.lowering.shared.tensors import call, fma
 
 LANES = 32
 VOID = ir.VoidType()
@@ -141,10 +141,6 @@ def any_in_block(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
 def any_in_warp(b: ir.IRBuilder, condition: ir.Value) -> ir.Value:
     code = "{.reg .pred p, q; setp.ne.u32 p, $1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 $0, 1, 0, q;}"
     return b.icmp_signed("!=", asm(b, code, I32, "=r,r", [b.zext(condition, I32)], effect=True), const(I32, 0))
-
-
-def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    return call(b, "llvm.fma.f32", F32, [x, y, z])
 
 
 def dot(b: ir.IRBuilder, xs: list[ir.Value], ys: list[ir.Value]) -> ir.Value:

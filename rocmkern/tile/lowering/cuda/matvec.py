@@ -26,7 +26,6 @@ from llvmlite import ir
 
 from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.lowering.cuda.emit import (
-    fma,
     fma_where,
     funnel,
     lane_index,
@@ -46,7 +45,7 @@ from rocmkern.tile.lowering.cuda.shared import SharedLowering
 from rocmkern.tile.lowering.cuda.windows import read_shared, wait_for_own_fetches
 from rocmkern.tile.lowering.shared.ir_types import F32, I1, I32, I64, const
 from rocmkern.tile.lowering.shared.lanes import FoldingBuilder, constant_pair
-from rocmkern.tile.lowering.shared.tensors import if_else
+from rocmkern.tile.lowering.shared.tensors import fma, if_else
 
 #: Columns of a group and of a block, and elements that a lane takes from each half of a block.
 GROUP, BLOCK, PART = 256, 32, 4

@@ -36,8 +36,8 @@ from rocmkern.tile.lowering.cuda.quantized import (
 )
 from rocmkern.tile.lowering.cuda.rings import RingStage, acquire_ring, fetch_ring, finish_ring, new_ring, release_ring
 from rocmkern.tile.lowering.cuda.windows import (
-    LOCAL_ALIGNMENT,
-    LOCAL_MEMORY_SYMBOL,
+    SHARED_ALIGNMENT,
+    SHARED_MEMORY_SYMBOL,
     FunctionState,
     own_part,
     states,
@@ -82,7 +82,7 @@ class StageLowering(FetchLowering):
                 f"{operation}: {name[1]} is a device function; make the {operation} in the kernel and pass it"
             )
         state = states.setdefault(b.function, FunctionState())
-        first = -(-state.bytes // LOCAL_ALIGNMENT) * LOCAL_ALIGNMENT
+        first = -(-state.bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         state.bytes = first + nbytes
         limit = architecture(ty.hw[0]).shared_bytes
         if state.bytes > limit:
@@ -95,11 +95,11 @@ class StageLowering(FetchLowering):
     @staticmethod
     def local_symbol(b: ir.IRBuilder, end: int) -> ir.Value:
         """Where the shared memory of a block begins (i32), for use up to byte ``end``."""
-        symbol = f"{LOCAL_MEMORY_SYMBOL}{end}"
+        symbol = f"{SHARED_MEMORY_SYMBOL}{end}"
         memory = b.module.globals.get(symbol)
         if memory is None:
             memory = ir.GlobalVariable(b.module, ir.ArrayType(ir.IntType(8), 0), symbol, addrspace=3)
-            memory.linkage, memory.align = "external", LOCAL_ALIGNMENT
+            memory.linkage, memory.align = "external", SHARED_ALIGNMENT
         return b.trunc(b.ptrtoint(memory, I64), I32)
 
     def stage(

@@ -18,7 +18,6 @@ from rocmkern.tile.lowering.cuda.emit import (
     any_in_warp,
     call_outlined,
     fabs,
-    fma,
     lane_index,
     pack,
     shuffle,
@@ -53,7 +52,7 @@ from rocmkern.tile.lowering.cuda.rings import (
 )
 from rocmkern.tile.lowering.cuda.windows import Chunks, is_for_groups, ldmatrix, load_shared, own_part, pitch
 from rocmkern.tile.lowering.shared.ir_types import F32, I32, const
-from rocmkern.tile.lowering.shared.tensors import if_else
+from rocmkern.tile.lowering.shared.tensors import fma, if_else
 
 
 class CudaLowering(MatvecLowering):

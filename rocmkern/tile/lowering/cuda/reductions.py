@@ -14,7 +14,7 @@ from numba.cuda.core.errors import TypingError
 from rocmkern.tile.formats import FORMATS, Run
 from rocmkern.tile.language.kinds import threads_per_row
 from rocmkern.tile.lowering.cuda.backend import TILE
-from rocmkern.tile.lowering.cuda.emit import LANES, dot, fma, fmax, over_lanes, pack, split_at, tree, unpack
+from rocmkern.tile.lowering.cuda.emit import LANES, dot, fmax, over_lanes, pack, split_at, tree, unpack
 from rocmkern.tile.lowering.cuda.layouts import (
     Lines,
     column_of_lane,
@@ -36,7 +36,7 @@ from rocmkern.tile.lowering.cuda.quantized import (
 from rocmkern.tile.lowering.cuda.tiles import TileLowering
 from rocmkern.tile.lowering.shared.folds import FoldLowering
 from rocmkern.tile.lowering.shared.ir_types import F32, I1, I64, const
-from rocmkern.tile.lowering.shared.tensors import if_else
+from rocmkern.tile.lowering.shared.tensors import fma, if_else
 
 
 class ReductionLowering(FoldLowering, TileLowering):

@@ -12,7 +12,6 @@ from rocmkern.tile.lowering.cuda.emit import (
     divide,
     exp2,
     fabs,
-    fma,
     fmax,
     over_lanes,
     pack,
@@ -24,7 +23,7 @@ from rocmkern.tile.lowering.cuda.layouts import base_rows, complete_rows, elemen
 from rocmkern.tile.lowering.cuda.rotary import RotaryLowering
 from rocmkern.tile.lowering.shared import squares
 from rocmkern.tile.lowering.shared.ir_types import F32, const
-from rocmkern.tile.lowering.shared.tensors import if_else
+from rocmkern.tile.lowering.shared.tensors import fma, if_else
 
 
 class SoftmaxLowering(RotaryLowering):

@@ -14,9 +14,9 @@ from rocmkern.tile.lowering.cuda.layouts import OwnStage, is_packed, is_shared, 
 from rocmkern.tile.lowering.shared.ir_types import F32, I8, I16, I32, const
 
 #: Shared-memory arrays are called this plus the bytes a launch needs up to their end; all start at the same address.
-LOCAL_MEMORY_SYMBOL = "rocmkern_local_"
+SHARED_MEMORY_SYMBOL = "rocmkern_shared_"
 #: What is given out of shared memory starts at a multiple of this: the pattern of the swizzle.
-LOCAL_ALIGNMENT = 1024
+SHARED_ALIGNMENT = 1024
 
 
 def wait_for_fetches(b: ir.IRBuilder, ty: Any) -> None:

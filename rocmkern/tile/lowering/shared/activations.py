@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.lowering.shared.ir_types import I32, const
-from rocmkern.tile.lowering.shared.tensors import call
+from rocmkern.tile.lowering.shared.tensors import fma
 
 LOG2_E = math.log2(math.e)
 #: Beyond this argument all results are 0 or the argument.
@@ -64,7 +64,7 @@ class Activations:
         size = _size(b, x)
         square, rest = _square(b, size)
         cubic, cubic_rest = _product(b, square, CUBIC)
-        cubic_rest = _fma(b, rest, const(x.type, CUBIC), cubic_rest)
+        cubic_rest = fma(b, rest, const(x.type, CUBIC), cubic_rest)
         linear, linear_rest = (const(x.type, part) for part in _halves(LINEAR))
         # The sum of two numbers and its rounding error (Knuth).
         total = b.fadd(linear, cubic)
@@ -72,7 +72,7 @@ class Activations:
         error = b.fadd(b.fsub(linear, b.fsub(total, taken)), b.fsub(cubic, taken))
         error = b.fadd(error, b.fadd(cubic_rest, linear_rest))
         high = b.fmul(size, total)
-        low = _fma(b, size, error, _fma(b, size, total, _minus(b, high)))
+        low = fma(b, size, error, fma(b, size, total, _minus(b, high)))
         return self._times_sigmoid(b, x, (high, low))
 
     def gelu(self, b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -80,11 +80,11 @@ class Activations:
         size, one = _size(b, x), const(x.type, 1.0)
         square, rest = _square(b, size)
         high, low = _product(b, square, LOG2_E / 2)
-        root = self._root_of_power(b, high, _fma(b, rest, const(x.type, LOG2_E / 2), low))
-        t = self.divide(b, one, _fma(b, size, const(x.type, TAIL_SLOPE), one))
+        root = self._root_of_power(b, high, fma(b, rest, const(x.type, LOG2_E / 2), low))
+        t = self.divide(b, one, fma(b, size, const(x.type, TAIL_SLOPE), one))
         series = const(x.type, TAIL[0])
         for coefficient in TAIL[1:]:
-            series = _fma(b, series, t, const(x.type, coefficient))
+            series = fma(b, series, t, const(x.type, coefficient))
         scaled = b.fmul(b.fmul(series, t), root)
         below = b.fmul(b.fmul(_bounded(b, x), scaled), root)
         above = b.fmul(x, b.fsub(one, b.fmul(scaled, root)))
@@ -100,18 +100,13 @@ class Activations:
     def _root_of_power(self, b: ir.IRBuilder, high: ir.Value, low: ir.Value) -> ir.Value:
         """``2 ** (-(high + low) / 2)``."""
         power = self.exp2(b, b.fmul(high, const(high.type, -0.5)))
-        return b.fmul(power, _fma(b, low, const(low.type, -0.5 / LOG2_E), const(low.type, 1.0)))
+        return b.fmul(power, fma(b, low, const(low.type, -0.5 / LOG2_E), const(low.type, 1.0)))
 
 
 def _halves(x: float) -> tuple[float, float]:
     """A number as the sum of two float32."""
     high = float(np.float32(x))
     return high, float(np.float32(x - high))
-
-
-def _fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
-    return call(b, f"llvm.fma.{suffix}", x.type, [x, y, z])
 
 
 def _minus(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -122,13 +117,13 @@ def _product(b: ir.IRBuilder, x: ir.Value, factor: float) -> tuple[ir.Value, ir.
     """x * factor as the sum of two float32."""
     high, low = (const(x.type, part) for part in _halves(factor))
     product = b.fmul(x, high)
-    return product, _fma(b, x, low, _fma(b, x, high, _minus(b, product)))
+    return product, fma(b, x, low, fma(b, x, high, _minus(b, product)))
 
 
 def _square(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """x * x as the sum of two float32."""
     square = b.fmul(x, x)
-    return square, _fma(b, x, x, _minus(b, square))
+    return square, fma(b, x, x, _minus(b, square))
 
 
 def _size(b: ir.IRBuilder, x: ir.Value) -> ir.Value:

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 
 from rocmkern.tile.lowering.shared.ir_types import F32, I32, I64, const
-from rocmkern.tile.lowering.shared.tensors import call
+from rocmkern.tile.lowering.shared.tensors import fma
 
 QUARTER = math.pi / 4
 
@@ -40,15 +40,10 @@ def _like(value: ir.Value, element: ir.Type) -> ir.Type:
     return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
 
 
-def _fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
-    return call(b, f"llvm.fma.{suffix}", x.type, [x, y, z])
-
-
 def _horner(b: ir.IRBuilder, z: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
     total = const(z.type, coefficients[0])
     for c in coefficients[1:]:
-        total = _fma(b, total, z, const(z.type, c))
+        total = fma(b, total, z, const(z.type, c))
     return total
 
 
@@ -62,9 +57,9 @@ def cos_sin(b: ir.IRBuilder, position: ir.Value, frequency: ir.Value) -> tuple[i
     rest = b.sub(phase, b.shl(quarter, const(whole, 30)))
     x = b.fmul(b.sitofp(rest, floats), const(floats, 2 * math.pi / 2.0**32))
     z = b.fmul(x, x)
-    sin = _fma(b, b.fmul(x, z), _horner(b, z, _polynomial("sin")), x)
-    inner = _fma(b, z, _horner(b, z, _polynomial("cos")), const(floats, -0.5))
-    cos = _fma(b, z, inner, const(floats, 1.0))
+    sin = fma(b, b.fmul(x, z), _horner(b, z, _polynomial("sin")), x)
+    inner = fma(b, z, _horner(b, z, _polynomial("cos")), const(floats, -0.5))
+    cos = fma(b, z, inner, const(floats, 1.0))
     odd = b.icmp_unsigned("!=", b.and_(quarter, const(whole, 1)), const(whole, 0))
     # Cosine is negative in quarters 1 and 2, sine in quarters 2 and 3: bit 1 moves to where the sign is.
     signs = [b.shl(b.and_(q, const(whole, 2)), const(whole, 30)) for q in (b.add(quarter, const(whole, 1)), quarter)]
@@ -82,7 +77,7 @@ def rotated(b: ir.IRBuilder, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Va
     minus_sin = b.fsub(const(sin.type, -0.0), sin)  # the compiler of CUDA does not know fneg
     for value, other, factor in ((x, y, minus_sin), (y, x, sin)):
         product = b.fmul(value, cos)
-        results.append(b.select(still, product, _fma(b, other, factor, product)))
+        results.append(b.select(still, product, fma(b, other, factor, product)))
     return results[0], results[1]
 
 
@@ -94,4 +89,4 @@ def is_still(b: ir.IRBuilder, sin: ir.Value) -> ir.Value:
 def turned(b: ir.IRBuilder, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value) -> tuple[ir.Value, ir.Value]:
     """`rotated` where ``sin`` is not 0."""
     minus_sin = b.fsub(const(sin.type, -0.0), sin)
-    return _fma(b, y, minus_sin, b.fmul(x, cos)), _fma(b, x, sin, b.fmul(y, cos))
+    return fma(b, y, minus_sin, b.fmul(x, cos)), fma(b, x, sin, b.fmul(y, cos))

@@ -46,6 +46,12 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, args: list) -> ir.Va
     return builder.call(fn, args)
 
 
+def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """``x * y + z`` of float32, scalars or vectors, rounded once."""
+    suffix = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
+    return call(b, f"llvm.fma.{suffix}", x.type, [x, y, z])
+
+
 def as_int32(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """An i32 or i64 as i32; what it cannot hold becomes the nearest that it can."""
     if value.type == I32:
