@@ -18,10 +18,10 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1] / "rocmkern"
 #: Parts of the library, and the files in them.
 PARTS = {
-    "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/*.py"],  # not what they are compared with
+    "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/**/*.py"],  # not what they are compared with
     "runtime": ["runtime/**/*.py"],
     "kernels": ["ops/*/kernels/*.py"],
-    "tile": ["tile/*.py", "tile/lowering/shared/*.py", "tile/lowering/cpu/*.py"],
+    "tile": ["tile/*.py", "tile/language/*.py", "tile/lowering/shared/*.py", "tile/lowering/cpu/*.py"],
     "matrix": ["matrix/**/*.py", "ops/*/cases.py"],
     "testing": ["testing/*.py"],
     "checkpoint": ["checkpoint/*.py"],

@@ -7,6 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,34 @@ def test_annotations_and_caches_are_left_alone_and_the_seed_decides(tool, tmp_pa
     assert [each.id for each in drawn] == [each.id for each in mutants.draw(100, 3, ["ops"])]
     assert all(text.count("int | None") == 2 and "@functools.cache" in text for text in drawn.values())
     assert len(set(drawn.values())) == len(drawn) >= 4
+
+
+def test_each_file_is_in_one_part_or_in_none_on_purpose(tool):
+    import mutants
+
+    package = mutants.PACKAGE
+    found = Counter(
+        path.relative_to(package).as_posix()
+        for patterns in mutants.PARTS.values()
+        for path in {path for pattern in patterns for path in package.glob(pattern)}
+    )
+    assert [file for file, count in found.items() if count > 1] == []
+    files = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if path.name != "__init__.py"}
+    # Commands, what compiles and what says what a card is; what operations are compared with; lowerings for cards.
+    none = (
+        "__main__.py",
+        "architectures/",
+        "cli/",
+        "reference/",
+        "targets/",
+        "tile/lowering/cuda/",
+        "tile/lowering/hip/",
+    )
+    compared = ("reference.py", "baseline.py", "roundings.py", "faults.py")
+    assert {f for f in files - found.keys() if not f.startswith((*none, *mutants.LEFT_OUT))} == {
+        f for f in files if f.startswith("ops/") and f.count("/") == 2 and f.endswith(compared)
+    }
+    assert [name for name in mutants.LEFT_OUT if not (package / name).exists()] == []
 
 
 def test_a_recording_has_the_lines_of_each_test_its_children_included(tool, tmp_path):
