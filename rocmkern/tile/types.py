@@ -2,8 +2,8 @@
 
 A numba type of the tile language is a kind (`language.kinds`) too, so the rules look at it as it is; numba's own types
 are described to them (`plain`). What a rule makes anew becomes a numba type; an argument's kind that it returns stays
-the type that it was, whatever a target added to it. How a type is stored (`llvm_type`) and how an operation is computed
-is the business of the targets.
+the type that it was, whatever a target added to it. How a type is stored and how an operation is computed is the
+business of the targets.
 
 Numba's own types come in two incompatible sets (``numba.core.types``, and ``numba.cuda.types`` of numba-cuda), so
 everything here is made by `make_types` for one of them.

@@ -5,7 +5,7 @@ each. Within a warp a tile lies as the accumulator of ``mma.sync.m16n8k16`` does
 ``l / 4 + 8`` of each m-tile, and of every 8 columns the two at ``2 * (l % 4)``. So `Rows` are two values per m-tile,
 the same in the four lanes of a *quad*, and a row's reduction is two exchanges inside a quad.
 
-The configuration of a kernel without products may ask for lines instead: see `Lines`.
+The configuration of a kernel without products may ask for rows along lanes instead: see `Lines`.
 
 =========  =======================================================================================================
 tile       ``[m-tile][8 columns][row, row + 8][2 columns]`` float32 per lane
