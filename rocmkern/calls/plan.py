@@ -11,14 +11,14 @@ follow from *where* the arrays are. So `planned`, the decorator of public operat
 
 A plan is a record of what the ordinary way did, so the two cannot disagree, and an operation needs no code for it. In
 return an operation has to depend on nothing but its arguments. What cannot be noted has no plan and goes the ordinary
-way each time: NumPy arrays whose values are looked at (`View.numpy` says so) or copied to a device, arrays of libraries
-other than PyTorch, other objects, calls that launch nothing, or that use memory of unknown origin. Errors are found and
-raised by the ordinary way only.
+way each time: NumPy arrays whose values are looked at (`View.numpy` says so) or copied to a device, arrays taken for
+numbers (axes, a window: no view of them is made), arrays of libraries other than PyTorch, other objects, calls that
+launch nothing, or that use memory of unknown origin. Errors are found and raised by the ordinary way only.
 
 What depends on addresses, or may change between two calls with the same key, is looked at in every call:
 
 * whether outputs overlap with inputs: where their extents meet, the ordinary way decides;
-* which arguments are the same array (part of the key);
+* which arguments are the same array, and the same object (part of the key);
 * which streams used the arrays: the order between streams is that of the ordinary way;
 * whether tensors and managers were closed;
 * memory for results and inner results comes from the pool as ever, under cap, ledger, guard bands and poison.
@@ -242,7 +242,9 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
     if on_host and not all([type(array) is np.ndarray for array in arrays]):
         return None  # a mixture
     if len(set(addresses)) != len(addresses):
-        key += (tuple, *map(addresses.index, addresses))
+        # Also which are one object: one of them may be the result.
+        objects = [*map(id, arrays)]
+        key += (tuple, *map(addresses.index, addresses), *map(objects.index, objects))
     if stream is not None:
         key.append(stream)
     if on_host:

@@ -112,12 +112,17 @@ class Recorder:
         self._numbers: dict[int, int] = {}
         for number, array in enumerate(self.arrays):
             self._numbers.setdefault(id(array), number)
+        self._unviewed = {id(array) for array in self.arrays}
         self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
         self.copies: int = transfer.copies()
 
     def refuse(self, reason: str) -> None:
         """There will be no plan."""
         self.refused = self.refused or reason
+
+    def viewed(self, x: Any) -> None:
+        """Note that the call takes an argument for memory."""
+        self._unviewed.discard(id(x))
 
     def launched(self, target: Any, kernel: Kernel, args: Sequence[Any], stream: int, prepared: Any) -> None:
         """Note a launch (an observer of `rocmkern.targets.launches`)."""
@@ -172,6 +177,8 @@ class Recorder:
         """Look back at the whole call."""
         if not self.launches:
             self.refuse("no launch that can be made again")
+        if self._unviewed:
+            self.refuse("an array that may have been taken for numbers")
         if transfer.copies() != self.copies:
             self.refuse("copies between host and device")
 
@@ -208,6 +215,12 @@ thread: _Thread = _Thread()
 def active() -> Recorder | None:
     """The recorder of this thread's call, if it is recorded."""
     return thread.recorder
+
+
+def viewed(x: Any) -> None:
+    """Say that this thread's call takes an argument for memory: nothing but its layout matters."""
+    if thread.recorder is not None:
+        thread.recorder.viewed(x)
 
 
 def refuse(reason: str) -> None:

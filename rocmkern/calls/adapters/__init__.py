@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.calls import recording as _recording
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentTypeError
 from rocmkern.runtime.manager import DeviceTensor
@@ -45,6 +46,7 @@ def view(name: str, x: Any) -> View:
         raise ArgumentTypeError(
             name, describe(x), "an array: NumPy, DeviceTensor, or an object with __dlpack__ or __cuda_array_interface__"
         )
+    _recording.viewed(x)
     return adapter(name, x)
 
 
