@@ -266,7 +266,7 @@ def test_llvm_loads_what_this_loader_does_not(code, monkeypatch):
     run = objects.launch_function(code, "rocmkern_launch", "square")
     x = k.data(8)
     out = x * 0
-    words = objects.launch_words([x.ctypes.data, 8, 32, 128, 4, out.ctypes.data, 8, 32, 128, 4])
+    words = objects.words_layout(10).pack(x.ctypes.data, 8, 32, 128, 4, out.ctypes.data, 8, 32, 128, 4)
     run(words, 2, 1, 0, 2)
     assert k.is_right(out, x)
     foreign = code.replace(b"malloc\0", b"system\0")
