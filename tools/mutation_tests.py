@@ -87,8 +87,7 @@ class Tests:
         if not near:
             return Covering()
         level = min(near)
-        package, _, module = mutant.file.removesuffix(".py").rpartition("/")
-        words = {f"test_{module.strip('_')}", f"test_{package.replace('/', '_')}_{module.strip('_')}"}
+        words = _named_after(mutant.file)
         named = [test for test in near[level] if Path(test.partition("::")[0]).stem in words]
         tests = [*_in_turns(named, self.seconds)[:NAMED_FIRST], *_in_turns(near[level], self.seconds)]
         return Covering(list(dict.fromkeys(tests)), level, level == 0)
@@ -112,6 +111,13 @@ def _entries(directory: Path) -> Iterator[dict[str, Any]]:
 def _bits(span: Span) -> int:
     first, last = span
     return (1 << last + 1) - (1 << first)
+
+
+def _named_after(file: str) -> set[str]:
+    """What the tests of a file may be called: after it, its folder or both (``test_ops_norm``, ``test_tile_rows``)."""
+    *folders, module = (part.strip("_") for part in file.removesuffix(".py").split("/"))
+    paths = [(*folders, module)[:n] for n in range(2, len(folders) + 2)]
+    return {"_".join(("test", *path)) for path in [(module,), (*folders[:1], module), *paths]}
 
 
 def _in_turns(tests: Sequence[str], seconds: dict[str, float]) -> list[str]:

@@ -78,6 +78,22 @@ def test_what_is_at_the_level_of_the_module_has_the_tests_of_its_file(tool, tmp_
     assert (found.tests, found.executed) == (["x::b", "x::a"], True)
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("ops/norm/api.py", "test_ops_norm"),
+        ("ops/norm/kernels/rms_norm.py", "test_ops_norm"),
+        ("tile/language/rows.py", "test_tile_rows"),
+        ("runtime/probe/child.py", "test_runtime_probe"),
+        ("cli/_explain.py", "test_explain"),
+    ],
+)
+def test_tests_are_found_by_the_names_of_folders_too(tool, file, name):
+    import mutation_tests
+
+    assert name in mutation_tests._named_after(file)
+
+
 def test_the_last_line_of_a_recording_may_be_cut(tool, tmp_path):
     written(tmp_path, ("x::a", 1.0, [4], []), ("x::b", 0.5, [4], []))
     path = tmp_path / "record-x.jsonl"
