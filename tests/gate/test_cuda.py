@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import streaming
+from attention_launches import DTYPES, FOREVER, NO_JOIN, NO_PAGES, TOLERANCE, attention_config
 
 from rocmkern import tile as T
 from rocmkern.ops.activations.kernels import activations
 from rocmkern.ops.attention import reference, tuning
-from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.ops.linear.kernels import matmul, row_product
 from rocmkern.ops.linear.tuning import one_row, row_product_of
@@ -29,15 +29,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 
 from numba import cuda
 
-FOREVER = 2**30
 #: Where the float16 scales and minima of a ggml block lie.
 HALVES = {
     "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q4_k": (0, 2), "q5_k": (0, 2),
     "q6_k": (208,),
 }  # fmt: skip
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-#: What a result's last rounding and the rounding of the weights may cost, relative to the largest value of a row.
-TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 
 def why_no_device() -> str:
@@ -71,18 +67,6 @@ def root(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
-
-
-#: The arguments of attention that only pages need.
-NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
-NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
-
-
-def attention_config(arch, waves, value_dim=64, **settings):
-    """A configuration of attention, with that of the join, which is compiled along."""
-    return AttentionConfig(
-        arch=arch, waves=waves, value_dim=value_dim, join=tuning.combine(arch, waves, value_dim), **settings
-    )
 
 
 def run(kernel, cfg, grid, arguments) -> None:

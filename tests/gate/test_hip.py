@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import streaming
+from attention_launches import DTYPES, FOREVER, NO_JOIN, NO_PAGES, TOLERANCE, attention_config
 
 import rocmkern
 from rocmkern import targets
@@ -14,7 +15,6 @@ from rocmkern import tile as T
 from rocmkern.architectures import architecture
 from rocmkern.cli._assembly import main_loop, mix
 from rocmkern.ops.attention import reference, tuning
-from rocmkern.ops.attention.kernels.flash_attention import Config as AttentionConfig
 from rocmkern.ops.attention.kernels.flash_attention import flash_attention
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.runtime.manager import default_manager
@@ -27,23 +27,6 @@ try:
     from rocmkern.targets.hip import LoadedKernel, compile_kernel
 except Exception as e:  # without ROCm's libraries it is not always an ImportError
     pytest.skip(f"numba.hip cannot be imported ({type(e).__name__}: {e})", allow_module_level=True)
-
-FOREVER = 2**30
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-#: What a result's last rounding and the rounding of the weights may cost, relative to the largest value of a row.
-TOLERANCE = {"float32": 2.0**-17, "float16": 2.0**-9, "bfloat16": 2.0**-6}
-
-
-#: The arguments of attention that only pages need.
-NO_PAGES = [np.zeros((0, 0), np.int32), np.zeros(0, np.int32), *[np.zeros(0, np.float32)] * 3]
-NO_JOIN = [np.zeros((0, 0), np.int32), np.zeros(0, np.float32)]
-
-
-def attention_config(arch, waves, value_dim=64, **settings):
-    """A configuration of attention, with that of the join, which is compiled along."""
-    return AttentionConfig(
-        arch=arch, waves=waves, value_dim=value_dim, join=tuning.combine(arch, waves, value_dim), **settings
-    )
 
 
 @pytest.fixture(params=list(DTYPES))
