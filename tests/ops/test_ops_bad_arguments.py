@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import types
+import sys
 
 import numpy as np
 import pytest
 
+from rocmkern.ops import places
 from rocmkern.ops.attention.api import decode_attention, flash_attention, merge_attention
 from rocmkern.ops.linear.api import linear, matmul
 from rocmkern.ops.mlp.api import mlp
@@ -24,26 +25,14 @@ def no_effect(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("allocated or launched before the checks were done")
 
-    launches = types.SimpleNamespace(
-        **{
-            f"launch_{name}": refuse
-            for name in (
-                "attention",
-                "merge",
-                "qk_scores",
-                "causal_mask",
-                "apply_mask",
-                "softmax",
-                "weighted_values",
-                "scale",
-                "repeat_kv",
-                "matmul",
-                "mlp",
-            )
-        }
-    )
-    for family in ("attention", "steps", "linear"):
-        monkeypatch.setitem(__import__("sys").modules, f"rocmkern.ops.{family}.launch", launches)
+    class Launches:
+        def __getattr__(self, name):
+            if not name.startswith("launch_"):
+                raise AttributeError(name)
+            return refuse
+
+    for name in places.modules("launch"):
+        monkeypatch.setitem(sys.modules, name, Launches())
     monkeypatch.setattr("rocmkern.calls.results.allocate", refuse)
 
 
