@@ -66,8 +66,8 @@ class TileLowering(RowLowering):
         )
 
     @staticmethod
-    def group_column(b: ir.IRBuilder, atom: Atom, group: ir.Value | None = None) -> ir.Value:
-        return b.mul(Lane(b, atom).group if group is None else group, const(I32, atom.group_step))
+    def group_column(b: ir.IRBuilder, atom: Atom) -> ir.Value:
+        return b.mul(Lane(b, atom).group, const(I32, atom.group_step))
 
     def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
         return ir.Constant(Layout(sig.return_type).tile(sig.return_type.n), None)
