@@ -160,8 +160,12 @@ def test_strides_and_offsets(torch, planned):
 def test_in_place_and_overlap(torch, planned):
     x = normal(6, 8)
     assert not planned(rocmkern.scale, x, 2.0, out=x)
+    assert planned(rocmkern.scale, x, 2.0, out=x)
+    for expected in (False, True):  # the same memory, but what is returned is another object
+        out = Tensor(x.numbers)
+        assert planned(rocmkern.scale, x, 2.0, out=out) is expected
+        assert planned.result is out
     assert planned(rocmkern.scale, x, 0.5, out=Tensor(x.numbers)) is False
-    assert planned(rocmkern.scale, x, 2.0, out=Tensor(x.numbers)) is True
     with pytest.raises(ArgumentError, match="overlaps"):
         rocmkern.softmax(Tensor(x.numbers[:3]), out=Tensor(x.numbers[2:5]))
     rocmkern.softmax(Tensor(x.numbers[:3]), out=Tensor(x.numbers[3:]))
