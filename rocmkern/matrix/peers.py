@@ -100,6 +100,8 @@ def products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callabl
 
     def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
         torch, bring = torch_on(target)
+        if len({x.dtype for x in call.arrays.values() if x is not None}) > 1:
+            raise PeerUnavailable("PyTorch's products want all arrays in one dtype")
         tensors = {name: bring(x) for name, x in call.arrays.items() if x is not None}
         default = "silu" if case.operation.name == "mlp" else None
         activation = _activation(torch, call.options.get("activation", default))

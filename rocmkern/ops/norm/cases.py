@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from rocmkern.matrix.common import WEIGHT_DTYPE, beside, elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.peers import torch_on, with_triton
-from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer, PeerUnavailable
 
 SIZE = Dim("size", "n", many=True)
 EPS = Feature("eps", (float,))
@@ -52,6 +54,9 @@ def _torch_rms_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
 
 def _torch_layer_norm(call: Call, case: Any, target: str) -> Callable[[], Any]:
     torch, bring = torch_on(target)
+    dtypes = [call.arguments[name].dtype for name in ("weight", "bias") if name in call.arguments]
+    if len({*dtypes}) > 1 or not {*dtypes} <= {call.arguments["x"].dtype, np.dtype(np.float32)}:
+        raise PeerUnavailable("weight and bias have the dtype of x, or float32")
     x, weight, bias = (bring(call.arguments.get(name)) for name in ("x", "weight", "bias"))
     return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, call.options.get("eps", 1e-5))
 
