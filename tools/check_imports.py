@@ -64,9 +64,9 @@ APART = {
 
 #: Packages whose modules still form circles, arrows between packages that point up, and packages with deferred imports
 #: that do not say why.
-KNOWN_CIRCLES = frozenset({"calls"})
+KNOWN_CIRCLES: frozenset[str] = frozenset()
 KNOWN_ARROWS: frozenset[tuple[str, str]] = frozenset()
-KNOWN_SILENT = frozenset({"calls", "tile"})
+KNOWN_SILENT: frozenset[str] = frozenset()
 
 
 class Kind(enum.Enum):

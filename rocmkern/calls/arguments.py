@@ -13,9 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from rocmkern.calls import adapters
-from rocmkern.calls.adapters import describe
 from rocmkern.calls.overlaps import overlap, overlaps_itself, same_elements
-from rocmkern.calls.view import View, view_of
+from rocmkern.calls.view import View, describe, view_of
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.torch_tensors import torch_of
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import arguments as _arguments
-from rocmkern.calls.adapters import describe
 from rocmkern.calls.adapters.torch_tensors import DTYPES
 from rocmkern.calls.arguments import Argument
 from rocmkern.calls.streams import STREAM_HANDLES
-from rocmkern.calls.view import View
+from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 MAX_HEAD_DIM = 256

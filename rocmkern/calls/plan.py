@@ -262,6 +262,7 @@ def describe_by_repr(*kinds: type) -> None:
 
 def _import_launch() -> Any:
     global _launch
+    # deferred: start-up
     from rocmkern.calls import launch as module
 
     _launch = module

@@ -7,19 +7,17 @@ reach `refuse`: then there is no plan.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rocmkern.calls import notes
+from rocmkern.calls.view import View
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.interface import PER_THREAD_STREAM
 from rocmkern.tile.language.kernel import Kernel
-
-if TYPE_CHECKING:
-    from rocmkern.calls.view import View
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,7 @@ class Recorder:
 
     def launched(self, target: Any, kernel: Kernel, args: Sequence[Any], stream: int, prepared: Any) -> None:
         """Note a launch (an observer of `rocmkern.targets.launches`)."""
+        # deferred: start-up
         from rocmkern.targets.words import tensors
 
         if self.launches and (target is not self.target or stream != self.stream):
@@ -188,6 +187,7 @@ class Recorder:
 
         A graph has counters of its own, and the default stream of a thread records it itself (`_streams.launched_on`).
         """
+        # deferred: start-up
         from rocmkern.runtime.manager import default_manager
 
         if PER_THREAD_STREAM in (self.instead_of, self.stream):
@@ -204,12 +204,7 @@ class Recorder:
         return number
 
 
-class _Thread(threading.local):
-    recorder: Recorder | None = None
-
-
-#: ``recorder`` is that of this thread's call, if it is recorded.
-thread: _Thread = _Thread()
+thread, refuse = notes.thread, notes.refuse
 
 
 def active() -> Recorder | None:
@@ -221,12 +216,6 @@ def viewed(x: Any) -> None:
     """Say that this thread's call takes an argument for memory: nothing but its layout matters."""
     if thread.recorder is not None:
         thread.recorder.viewed(x)
-
-
-def refuse(reason: str) -> None:
-    """Say that this thread's call cannot be done again from notes."""
-    if thread.recorder is not None:
-        thread.recorder.refuse(reason)
 
 
 def keep(tensor: Any) -> None:
@@ -260,6 +249,7 @@ def constant_made() -> Iterator[None]:
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Note what this thread does within the block."""
+    # deferred: start-up
     from rocmkern.targets.launches import observed
 
     thread.recorder = recorder

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rocmkern.calls import arguments as _arguments
-from rocmkern.calls.adapters import describe
+from rocmkern.calls.view import describe
 from rocmkern.runtime.errors import ArgumentTypeError, RocmkernError
 
 #: From the keyword and its value to what to write. The first of its candidates whose parameter the operation has

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from rocmkern.calls import notes
 from rocmkern.runtime.interface import LEGACY_STREAM, PER_THREAD_STREAM
 from rocmkern.runtime.memory import Buffer
 
@@ -155,9 +156,7 @@ def between_uses(
 
 def wait_for(views: Sequence[Any], name: str, stream: Any) -> None:
     """Wait for a launch on device arrays that was given this ``stream=`` argument, and raise what it reports."""
-    from rocmkern.calls import recording as _recording
-
-    _recording.refuse("a wait within the call")
+    notes.refuse("a wait within the call")
     manager = views[0].owner.manager
     manager.wait(name, stream=choose(manager, views, stream))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from rocmkern.calls import recording as _recording
+from rocmkern.calls import notes
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.geometry import index_view, reshape_strides, resolve_reshape, transpose_axes
 from rocmkern.runtime.views import memory_view
@@ -221,7 +221,7 @@ class View(_Fields):
         """
         if self.on_device:
             raise TypeError(f"{self!r} cannot be read by the CPU: copy it to host memory first (results.read)")
-        _recording.refuse("the call looks at values in host memory")
+        notes.refuse("the call looks at values in host memory")
         return memory_view(self.address, self.shape, self.strides, self.dtype, self.owner, self.read_only)
 
 
@@ -240,3 +240,11 @@ def view_of(x: np.ndarray | DeviceTensor, origin: Origin | None = None) -> View:
 def absent(ndim: int, dtype: np.dtype) -> View:
     """View of a tensor that a launch leaves out: all its axes have length 0, and it lies nowhere."""
     return View(0, (0,) * ndim, (dtype.itemsize,) * ndim, dtype, None)
+
+
+def describe(x: Any) -> str:
+    """What something is, in the words of an error message."""
+    if isinstance(x, np.ndarray | View):
+        return f"{x.dtype} array of shape {x.shape}"
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -274,6 +274,7 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
 
 def _integer(x: int) -> Any:
     # deferred: start-up
+    # deferred: start-up
     from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     return const(I32, x)
@@ -292,6 +293,7 @@ def _spread(b: Any, x: Any, like: Any) -> Any:
     # deferred: start-up
     from llvmlite import ir
 
+    # deferred: start-up
     from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     if not isinstance(like.type, ir.VectorType):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import recording as _recording
-from rocmkern.calls.view import View
+from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentTypeError
 from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.runtime.torch_tensors import torch_of
@@ -62,14 +62,17 @@ def _find(x: Any) -> Adapter | None:
 def _of_type(kind: type, x: Any) -> Adapter | None:
     # The others are imported when the first of their arrays comes.
     if issubclass(kind, np.ndarray):
+        # deferred: start-up
         from rocmkern.calls.adapters import numpy_arrays
 
         return numpy_arrays.view
     if issubclass(kind, DeviceTensor):
+        # deferred: start-up
         from rocmkern.calls.adapters import tensors
 
         return tensors.view
     if torch_of(x) is not None:
+        # deferred: start-up
         from rocmkern.calls.adapters import torch_tensors
 
         return torch_tensors.view
@@ -78,19 +81,13 @@ def _of_type(kind: type, x: Any) -> Adapter | None:
 
 def _of_protocol(x: Any) -> Adapter | None:
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        # deferred: start-up
         from rocmkern.calls.adapters import dlpack_arrays
 
         return dlpack_arrays.view
     if hasattr(x, "__cuda_array_interface__"):
+        # deferred: start-up
         from rocmkern.calls.adapters import cuda_interface
 
         return cuda_interface.view
     return None
-
-
-def describe(x: Any) -> str:
-    """What something is, in the words of an error message."""
-    if isinstance(x, (np.ndarray, View)):
-        return f"{x.dtype} array of shape {x.shape}"
-    kind = type(x)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocmkern.calls.adapters import describe
 from rocmkern.calls.streams import Origin, library_of
-from rocmkern.calls.view import View, view_of
+from rocmkern.calls.view import View, describe, view_of
 from rocmkern.runtime.device import Device
 from rocmkern.runtime.errors import ArgumentError, RocmkernError, TargetError
 from rocmkern.runtime.foreign import ForeignArray
@@ -30,6 +29,7 @@ def is_read_only(there: ForeignArray, x: Any) -> bool:
 def device_of(name: str, x: Any, kind: str | None, index: int | None, address: int = 0) -> Device:
     """The device that an array lies on."""
     # The drivers of graphics cards are looked for when the first array in device memory comes.
+    # deferred: start-up
     from rocmkern.runtime import devices
 
     try:
