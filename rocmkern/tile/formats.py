@@ -274,7 +274,6 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
 
 def _integer(x: int) -> Any:
     # deferred: start-up
-    # deferred: start-up
     from rocmkern.tile.lowering.shared.ir_types import I32, const
 
     return const(I32, x)
