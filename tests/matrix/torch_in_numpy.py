@@ -97,6 +97,7 @@ torch.nn, nn.functional, nn.attention = nn, functional, attention
 torch.__version__, torch.version = "in NumPy", SimpleNamespace(hip=None)
 torch.cuda = SimpleNamespace(is_available=lambda: False)
 torch.bfloat16, torch.no_grad, torch.softmax = np.dtype(ml_dtypes.bfloat16), nullcontext, _softmax
+torch.clamp = np.clip
 torch.from_numpy = lambda array: array.view(Tensor)
 torch.arange = lambda *given, device: np.arange(*given).view(Tensor)
 torch.cat = lambda parts, dim: np.concatenate(parts, dim).view(Tensor)

@@ -74,6 +74,7 @@ def test_the_orientation_must_be_known_when_a_kernel_is_compiled(launch, arch):
     def undecided(cfg, a: T.Tensor[2], turned: T.Int):
         st = T.acquire(T.fetch(T.stage(cfg, a, 16, 16), 0))
         T.store_tile(a, (T.row_index(cfg, 16),), 0, T.dot(st, st, turned > 0), T.row_index(cfg, 16) < 16)
+        T.release(st)
 
     with pytest.raises(TileError, match="transposed must be known"):
         launch(undecided, Config(arch=arch), (1, 1, 1), np.ones((16, 16), np.float32), 1)

@@ -45,7 +45,7 @@ def _without_the_rest(right: Callable[..., Any]) -> Callable[..., Any]:
         # deferred: start-up
         from llvmlite import ir
 
-        (module, *_), name, loop = find("cpu", "_k_loop")
+        (module, *_), name, loop = find("cpu", "k_loop")
 
         def over_vectors(b: Any, count: Any, initial: list[Any], body: Callable[..., Any]) -> list[Any]:
             if isinstance(initial[0].type, ir.VectorType):
