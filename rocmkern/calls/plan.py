@@ -108,7 +108,7 @@ class Plans:
 
 
 def planned(operation: Function) -> Function:
-    """Decorate a public operation: calls on arrays in device memory are planned (see this module).
+    """Decorate a public operation: calls on arrays in device memory, or on NumPy arrays, are planned (see this module).
 
     The launches of the operation must follow from its arguments, and memory that it needs between launches must come
     from `_launch.temporary`.

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from rocmkern.ops.precision import compute_dtype, rounded
+from rocmkern.ops.precision import in_compute_dtype
 from rocmkern.reference.gathered import gathered
 
 
@@ -35,16 +35,6 @@ def __dir__() -> list[str]:
 def _in_compute_dtype(name: str) -> Callable[..., Any] | None:
     """A reference in the compute dtype of its first argument, if it can be computed in other precisions."""
     reference = gathered("reference").get(name)
-    names = [] if reference is None else list(inspect.signature(reference).parameters)
-    if reference is None or "compute" not in names:
+    if reference is None or "compute" not in inspect.signature(reference).parameters:
         return None
-
-    @functools.wraps(reference)
-    def baseline(*arguments: Any, **options: Any) -> Any:
-        first = arguments[0] if arguments else options[names[0]]
-        results = reference(*arguments, **options, compute=compute_dtype(first))
-        if isinstance(results, tuple):
-            return tuple(rounded(result, first.dtype) for result in results)
-        return rounded(results, first.dtype)
-
-    return baseline
+    return in_compute_dtype(reference)

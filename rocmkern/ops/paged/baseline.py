@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rocmkern.ops.attention.baseline import lse_kept
 from rocmkern.ops.paged import reference
+from rocmkern.ops.precision import in_compute_dtype
 
 __all__ = ["paged_attention"]
 
-paged_attention = lse_kept(reference.paged_attention)
+paged_attention = in_compute_dtype(reference.paged_attention, lse=True)
