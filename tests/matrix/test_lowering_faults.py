@@ -179,12 +179,16 @@ def test_a_static_method_stays_one():
     assert isinstance(vars(CpuLowering)["window_is_finite"], staticmethod)
 
 
-def test_a_name_that_two_things_have_is_refused():
-    from rocmkern.tile.lowering.shared import activations, angles
+def test_a_name_that_two_things_have_is_refused(monkeypatch):
+    from rocmkern.tile.lowering.shared import squares, tensors
 
-    assert activations._fma is not angles._fma
-    (owner, *_), name, thing = find("cpu", "angles:_fma")
-    assert owner is angles and name == "_fma" and thing is angles._fma
+    assert squares.joined is not tensors.joined
+    (owner, *_), name, thing = find("cpu", "squares:joined")
+    assert owner is squares and name == "joined" and thing is squares.joined
+    for owner in (squares, tensors):
+        monkeypatch.setattr(owner, "of_both", object(), raising=False)
+    with pytest.raises(FaultError, match=r"several things have this name, in .*squares.*tensors"):
+        find("cpu", "of_both")
     with pytest.raises(FaultError, match="nothing in the lowering of cpu"):
         find("cpu", "over_lanes_of_a_wave")
 
