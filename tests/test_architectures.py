@@ -14,7 +14,7 @@ from rocmkern.ops.attention import tuning
 from rocmkern.ops.steps.kernels import softmax
 from rocmkern.runtime.errors import TargetError
 from rocmkern.targets import source
-from rocmkern.tile.lowering.shared.atoms import ATOMS
+from rocmkern.tile._lowering.shared.atoms import ATOMS
 
 CARDS = [
     *("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035"),

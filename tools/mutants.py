@@ -21,7 +21,7 @@ PARTS = {
     "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/**/*.py"],  # not what they are compared with
     "runtime": ["runtime/**/*.py"],
     "kernels": ["ops/*/kernels/*.py"],
-    "tile": ["tile/*.py", "tile/language/*.py", "tile/lowering/shared/*.py", "tile/lowering/cpu/*.py"],
+    "tile": ["tile/*.py", "tile/language/*.py", "tile/_lowering/shared/*.py", "tile/_lowering/cpu/*.py"],
     "matrix": ["matrix/**/*.py", "ops/*/cases.py"],
     "testing": ["testing/*.py"],
     "checkpoint": ["checkpoint/*.py"],
@@ -31,9 +31,9 @@ PARTS = {
 LEFT_OUT = (
     "runtime/cuda.py",
     "runtime/hip.py",
-    "tile/lowering/shared/lanes.py",
-    "tile/lowering/shared/folds.py",
-    "tile/lowering/shared/atoms.py",
+    "tile/_lowering/shared/lanes.py",
+    "tile/_lowering/shared/folds.py",
+    "tile/_lowering/shared/atoms.py",
     "matrix/faults/",
 )
 KEEPING = ("cache", "lru_cache", "cached_property")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from xml.sax.saxutils import escape
 
 from rocmkern.architectures import architecture
-from rocmkern.tile.lowering.shared.atoms import ATOMS, Atom
-from rocmkern.tile.lowering.shared.banks import UNIT, places
+from rocmkern.tile._lowering.shared.atoms import ATOMS, Atom
+from rocmkern.tile._lowering.shared.banks import UNIT, places
 
 CELL = 30
 #: Colours of the groups of lanes that share a row, and of banks.

@@ -215,7 +215,7 @@ def products(variant: Any) -> tuple[int, int]:
     """Matrix instructions and FMAs of one step of a kernel's main loop, in one wave; 0 where this is not known."""
     # deferred: start-up
     from rocmkern.architectures import architecture
-    from rocmkern.tile.lowering.shared.atoms import ATOMS
+    from rocmkern.tile._lowering.shared.atoms import ATOMS
 
     cfg, hardware, dtype = variant.cfg, architecture(variant.cfg.arch), variant.dtypes[0]
     atom = ATOMS[hardware.matrix or "fma"]

@@ -196,7 +196,7 @@ def _prepare(ways: Sequence[str], target: str) -> None:
     if target == "cpu":
         # The compiler is the same for all of them, and the largest part of a child's time.
         # deferred: start-up
-        from rocmkern.tile.lowering.cpu.install import install
+        from rocmkern.tile._lowering.cpu.install import install
 
         install()
 

@@ -129,7 +129,7 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
     from numba.cuda.core.errors import NumbaError as NumbaCudaError
 
     # deferred: start-up
-    from rocmkern.tile.lowering import cuda as lowering
+    from rocmkern.tile._lowering import cuda as lowering
 
     if not lowering.has_matrix_instructions(cfg.arch):
         raise TargetError(f"arch {cfg.arch!r} cannot be compiled by the CUDA target; allowed: sm_80 and later")

@@ -44,7 +44,7 @@ MOST_THREADS, MOST_WORDS = 1024, 512
 _REFUSALS = frozenset(
     ["hipErrorInvalidImage", "hipErrorInvalidKernelFile", "hipErrorNoBinaryForGpu", "hipErrorNotFound"]
 )
-#: Before anything is inlined, branches of a kernel that end in the same product come to share it (`lowering.hip`). At
+#: Before anything is inlined, branches of a kernel that end in the same product come to share it (`_lowering.hip`). At
 #: the end, launch words are loaded where they are needed: those of the results behind the loop (see `_load_words`).
 PASSES = "function(sroa,early-cse,simplifycfg<sink-common-insts>),default<O3>,function(sink)"
 
@@ -288,7 +288,7 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
     from numba.hip import compiler
 
     # deferred: start-up
-    from rocmkern.tile.lowering import hip as lowering
+    from rocmkern.tile._lowering import hip as lowering
 
     hardware = architecture(cfg.arch)
     if hardware.target != "hip":

@@ -30,9 +30,9 @@ from rocmkern.targets import half_conversions, objects, source
 from rocmkern.targets.host_cpu import Machine
 from rocmkern.targets.messages import first_message
 from rocmkern.tile import entry
+from rocmkern.tile._lowering import cpu
 from rocmkern.tile.check import check_consumed
 from rocmkern.tile.language.kernel import Config, Kernel
-from rocmkern.tile.lowering import cpu
 
 SYMBOL = "rocmkern_launch"
 TEMPLATE = """\

@@ -123,7 +123,7 @@ def emit_decode(b: Any, name: str, code: Any) -> Any:
     is subnormal before it has to be: multiplying such numbers is slow on many processors, and some flush them.
     """
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import F16, F32, I16, const
+    from rocmkern.tile._lowering.shared.ir_types import F16, F32, I16, const
 
     kind, wide = SMALL_FLOATS[name], code.type
     magnitude = b.and_(code, const(wide, (1 << (kind.bits - 1)) - 1))
@@ -149,7 +149,7 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
     where there is none a number without meaning.
     """
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import I32, const
+    from rocmkern.tile._lowering.shared.ir_types import I32, const
 
     kind = SMALL_FLOATS[name]
     wide, floats = like(value.type, I32), value.type
@@ -178,7 +178,7 @@ def emit_encode(b: Any, name: str, value: Any) -> Any:
 def emit_e8m0(b: Any, code: Any) -> Any:
     """float32 of an E8M0 scale: an i32, or a vector of them."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import F32, const
+    from rocmkern.tile._lowering.shared.ir_types import F32, const
 
     wide = code.type
     # The same bit makes a subnormal number of 0, and NaN of 255, which would be infinity.

@@ -138,7 +138,7 @@ class Run:
     def elements(self, b: Any) -> list:
         """The elements; every product is exact, and so is the result where there is no minimum."""
         # deferred: start-up
-        from rocmkern.tile.lowering.shared.ir_types import const
+        from rocmkern.tile._lowering.shared.ir_types import const
 
         numbers = self.numbers if self.factor == 1 else [b.fmul(x, const(x.type, self.factor)) for x in self.numbers]
         scaled = [b.fmul(x, _spread(b, self.scale, x)) for x in numbers]
@@ -274,7 +274,7 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
 
 def _integer(x: int) -> Any:
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import I32, const
+    from rocmkern.tile._lowering.shared.ir_types import I32, const
 
     return const(I32, x)
 
@@ -293,7 +293,7 @@ def _spread(b: Any, x: Any, like: Any) -> Any:
     from llvmlite import ir
 
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import I32, const
+    from rocmkern.tile._lowering.shared.ir_types import I32, const
 
     if not isinstance(like.type, ir.VectorType):
         return x
@@ -305,7 +305,7 @@ def _spread(b: Any, x: Any, like: Any) -> Any:
 def _float(b: Any, x: Any, less: int) -> Any:
     """float32 of ``x - less`` for an unsigned x below 2 ** 23."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import F32, const
+    from rocmkern.tile._lowering.shared.ir_types import F32, const
 
     bits = b.bitcast(b.or_(x, const(x.type, 0x4B000000)), codes.like(x.type, F32))
     return b.fsub(bits, const(bits.type, 2.0**23 + less))
@@ -314,7 +314,7 @@ def _float(b: Any, x: Any, less: int) -> Any:
 def _signed_byte(b: Any, x: Any) -> Any:
     """float32 of a byte that is an int8."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import const
+    from rocmkern.tile._lowering.shared.ir_types import const
 
     return _float(b, b.xor(x, const(x.type, 0x80)), 0x80)
 
@@ -322,7 +322,7 @@ def _signed_byte(b: Any, x: Any) -> Any:
 def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
     """``x >> shift & mask``; the shift is a scalar."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import const
+    from rocmkern.tile._lowering.shared.ir_types import const
 
     return b.and_(b.lshr(x, _spread(b, shift, x)), const(x.type, mask))
 
@@ -330,7 +330,7 @@ def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
 def _looked_up(b: Any, reader: BlockReader, numbers: Any, lanes: list, decode: Callable) -> list:
     """``numbers[code]`` of the low four bits of the lanes; ``decode(code)`` computes it."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import const
+    from rocmkern.tile._lowering.shared.ir_types import const
 
     found = reader.lookup(tuple(map(float, numbers)), lanes)
     if found is None:
@@ -402,7 +402,7 @@ def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
 def _minimum(b: Any, m: Any) -> Any:
     """What is subtracted where a float32 is added."""
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.ir_types import const
+    from rocmkern.tile._lowering.shared.ir_types import const
 
     return b.fsub(const(m.type, -0.0), m)
 
@@ -497,7 +497,7 @@ def _joined_bits(
 
     def one(x: Any, y: Any) -> Any:
         # deferred: start-up
-        from rocmkern.tile.lowering.shared.ir_types import const
+        from rocmkern.tile._lowering.shared.ir_types import const
 
         top = b.shl(_bits(b, y, high_shift, (1 << width) - 1), const(y.type, 4))
         return _float(b, b.or_(_bits(b, x, low_shift, 15), top), less)

@@ -93,9 +93,9 @@ def test_a_picture_has_each_element_of_a_tile_once(name):
 
 def test_the_picture_of_mma_is_the_layout_of_the_lowering(monkeypatch):
     pytest.importorskip("numba_cuda", reason="the lowering for NVIDIA GPUs needs numba-cuda")
-    from rocmkern.tile.lowering.cuda import layouts
-    from rocmkern.tile.lowering.shared.ir_types import I32, const
-    from rocmkern.tile.lowering.shared.lanes import FoldingBuilder
+    from rocmkern.tile._lowering.cuda import layouts
+    from rocmkern.tile._lowering.shared.ir_types import I32, const
+    from rocmkern.tile._lowering.shared.lanes import FoldingBuilder
 
     tile = layouts.TILE.Tile(16, 16, ("sm_90", 1, 16))
     builder, found = FoldingBuilder(None), {}

@@ -13,7 +13,7 @@ from rocmkern.tile.formats import FORMATS
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'rocmkern[cuda]'")
 
-from rocmkern.tile.lowering.cuda.quantized import reaches_beyond, runs_of_unit
+from rocmkern.tile._lowering.cuda.quantized import reaches_beyond, runs_of_unit
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 BLOCKS = 2

@@ -110,7 +110,7 @@ def test_a_fault_counts_as_caught_where_a_check_fails_or_the_process_ends():
 
 def test_a_process_that_has_compiled_is_refused():
     text = (
-        "from rocmkern.tile.lowering.cpu.install import install; install()\n"
+        "from rocmkern.tile._lowering.cpu.install import install; install()\n"
         "from rocmkern.matrix.faults.lowering import judge\n"
         "list(judge('cpu', [], []))"
     )
@@ -160,8 +160,8 @@ def test_right_code_that_a_wheel_brought_hides_no_fault(tmp_path):
 
 
 def test_changes_are_undone_and_reach_whoever_imported_the_name():
-    from rocmkern.tile.lowering.cpu import memory
-    from rocmkern.tile.lowering.shared import tensors
+    from rocmkern.tile._lowering.cpu import memory
+    from rocmkern.tile._lowering.shared import tensors
 
     right = tensors.from_byte
     assert memory.from_byte is right
@@ -173,14 +173,14 @@ def test_changes_are_undone_and_reach_whoever_imported_the_name():
 
 def test_a_static_method_stays_one():
     with changed("cpu", {"window_is_finite": lambda right: lambda *given: given}):
-        from rocmkern.tile.lowering.cpu.products import CpuLowering
+        from rocmkern.tile._lowering.cpu.products import CpuLowering
 
         assert CpuLowering.window_is_finite(1, 2) == (1, 2)
     assert isinstance(vars(CpuLowering)["window_is_finite"], staticmethod)
 
 
 def test_a_name_that_two_things_have_is_refused(monkeypatch):
-    from rocmkern.tile.lowering.shared import squares, tensors
+    from rocmkern.tile._lowering.shared import squares, tensors
 
     assert squares.joined is not tensors.joined
     (owner, *_), name, thing = find("cpu", "squares:joined")

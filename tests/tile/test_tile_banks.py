@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from rocmkern.architectures import architecture
-from rocmkern.tile.lowering.shared.atoms import ATOMS
-from rocmkern.tile.lowering.shared.banks import UNIT, places
+from rocmkern.tile._lowering.shared.atoms import ATOMS
+from rocmkern.tile._lowering.shared.banks import UNIT, places
 
 ARCHITECTURES = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"]
 EXTENTS = (16, 32, 64, 128, 256)

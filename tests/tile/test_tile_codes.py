@@ -11,7 +11,7 @@ import pytest
 from llvmlite import ir
 
 from rocmkern.tile import codes
-from rocmkern.tile.lowering.shared.ir_types import F32, I32
+from rocmkern.tile._lowering.shared.ir_types import F32, I32
 
 THEIRS = {
     "e2m1": ml_dtypes.float4_e2m1fn,

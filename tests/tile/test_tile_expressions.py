@@ -7,8 +7,8 @@ import pytest
 from tile_kernels import Config
 
 from rocmkern import tile as T
+from rocmkern.tile._lowering.shared.expressions import RELATIONS, RENAMED, ExpressionEmitter
 from rocmkern.tile.language.expression import PRIMITIVES
-from rocmkern.tile.lowering.shared.expressions import RELATIONS, RENAMED, ExpressionEmitter
 
 N = 16
 

@@ -6,11 +6,11 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from rocmkern.tile.lowering.shared.banks import places
+from rocmkern.tile._lowering.shared.banks import places
 
 try:
-    from rocmkern.tile.lowering.hip import barriers, emit
-    from rocmkern.tile.lowering.hip.spots import Spot
+    from rocmkern.tile._lowering.hip import barriers, emit
+    from rocmkern.tile._lowering.hip.spots import Spot
 except Exception as e:  # without ROCm's libraries it is not always an ImportError
     pytest.skip(f"numba.hip cannot be imported ({type(e).__name__}: {e})", allow_module_level=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from llvmlite import ir
 
-from rocmkern.tile.lowering.shared.ir_types import I32, const
-from rocmkern.tile.lowering.shared.lanes import FoldingBuilder
+from rocmkern.tile._lowering.shared.ir_types import I32, const
+from rocmkern.tile._lowering.shared.lanes import FoldingBuilder
 
 
 @pytest.fixture

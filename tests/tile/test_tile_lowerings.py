@@ -10,8 +10,8 @@ import pytest
 
 import rocmkern
 from rocmkern.ops.quantized.tuning import ONE_ROW
+from rocmkern.tile._lowering.shared.lanes import PairReader
 from rocmkern.tile.formats import IN_PAIRS
-from rocmkern.tile.lowering.shared.lanes import PairReader
 
 TILE = Path(rocmkern.__file__).parent / "tile"
 
@@ -20,7 +20,7 @@ TILE = Path(rocmkern.__file__).parent / "tile"
 def test_no_method_is_defined_twice(target):
     chain = [
         node
-        for path in sorted((TILE / "lowering" / target).glob("*.py"))
+        for path in sorted((TILE / "_lowering" / target).glob("*.py"))
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and any("Lowering" in ast.unparse(base) for base in node.bases)
     ]

@@ -188,8 +188,8 @@ def test_each_file_is_in_one_part_or_in_none_on_purpose(tool):
         "cli/",
         "reference/",
         "targets/",
-        "tile/lowering/cuda/",
-        "tile/lowering/hip/",
+        "tile/_lowering/cuda/",
+        "tile/_lowering/hip/",
     )
     compared = ("reference.py", "baseline.py", "roundings.py", "faults.py")
     assert {f for f in files - found.keys() if not f.startswith((*none, *mutants.LEFT_OUT))} == {

@@ -24,8 +24,8 @@ from typing import Any
 from rocmkern.runtime.errors import RocmkernError
 
 #: Modules that hold all of a target's lowering when they are imported.
-ROOTS = {target: f"rocmkern.tile.lowering.{target}.install" for target in ("cpu", "hip", "cuda")}
-TILE, LOWERING = "rocmkern.tile.", "rocmkern.tile.lowering."
+ROOTS = {target: f"rocmkern.tile._lowering.{target}.install" for target in ("cpu", "hip", "cuda")}
+TILE, LOWERING = "rocmkern.tile.", "rocmkern.tile._lowering."
 
 
 class FaultError(RocmkernError):
@@ -78,7 +78,7 @@ def lowering_class(target: str) -> type:
     """The class whose methods lower the operations of a target."""
     importlib.import_module(ROOTS[target])
     # deferred: start-up
-    from rocmkern.tile.lowering.shared.tensors import TensorLowering
+    from rocmkern.tile._lowering.shared.tensors import TensorLowering
 
     def leaves(cls: type) -> set[type]:
         return set.union(set(), *(leaves(each) for each in cls.__subclasses__())) or {cls}

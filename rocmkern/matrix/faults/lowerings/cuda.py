@@ -18,7 +18,7 @@ def _nothing(right: Callable[..., Any]) -> Callable[..., Any]:
 def _only_the_barrier(right: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(b: Any, ty: Any) -> None:
         # deferred: start-up
-        from rocmkern.tile.lowering.cuda.emit import barrier
+        from rocmkern.tile._lowering.cuda.emit import barrier
 
         barrier(b)
 

@@ -7,7 +7,7 @@ For the pair i of a row at position p, with the frequency f_i::
 
 Which elements make a pair is a matter of views: x[0] and x[1] are the two halves of the rotated part, or its even and
 odd elements. Frequencies are in turns, times 2 ** 64, modulo 2 ** 64, so that the angle
-modulo one turn is an exact integer product (`rocmkern.tile.lowering.shared.angles`).
+modulo one turn is an exact integer product (`rocmkern.tile._lowering.shared.angles`).
 
 Shapes (any strides)::
 
