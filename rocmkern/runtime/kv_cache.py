@@ -32,7 +32,7 @@ class KVCache:
     num_blocks : int
         Blocks of the pool, of 2 ** 31 tokens in all at most: slots are int32.
     block_size : int
-        Tokens of a block, 1 to 256.
+        Tokens of a block, 1 or more.
     num_kv_heads, head_dim : int
         Key-value heads, and elements of a key.
     value_dim : int, optional
@@ -77,8 +77,6 @@ class KVCache:
         manager: ResourceManager | None = None,
     ):
         self.num_blocks, self.block_size = _count("num_blocks", num_blocks, 0), _count("block_size", block_size, 1)
-        if self.block_size > 256:
-            raise ArgumentError("block_size", str(block_size), "a block size of 1 to 256")
         layers, heads = _count("num_layers", num_layers, 1), _count("num_kv_heads", num_kv_heads, 1)
         columns = _count("head_dim", head_dim, 1)
         wide = columns if value_dim is None else _count("value_dim", value_dim, 1)

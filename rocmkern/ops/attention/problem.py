@@ -227,12 +227,12 @@ class Sequences:
 
     @classmethod
     def of_queries(cls, tensors: Tensors, cu_seqlens_q: ArrayLike | None, max_seqlen_q: int | None) -> Sequences:
-        """Those of `paged_attention`, whose keys are not here: a query of each, or as cumulative lengths say."""
+        """Those of `paged_attention`, whose keys are not here: as many of each, or as cumulative lengths say."""
         total = tensors.q.shape[0]
         if cu_seqlens_q is None:
             if max_seqlen_q is not None:
                 raise ArgumentError("max_seqlen_q", repr(max_seqlen_q), "None where there is no cu_seqlens_q")
-            return cls(total, 1)
+            return cls(total, tensors.q.shape[1] if tensors.layout == "bshd" else 1)
         cu_q = _cu_seqlens("cu_seqlens_q", cu_seqlens_q, tensors.q, tensors.q)
         return cls(cu_q.shape[0] - 1, _longest("max_seqlen_q", max_seqlen_q, cu_q, total), cu_seqlens_q=cu_q)
 

@@ -14,7 +14,8 @@ __all__ = ["decode_attention", "flash_attention", "merge_attention"]
 
 def flash_attention(q, k, v, *, return_lse=False, **options):
     """`rocmkern.reference.flash_attention`: weights are rounded to the dtype of q before they meet the values."""
-    return attended(_attention.flash_attention, q, k, v, options, return_lse)
+    rows_first = q.ndim == 3 or options.get("layout") == "bshd"
+    return attended(_attention.flash_attention, q, k, v, options, return_lse, rows_first)
 
 
 def decode_attention(q, k, v, *, num_splits=None, **options):
@@ -34,8 +35,11 @@ def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
         return finite(own * sums), finite(relative + UNIT * np.abs(lse))
 
 
-def attended(attention, q, k, v, options, return_lse):
-    """Costs of an attention with weights p_j: of their scores, of themselves, and of the sums of p_j v_j."""
+def attended(attention, q, k, v, options, return_lse, rows_first):
+    """Costs of an attention with weights p_j: of their scores, of themselves, and of the sums of p_j v_j.
+
+    A log-sum-exp is [..., heads, rows]; ``rows_first`` says that results are not.
+    """
     unit, scale = UNITS[q.dtype.name], options.get("scale")
     q, k, v = wide(q, k, v)
     options = {name: value for name, value in options.items() if name not in ("max_seqlen_q", "max_seqlen_k")}
@@ -52,8 +56,6 @@ def attended(attention, q, k, v, options, return_lse):
             if doubled.get(name) is not None:
                 doubled[name] = 2 * np.asarray(doubled[name], np.float64)[()]
         squares, lse_doubled = attention(q, k, v**2, return_lse=True, **doubled)
-        # A log-sum-exp is [..., heads, rows]; outputs of layouts with rows first are not.
-        rows_first = "cu_seqlens_q" in options or options.get("layout") == "bshd" or q.ndim == 3
         share = np.exp(lse_doubled - 2 * lse)
         share = np.swapaxes(share, -1, -2) if rows_first else share
         out = UNIT * sums + (unit + relative) * np.sqrt(squares * share[..., None])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls.plan import planned
-from rocmkern.calls.types import Array, ArrayLike, Stream, Window
+from rocmkern.calls.types import Array, ArrayLike, Causal, Stream, Window
 from rocmkern.ops.attention.api import attend
 from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility
 from rocmkern.ops.paged.problem import caches, pages
@@ -24,6 +24,7 @@ class PagedAttentionOptions(TypedDict, total=False):
     cu_seqlens_q: ArrayLike | None
     max_seqlen_q: int | None
     max_context_len: int | None
+    causal: Causal
     window: Window
     scale: float | None
     softcap: float | None
@@ -70,6 +71,7 @@ def paged_attention(
     cu_seqlens_q: ArrayLike | None = None,
     max_seqlen_q: int | None = None,
     max_context_len: int | None = None,
+    causal: Causal = True,
     window: Window = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -85,16 +87,17 @@ def paged_attention(
     """Attention of sequences whose keys and values lie in the blocks of a cache.
 
     Key j of sequence n is row ``j % block_size`` of block ``block_table[n, j // block_size]``. The result is that of
-    `flash_attention` with ``causal=True`` over the ``context_lens[n]`` keys of each sequence: query i of Sq sees the
-    keys up to ``i + context_lens[n] - Sq``. One query a sequence (decoding) sees all of them.
+    `flash_attention` over the ``context_lens[n]`` keys of each sequence. By default it is causal: query i of Sq sees
+    the keys up to ``i + context_lens[n] - Sq``. One query a sequence (decoding) sees all of them.
 
     Parameters
     ----------
-    q : array, ``[n_seq, Hq, D]``, or packed ``[total_q, Hq, D]``
-        Queries: float32, float16 or bfloat16, with any strides; one of each sequence, or those that `cu_seqlens_q`
-        says. D is 1 to 256.
+    q : array, ``[n_seq, Hq, D]``, ``[n_seq, Sq, Hq, D]``, or packed ``[total_q, Hq, D]``
+        Queries: float32, float16 or bfloat16, with any strides; one of each sequence, Sq of each, or those that
+        `cu_seqlens_q` says. D is 1 to 256.
     key_cache : array, ``[n_blocks, block_size, Hkv, D]``
-        Keys, of the dtype of q, or int8, float8_e4m3fn or float8_e5m2 (``ml_dtypes``). block_size is 1 to 256.
+        Keys, of the dtype of q, or int8, float8_e4m3fn or float8_e5m2 (``ml_dtypes``). block_size is any number
+        from 1 on.
     value_cache : array, ``[n_blocks, block_size, Hkv, Dv]``
         Values, of the dtype of the keys.
     block_table : array, int32, ``[n_seq, max_blocks]``
@@ -106,6 +109,8 @@ def paged_attention(
     max_seqlen_q, max_context_len : int, optional
         Bounds of the lengths. Found out by default; where the lengths lie in device memory, from the shapes of q and of
         the table.
+    causal : {True, False, "bottom_right", "top_left"}
+        As in `flash_attention`, of the queries and the keys of a sequence.
     window : (left, right), optional
         Keys that a row sees on either side of its diagonal key, see `flash_attention`.
     scale : float, optional
@@ -130,9 +135,9 @@ def paged_attention(
 
     Returns
     -------
-    out : array, ``[n_seq, Hq, Dv]`` or ``[total_q, Hq, Dv]``
+    out : array, ``[n_seq, Hq, Dv]``, ``[n_seq, Sq, Hq, Dv]`` or ``[total_q, Hq, Dv]``
         Of the kind and the dtype of q. Computed in float32, rounded once.
-    lse : array, float32, ``[Hq, n_seq]`` or ``[Hq, total_q]``
+    lse : array, float32, ``[Hq, n_seq]``, ``[n_seq, Hq, Sq]`` or ``[Hq, total_q]``
         Only with ``return_lse=True``.
 
     Raises
@@ -158,7 +163,7 @@ def paged_attention(
     (1, 8, 64)
     """
     # Checks
-    visibility = Visibility.of(True, window)
+    visibility = Visibility.of(causal, window)
     tensors = caches(q, key_cache, value_cache, packed=cu_seqlens_q is not None)
     sequences = Sequences.of_queries(tensors, cu_seqlens_q, max_seqlen_q)
     table = pages(tensors, sequences.count, block_table, context_lens, max_context_len, key_scale, value_scale)

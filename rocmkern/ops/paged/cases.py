@@ -18,8 +18,11 @@ CONTEXT = Dim("lens", "k", many=True)
 PAGES = (
     Feature("cache", ("int8", "float8_e4m3fn", "float8_e5m2")),
     Feature("table", ("shared",)),
+    Feature("causal", (False, "bottom_right", "top_left"), default=True),
     Feature("window", (list,)),
 )
+#: More than one gives q an axis for them.
+QUERIES = Dim("seq_q", "s", default=1)
 
 PAGED_ARRAYS = (
     "q", "key_cache", "value_cache", "block_table", "context_lens", "cu_seqlens_q", "key_scale", "value_scale",
@@ -47,11 +50,12 @@ def cache_of(draw: Draw, name: str, shape: tuple[int, ...]) -> np.ndarray:
 def _paged_call(draw: Draw) -> Call:
     dims, features = draw.dims, draw.features
     heads, kv_heads, lens, size = dims["heads"], dims["kv_heads"], dims["lens"], dims["block_size"]
-    lens_q = dims.get("lens_q")
-    tokens = len(lens) if lens_q is None else sum(lens_q)
+    lens_q, queries = dims.get("lens_q"), dims.get("seq_q", 1)
+    count = len(lens) if lens_q is None else sum(lens_q)
+    tokens = (count, queries) if queries > 1 else (count,)
     table, blocks = _table(draw, lens, size)
     arrays: dict[str, np.ndarray | None] = {
-        "q": draw.array("q", (tokens, heads, dims["head_dim"])),
+        "q": draw.array("q", (*tokens, heads, dims["head_dim"])),
         "key_cache": cache_of(draw, "key_cache", (blocks, size, kv_heads, dims["head_dim"])),
         "value_cache": cache_of(draw, "value_cache", (blocks, size, kv_heads, dims["head_dim_v"])),
         "block_table": table,
@@ -71,8 +75,15 @@ def _paged_call(draw: Draw) -> Call:
         arrays["alibi_slopes"] = draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
     _hide_unused(arrays, lens, size)
     options = options_of(features, *PASSED_ON, "num_splits", "return_lse")
-    out = (tokens, heads, dims["head_dim_v"])
-    return Call(arrays, options, (out, (heads, tokens))[: 1 + features["return_lse"]])
+    if features["causal"] is False:
+        options["causal"] = False
+    elif features["causal"] is True:
+        del options["causal"]  # the default
+    out: tuple[int, ...] = (*tokens, heads, dims["head_dim_v"])
+    lse: tuple[int, ...] = (heads, count)
+    if queries > 1:
+        lse = (count, heads, queries)
+    return Call(arrays, options, (out, lse)[: 1 + features["return_lse"]])
 
 
 def _table(draw: Draw, lens: list[int], size: int) -> tuple[np.ndarray, int]:
@@ -100,7 +111,7 @@ def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
 
 def _paged_flops(case: Any) -> float:
     dims = case.dims
-    return 2.0 * dims["heads"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
+    return 2.0 * dims["heads"] * dims["seq_q"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
 
 
 def _paged_bytes(case: Any) -> float:
@@ -125,6 +136,7 @@ _PAGED = Domain(
         "heads": (1, 6),
         "kv_heads": (1, 3),
         "lens_q": (0, 6),
+        "seq_q": (1, 4),
         "block_size": (1, 20),
         "head_dim": (8, 70),
         "head_dim_v": (8, 70),
@@ -139,7 +151,7 @@ OPERATIONS = (
         "paged_attention",
         **oracles("paged_attention"),
         call=_paged_call,
-        dims=PAGED_DIMS,
+        dims=(*PAGED_DIMS[:2], QUERIES, *PAGED_DIMS[2:]),
         arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),

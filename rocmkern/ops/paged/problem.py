@@ -11,15 +11,14 @@ from rocmkern.calls.types import ArrayLike
 from rocmkern.ops.attention.problem import Pages, Tensors, beside
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
-_MOST_ROWS = 256
-
 
 def caches(q: ArrayLike, key_cache: ArrayLike, value_cache: ArrayLike, packed: bool) -> Tensors:
-    """Queries ``[tokens, Hq, D]`` and caches ``[n_blocks, block_size, Hkv, D]``."""
+    """Queries ``[tokens, Hq, D]``, or ``[n_seq, Sq, Hq, D]``, and caches ``[n_blocks, block_size, Hkv, D]``."""
     dtypes = (*FLOATS, *QUANTIZED)
     queries = accept("q", q)
     k, v = accept("key_cache", key_cache, dtypes), accept("value_cache", value_cache, dtypes)
-    _checks.rank(queries, "tokens Hq D")
+    layout = "packed" if packed else "bshd" if len(queries.shape) == 4 else "tokens"
+    _checks.rank(queries, "n_seq Sq Hq D" if layout == "bshd" else "tokens Hq D")
     _checks.rank(k, "n_blocks block_size Hkv D")
     _checks.rank(v, "n_blocks block_size Hkv Dv")
     if k.dtype not in (queries.dtype, *QUANTIZED):
@@ -28,13 +27,13 @@ def caches(q: ArrayLike, key_cache: ArrayLike, value_cache: ArrayLike, packed: b
     _checks.head_dim(queries)
     _checks.head_dim(v)
     _checks.extent(k, -1, queries.shape[-1], "the head dimension of q")
-    _checks.grouped_heads(k, k.shape[2], queries.shape[1])
+    _checks.grouped_heads(k, k.shape[2], queries.shape[-2])
     for axis, meaning in ((0, "the number of blocks"), (1, "the block size"), (2, "the heads")):
         _checks.extent(v, axis, k.shape[axis], f"{meaning} of key_cache")
-    if not 1 <= k.shape[1] <= _MOST_ROWS:
-        raise ArgumentError("key_cache", f"block size {k.shape[1]}", f"a block size of 1 to {_MOST_ROWS}")
+    if k.shape[1] == 0:
+        raise ArgumentError("key_cache", "block size 0", "a block size of at least 1")
     _arguments.same_place(queries, [k, v])
-    return Tensors(queries, k, v, "packed" if packed else "tokens", "bshd")
+    return Tensors(queries, k, v, layout, "bshd")
 
 
 def pages(

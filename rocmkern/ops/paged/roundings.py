@@ -22,4 +22,4 @@ def paged_attention(
     def attention(q, k, v, **options):
         return _paged.paged_attention(q, k, v, *tables, **options)
 
-    return attended(attention, q, *caches, options, return_lse)
+    return attended(attention, q, *caches, options, return_lse, rows_first=True)
