@@ -2,6 +2,7 @@
 
 from rocmkern import reference as reference
 from rocmkern import tile as tile
+from rocmkern import torch as torch
 from rocmkern.checkpoint import Checkpoint as Checkpoint
 from rocmkern.checkpoint import FileTensor as FileTensor
 from rocmkern.checkpoint import open_checkpoint as open_checkpoint

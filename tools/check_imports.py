@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("targets",),
     ("calls",),
     ("ops",),
-    ("decoder",),
+    ("decoder", "torch"),
     ("matrix",),
     ("declarations",),
     ("testing",),

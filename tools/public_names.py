@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "rocmkern"
 STUB = PACKAGE / "__init__.pyi"
 DECORATORS = {"planned", "unplanned"}
-SUBMODULES = ("reference", "tile")
+SUBMODULES = ("reference", "tile", "torch")
 OTHERS = {
     "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),
     "rocmkern.ops.rotary.scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),

@@ -8,9 +8,11 @@ from typing import Any
 
 class _Thread(threading.local):
     recorder: Any = None  # a `recording.Recorder`, which knows views
+    in_operator: bool = False
 
 
-#: ``recorder`` is that of this thread's call, if it is recorded.
+#: ``recorder`` is that of this thread's call, if it is recorded; ``in_operator`` says whether PyTorch's dispatcher is
+#: the one who calls, so that it need not be asked.
 thread: _Thread = _Thread()
 
 

@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rocmkern.calls import graph_break as _graph_break
 from rocmkern.calls import recording as _recording
+from rocmkern.calls import routing as _routing
 from rocmkern.calls import spellings as _spellings
 from rocmkern.calls import streams as _streams
 from rocmkern.calls.adapters import torch_tensors as _torch_tensors
@@ -121,7 +121,7 @@ def planned(operation: Function) -> Function:
             # A step of an operation that is being recorded is recorded too.
             found = _read(args, kwargs) if thread.recorder is None else None
             if found is None:
-                return operation(*args, **kwargs)
+                return _routing.ordinary(operation, args, kwargs)
             key, arrays, addresses, owners, _ = found
             plan = plans.get(key)
             if plan is None:
@@ -136,8 +136,7 @@ def planned(operation: Function) -> Function:
             raise
 
     call.plans = plans  # type: ignore[attr-defined]
-    for function in (operation, call):
-        _graph_break.end_graphs_before(function)
+    _routing.OPERATIONS[operation.__name__] = call
     return call  # type: ignore[return-value]
 
 
@@ -147,13 +146,12 @@ def unplanned(operation: Function) -> Function:
     @functools.wraps(operation)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return operation(*args, **kwargs)
+            return _routing.ordinary(operation, args, kwargs)
         except TypeError as error:
             _spellings.explain(operation, kwargs, error)
             raise
 
-    for function in (operation, call):
-        _graph_break.end_graphs_before(function)
+    _routing.OPERATIONS[operation.__name__] = call
     return call  # type: ignore[return-value]
 
 
@@ -207,7 +205,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             if value.requires_grad and _torch.is_grad_enabled():
                 return None
             if stream is None:
-                if not outside_of_transforms(_torch):
+                if not outside_of_transforms(_torch) and not _recording.thread.in_operator:
                     return None
                 stream = _streams.current_stream_of_torch(value.get_device())
             address = value.data_ptr()
@@ -276,7 +274,6 @@ def _learn(kind: type) -> bool:
     if torch is None or _torch_kinds or kind not in (torch.Tensor, torch.nn.Parameter, torch.cuda.Stream):
         return False
     _torch, _strided = torch, torch.strided
-    _graph_break.hide_frames(torch)
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True
@@ -301,9 +298,12 @@ def _torch_layout(x: Any, address: int) -> StridedLayout | None:
     return layout
 
 
-# Where PyTorch was imported after us, these see the first of its tensors, and then hide the rest of our frames.
-for _function in (_read, _learn):
-    _graph_break.end_graphs_before(_function)
+def _no_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What PyTorch's tracer sees of `_read`: a call that goes the way of `routing`."""
+    return
+
+
+_routing.for_dynamo(_read, _no_plan)
 
 
 def forget_all() -> None:

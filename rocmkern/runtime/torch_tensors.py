@@ -16,6 +16,7 @@ from typing import Any
 from rocmkern.runtime.errors import ArgumentError
 
 _NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or {}.detach()"
+_NO_TANGENT = "a plain tensor, as there are no gradients yet: forward_ad.unpack_dual({}).primal"
 _LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: {}.resolve_neg().resolve_conj()"
 _EAGER = "a call outside of it, on tensors with elements"
 
@@ -43,15 +44,25 @@ def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
     ArgumentError
         For a tensor that is not plain memory; the message says what to write instead.
     """
-    refusal = _without_elements(torch, x) or _elsewhere(torch, x)
+    refusal = _without_elements(torch, x) or _elsewhere(torch, x) or gradient_of(torch, x)
     if refusal is not None:
         given, allowed = refusal
         raise ArgumentError(argument, given, allowed.format(argument))
-    if not x.requires_grad:
-        return x
-    if torch.is_grad_enabled():
-        raise ArgumentError(argument, "a tensor that requires a gradient", _NO_GRADIENT.format(argument))
-    return x.detach()
+    return x.detach() if x.requires_grad else x
+
+
+def gradient_of(torch: Any, x: Any) -> tuple[str, str] | None:
+    """What was given and what is allowed of ``{}``, where x asks for a gradient now; None where it does not."""
+    if x.requires_grad and torch.is_grad_enabled():
+        return "a tensor that requires a gradient", _NO_GRADIENT
+    if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return "a dual tensor of forward differentiation", _NO_TANGENT
+    return None
+
+
+def computes_itself(torch: Any, x: Any) -> bool:
+    """Whether the class of a tensor says what operators do to it."""
+    return type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def check_marks(x: Any, argument: str) -> None:
@@ -64,10 +75,11 @@ def check_marks(x: Any, argument: str) -> None:
 
 
 def outside_of_transforms(torch: Any) -> bool:
-    """Whether PyTorch's tensors mean their elements now: no tracer, no transform, no mode that computes shapes only."""
+    """Whether PyTorch's tensors mean their elements now, as they are: no tracer, no transform, no mode, no autocast."""
     core = torch._C
     return not (
         core._len_torch_dispatch_stack()
+        or core._is_any_autocast_enabled()
         or core._functorch.peek_interpreter_stack() is not None
         or core._get_tracing_state() is not None
         or _dual_level(torch) >= 0
@@ -99,8 +111,8 @@ def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
     mode = _mode(torch)
     if mode is not None:
         return f"a tensor inside {mode}, where results are not computed", _EAGER
-    kind = type(x)
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if computes_itself(torch, x):
+        kind = type(x)
         words = f"a {kind.__module__}.{kind.__qualname__}, a subclass that says itself what its elements are"
         return words, "the plain torch.Tensor in it, or one made of it (a fake tensor has no elements)"
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
@@ -126,6 +138,4 @@ def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:
         return _LAZY_SIGN
     if x._is_zerotensor():
         return "a tensor of zeros without memory", "a tensor with memory: {}.clone()"
-    if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-        return "a dual tensor of forward differentiation", "a plain tensor: forward_ad.unpack_dual({}).primal"
     return None

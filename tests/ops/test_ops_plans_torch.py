@@ -12,6 +12,7 @@ from stand_in_gpu import StandInVariant
 import rocmkern
 from rocmkern import reference
 from rocmkern.calls import plan as _plan
+from rocmkern.calls import routing as _routing
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.runtime.manager import default_manager
@@ -77,6 +78,7 @@ def torch(device, no_plans, monkeypatch):
     library._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda index: library.current,
         _len_torch_dispatch_stack=lambda: 0,
+        _is_any_autocast_enabled=lambda: False,
         _get_tracing_state=lambda: None,
         _functorch=SimpleNamespace(
             peek_interpreter_stack=lambda: library.transform,
@@ -104,6 +106,7 @@ def torch(device, no_plans, monkeypatch):
     monkeypatch.setattr(Tensor, "__module__", "torch")
     monkeypatch.setitem(sys.modules, "torch", library)
     monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)
+    monkeypatch.setattr(_routing, "_has_to_see", lambda torch, values: False)  # the stand-in has no operators
     for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
         monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
     return library

@@ -1,0 +1,276 @@
+"""The public operations as operators of PyTorch, ``torch.ops.rocmkern.NAME``, and the way of a public call to them.
+
+The schema of an operator follows from the signature of the operation (`signatures`), what it gives from `results`:
+
+    NAME                     one result (two of `merge_attention`)
+    NAME.lse, NAME.residual  two results: of attention with ``return_lse=True``, of `rms_norm` with a residual
+    NAME.out, NAME.lse_out   the same, written to ``out`` (and ``out_second``); they return nothing
+
+`rope_append_kv` writes to the caches, and returns nothing. Each overload has one kernel for all devices, which is the
+public function; a fake kernel, which gives empty tensors of the right shape; where PyTorch has such rules a kernel for
+autocast (`autocast`); and, where there is one, a formula for gradients (`gradients`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+import rocmkern
+from rocmkern.calls.notes import thread
+from rocmkern.calls.routing import OPERATIONS
+from rocmkern.ops.places import modules
+from rocmkern.torch import autocast, gradients
+from rocmkern.torch.results import RESULTS, Results
+from rocmkern.torch.signatures import NoTensorError, Parameter, declared, decoded, encoded, parameters_of
+
+_NOT_IN_A_GRAPH = (
+    "an argument that no graph can hold: inside torch.compile arrays are tensors of PyTorch (no NumPy arrays, no "
+    "DeviceTensor such as a KVCache has, no tensors of a checkpoint), and there is no stream="
+)
+#: Names of the parameters of overloads that write their results.
+OUTS = ("out", "out_second")
+
+LIBRARY = torch.library.Library("rocmkern", "DEF")
+
+
+class Overload(NamedTuple):
+    """One schema of an operator.
+
+    Attributes
+    ----------
+    name : str
+        As PyTorch has it, such as ``"rocmkern::flash_attention.lse"``.
+    op : torch._ops.OpOverload
+    outs : tuple of str
+        Names of the parameters that results are written to.
+    """
+
+    name: str
+    op: Any
+    outs: tuple[str, ...]
+
+
+class Operator(NamedTuple):
+    """The overloads of a public operation.
+
+    Attributes
+    ----------
+    parameters : tuple of Parameter
+    results : Results
+    overloads : dict
+        By (whether the second result is asked for, whether ``out`` is given).
+    """
+
+    parameters: tuple[Parameter, ...]
+    results: Results
+    overloads: dict[tuple[bool, bool], Overload]
+
+
+# From a public call to an operator. PyTorch's tracer looks into these functions, so they are plain.
+
+
+def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a public operation through its operator; directly where an argument is none that operators take.
+
+    Raises
+    ------
+    ArgumentError
+        A tensor asks for a gradient, and there is none.
+    """
+    operator = OPERATORS[operation.__name__]
+    try:
+        given = _by_name(operator, args, kwargs)
+        outs, second = _outs(kwargs), _second(operator, kwargs)
+        if not second and operator.results.second in given:
+            del given[operator.results.second]  # None
+        values = encoded(operator.parameters, given)
+        overload = operator.overloads.get((second, bool(outs)))
+        if overload is None:
+            raise NoTensorError
+        if outs and len(outs) < len(overload.outs):
+            outs += _others(operator, given, len(outs))
+        if outs and len(outs) != len(overload.outs):
+            raise NoTensorError
+    except NoTensorError:
+        return _directly(operation, args, kwargs)
+    for name, out in zip(overload.outs, outs):  # noqa: B905
+        values[name] = out
+    gradients.refuse(overload.name, values)
+    result = overload.op(**values)
+    if operator.results.written:
+        return tuple([values[name] for name in operator.results.written])
+    if outs:
+        return outs if len(outs) > 1 else outs[0]
+    return result
+
+
+def _by_name(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that are parameters of its operator, by their names."""
+    if len(args) > len(operator.parameters) or kwargs.get("stream") is not None:
+        raise NoTensorError
+    given = {}
+    for i in range(len(args)):
+        name, _, _, keyword = operator.parameters[i]
+        if keyword or name in kwargs:
+            raise NoTensorError
+        given[name] = args[i]
+    for name, value in kwargs.items():
+        if name not in ("stream", "out", "return_lse"):
+            given[name] = value
+    return given
+
+
+def _second(operator: Operator, kwargs: dict[str, Any]) -> bool:
+    """Whether a call asks for the second result."""
+    asked = kwargs.get(operator.results.second)
+    if operator.results.second == "return_lse" and asked is not None and not isinstance(asked, bool):
+        raise NoTensorError
+    return asked is not None and asked is not False
+
+
+def _outs(kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What the results are written to; nothing where that is not given."""
+    out = kwargs.get("out")
+    if out is None:
+        return ()
+    outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    for each in outs:
+        if not isinstance(each, torch.Tensor):
+            raise NoTensorError
+    return outs
+
+
+def _others(operator: Operator, given: dict[str, Any], first: int) -> tuple[Any, ...]:
+    """New tensors for the results of which the caller gives no ``out``."""
+    if operator.results.second == "residual":
+        raise NoTensorError  # `rms_norm` wants both
+    return _empty(operator.results.rule(**given)[first:], given)
+
+
+def _empty(results: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, ...]:
+    """New tensors beside the first argument, which says where results lie."""
+    beside = next(iter(given.values()))
+    return tuple([beside.new_empty(shape, dtype=dtype) for shape, dtype in results])
+
+
+def _directly(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return operation(*args, **kwargs)
+
+
+def _hide_from_tracer(function: Any) -> None:
+    """What `torch.compiler.disable` does, without its import of some seconds: a graph ends before the function."""
+    function._torchdynamo_disable, function._torchdynamo_disable_msg = True, _NOT_IN_A_GRAPH
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+_hide_from_tracer(_directly)
+
+
+# Definitions.
+
+
+def _schema(parameters: tuple[Parameter, ...], results: Results, second: bool, outs: tuple[str, ...]) -> str:
+    """Parameters and results of an overload."""
+    letters = iter("abcdefgh")
+    positional: list[str] = []
+    keyword: list[str] = []
+    for parameter in parameters:
+        is_second = parameter.name == results.second
+        if is_second and not second:
+            continue
+        written = next(letters) if parameter.name in results.written else ""
+        (keyword if parameter.keyword else positional).extend(declared(parameter, needed=is_second, written=written))
+    keyword += [f"Tensor({next(letters)}!) {name}" for name in outs]
+    count = 0 if outs else _count(results, second)
+    returned = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    return f"({', '.join([*positional, *(['*'] if keyword else []), *keyword])}) -> {returned}"
+
+
+def _count(results: Results, second: bool) -> int:
+    """How many results a call gives."""
+    if results.written:
+        return 0
+    return 2 if second or results.rule is RESULTS["merge_attention"].rule else 1
+
+
+def _kernel(function: Callable[..., Any], decode: Callable[..., Any], outs: tuple[str, ...], results: Results) -> Any:
+    """The kernel of an overload for all devices."""
+    into_caller = bool(outs or results.written)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values, given = decode(args, kwargs)
+        if outs:
+            given["out"] = values[outs[0]] if len(outs) == 1 else tuple([values[name] for name in outs])
+        before, thread.in_operator = thread.in_operator, True
+        try:
+            result = function(**given)
+        finally:
+            thread.in_operator = before
+        return None if into_caller else result
+
+    return kernel
+
+
+def _fake(decode: Callable[..., Any], outs: tuple[str, ...], results: Results, count: int) -> Any:
+    """The kernel of an overload that computes shapes only."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        _, given = decode(args, kwargs)
+        if outs or results.written:
+            return None
+        made = _empty(results.rule(**given)[:count], given)
+        return made if count > 1 else made[0]
+
+    return fake
+
+
+def _decoder(parameters: tuple[Parameter, ...], op: Any, fixed: dict[str, Any]) -> Callable[..., Any]:
+    """From what PyTorch gives a kernel to the values of the schema and the public arguments."""
+    names = [argument.name for argument in op._schema.arguments]
+
+    def decode(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = dict(zip(names, args, strict=False), **kwargs)
+        return values, {**decoded(parameters, values), **fixed}
+
+    return decode
+
+
+def _define(name: str, function: Callable[..., Any], parameters: tuple[Parameter, ...]) -> Operator:
+    results = RESULTS[name]
+    overloads = {}
+    for second in (False, True) if results.second else (False,):
+        for into in (False,) if results.written else (True,) if results.always_into else (False, True):
+            outs = OUTS[: _count(results, second)] if into else ()
+            words = [results.second.removeprefix("return_") if second else "", "out" if into else ""]
+            overload = "_".join(filter(None, words))
+            full = f"rocmkern::{name}.{overload}".rstrip(".")
+            LIBRARY.define(full.partition("::")[2] + _schema(parameters, results, second, outs))
+            op = getattr(getattr(torch.ops.rocmkern, name), overload or "default")
+            fixed = {"return_lse": True} if second and results.second == "return_lse" else {}
+            decode = _decoder(parameters, op, fixed)
+            kernel = _kernel(function, decode, outs, results)
+            LIBRARY.impl(op, kernel, "CompositeExplicitAutograd")
+            torch.library.register_fake(op, _fake(decode, outs, results, _count(results, second)), lib=LIBRARY)
+            gradients.register(LIBRARY, full, op, kernel)
+            if not into:
+                autocast.register(LIBRARY, name, op)
+            overloads[second, into] = Overload(full, op, outs)
+    return Operator(parameters, results, overloads)
+
+
+def _define_all() -> Iterator[tuple[str, Operator]]:
+    for module in modules("api"):
+        importlib.import_module(module)
+    for name, function in sorted(OPERATIONS.items()):
+        if name in rocmkern.__all__:
+            yield name, _define(name, function, parameters_of(function))
+
+
+#: By the names of the public operations.
+OPERATORS: dict[str, Operator] = dict(_define_all())
