@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocmkern.calls import notes
+from rocmkern.calls.notes import thread
 from rocmkern.calls.view import View
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
@@ -202,9 +202,6 @@ class Recorder:
             # An array of another library is wrapped anew in each call; the wrapper keeps the array itself.
             return self._numbers.get(id(view.owner.keep_alive()))
         return number
-
-
-thread, refuse = notes.thread, notes.refuse
 
 
 def active() -> Recorder | None:

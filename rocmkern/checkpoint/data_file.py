@@ -59,8 +59,10 @@ class DataFile:
         It cannot be opened, or is no regular file.
     """
 
+    size: int
+
     def __init__(self, path: Path):
-        self.path = str(path)
+        self.path: str = str(path)
         try:
             # A FIFO would otherwise wait here for somebody who writes.
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -31,6 +31,9 @@ class Checkpoint(Mapping[str, FileTensor]):
         pairs of a GGUF file.
     """
 
+    format: str
+    metadata: dict[str, Any]
+
     def __init__(self, format: str, tensors: dict[str, FileTensor], metadata: dict[str, Any]):
         self.format, self.metadata = format, metadata
         self._tensors = tensors

@@ -13,7 +13,7 @@ from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SEED = 42
-GEMMA = {"activation": "gelu_tanh", "norm_weight_offset": 1.0}
+GEMMA: dict[str, Any] = {"activation": "gelu_tanh", "norm_weight_offset": 1.0}
 
 
 def _decoder_call(draw: Draw) -> Call:

@@ -40,10 +40,13 @@ class Decoder:
     >>> decoder.generate([[1, 15043]], 20, seed=0)  # doctest: +SKIP
     """
 
+    config: DecoderConfig
+    weights: dict[str, Any]
+
     def __init__(self, config: DecoderConfig, weights: Mapping[str, Any]):
         self.config, self.weights = config, dict(weights)
         norm = self.weights["norm"]
-        self.dtype = norm.dtype
+        self.dtype: np.dtype = norm.dtype
         self._manager = norm.manager if isinstance(norm, DeviceTensor) else None
         self._table: Any = None
         self._rotation = rotation(config, self.weights.get(FREQ_FACTORS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,14 @@ __all__ = ["decoder_logits"]
 _STEPS_OF_LAYER, _STEPS_AROUND = 13, 3
 
 
-def decoder_logits(tokens, *, config, prefill=None, block_size=None, **weights):
+def decoder_logits(
+    tokens: np.ndarray,
+    *,
+    config: Any,
+    prefill: int | None = None,
+    block_size: int | None = None,
+    **weights: np.ndarray,
+) -> np.ndarray:
     """`rocmkern.reference.decoder_logits`: the last product, of numbers that have been through many operations.
 
     Their roundings are independent of each other: k of them cost as much as sqrt(k), by the second line there.

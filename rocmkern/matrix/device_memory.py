@@ -48,7 +48,7 @@ class PlacedArray:
             self.tensor = alive.enter_context(manager.from_numpy(array))
             return
         address = self._buffer.data_ptr + self._offset
-        self.tensor = alive.enter_context(
+        self.tensor: DeviceTensor = alive.enter_context(
             DeviceTensor.from_foreign(self._buffer, address, array.shape, array.dtype, array.strides, manager.device)
         )
 

@@ -89,7 +89,7 @@ class Draw:
         self.case = case
         self.dims: Mapping[str, Any] = case.dims
         self.features: Mapping[str, Any] = case.features
-        self.dtype = numpy_dtype(case.dtype)
+        self.dtype: np.dtype = numpy_dtype(case.dtype)
 
     def rng(self, name: str) -> np.random.Generator:
         """Random numbers that depend on the case id and `name` only."""

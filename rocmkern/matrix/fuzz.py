@@ -42,11 +42,16 @@ class FuzzFailure(AssertionError):
         That it was drawn with.
     """
 
+    operation: str
+    row: dict[str, Any]
+    error: BaseException
+    seed: int
+
     def __init__(self, operation: str, row: Mapping[str, Any], error: BaseException, seed: int):
         self.operation, self.row, self.error, self.seed = operation, dict(row), error, seed
         super().__init__(f"{describe(operation, row)}\n\n{type(error).__name__}: {error}")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[FuzzFailure], tuple[Any, ...]]:
         return type(self), (self.operation, self.row, self.error, self.seed)
 
 

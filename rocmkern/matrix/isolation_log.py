@@ -34,6 +34,9 @@ class IsolationLog:
         For each way the outcomes by case that the file held.
     """
 
+    path: Path
+    outcomes: dict[str, dict[str, Outcome]]
+
     def __init__(self, path: Path, head: Mapping[str, Any]):
         self.path, self.outcomes = path, dict[str, dict[str, Outcome]]()
         first = json.dumps(dict(head), sort_keys=True)

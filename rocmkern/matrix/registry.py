@@ -357,7 +357,7 @@ class Registry:
     """
 
     def __init__(self, *operations: Operation, faults: Iterable[Fault] = ()):
-        self.faults = {fault.name: fault for fault in faults}
+        self.faults: dict[str, Fault] = {fault.name: fault for fault in faults}
         self._operations: dict[str, Operation] = {}
         for operation in operations:
             if operation.name in self._operations:

@@ -56,6 +56,10 @@ class CaseFailure(AssertionError):
         The kernels that were launched before, each once; the last one launched comes last.
     """
 
+    check: str
+    comparisons: tuple[Comparison, ...]
+    kernels: tuple[str, ...]
+
     def __init__(
         self,
         check: str,
@@ -70,7 +74,7 @@ class CaseFailure(AssertionError):
         message = super().__str__()
         return f"{message}\nkernels launched: {', '.join(self.kernels)}" if self.kernels else message
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[CaseFailure], tuple[Any, ...]]:
         return type(self), (self.check, self.args[0], self.comparisons, self.kernels)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -38,7 +38,7 @@ BUDGET_LIMITS = ("vgpr", "lds", "scratch", "spills", "occupancy", "vector_per_ma
 class Model(BaseModel):
     """Base of all models: unknown keys are errors, nothing is converted silently."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Normal(Model):

@@ -16,9 +16,12 @@ class RequiresGradient:
 
     requires_grad = True
 
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
     def __init__(self, array: np.ndarray):
         self.array = array
-        self.__array_interface__ = array.__array_interface__
+        self.__array_interface__: dict[str, Any] = array.__array_interface__
         self.shape, self.dtype = array.shape, array.dtype
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 
-def compute_dtype(x):
+def compute_dtype(x: np.ndarray) -> type[np.floating[Any]]:
+    """float64 for float64 arrays, else float32."""
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-def rounded(result, dtype):
+def rounded(result: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A result in a dtype; what it does not hold becomes infinite."""
     with np.errstate(all="ignore"):
         return result.astype(dtype)
 

@@ -62,9 +62,11 @@ class Allocator:
         As of the manager.
     """
 
+    cap: float
+
     def __init__(self, memory: DeviceMemory, queue: Queue, cap: float):
         self._memory, self._queue, self.cap = memory, queue, cap
-        self.guards = GuardBands()
+        self.guards: GuardBands = GuardBands()
 
     def fits(self, nbytes: int, settings: MemorySettings) -> bool:
         """Return whether a buffer of `nbytes` would be granted now (another thread may take it meanwhile)."""

@@ -46,12 +46,12 @@ class BaseManager:
         sleep: Callable[[float], None] = time.sleep,
     ):
         cap, deadline_s = check_cap(cap), _check_deadline(deadline_s)
-        self.device = default_device() if device is None else open_device(device)
-        self.settings = MemorySettings.from_environment() if settings is None else settings
+        self.device: Device = default_device() if device is None else open_device(device)
+        self.settings: MemorySettings = MemorySettings.from_environment() if settings is None else settings
         self._number = next(self._numbers)
         self._memory = DeviceMemory.of(self.device)
         self._memory.managers.add(self)
-        self.queue = Queue(self.device, self.stream, deadline_s, clock, sleep)
+        self.queue: Queue = Queue(self.device, self.stream, deadline_s, clock, sleep)
         self._allocator = Allocator(self._memory, self.queue, cap)
         self._closed = self._all_returned = False
 

@@ -65,8 +65,8 @@ class CudaDevice(GpuDevice):
         super().__init__(info)
         self.check("cuInit", driver.cuInit(0))
         ordinal = self.check("cuDeviceGet", driver.cuDeviceGet(info.index))
-        self.context = self.check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ordinal))
-        self.context_handle = int(self.context)
+        self.context: Any = self.check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ordinal))
+        self.context_handle: int = int(self.context)
 
     def check(self, call: str, result: Answer) -> Any:
         """Return the value of a call, or raise `DriverError`."""

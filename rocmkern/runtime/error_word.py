@@ -27,6 +27,8 @@ class ErrorWord:
         Valid in kernels and on the host.
     """
 
+    address: int
+
     def __init__(self, address: int, owner: Any, make_error: Callable[[], RocmkernError]):
         self.address, self._owner, self._make_error = address, owner, make_error
 

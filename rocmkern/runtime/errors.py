@@ -29,6 +29,10 @@ class ArgumentError(RocmkernError, ValueError):
         Name of the offending argument.
     """
 
+    argument: str
+    given: str
+    allowed: str
+
     def __init__(self, argument: str, given: str, allowed: str):
         self.argument, self.given, self.allowed = argument, given, allowed
         super().__init__(f"{argument}: got {given}; allowed: {allowed}")
@@ -74,6 +78,10 @@ class DriverError(TargetError):
         The driver's name of the error.
     """
 
+    call: str
+    status: str
+    device: str
+
     def __init__(self, call: str, status: str, device: str):
         self.call, self.status, self.device = call, status, device
         super().__init__(
@@ -92,6 +100,12 @@ class DeviceMemoryError(RocmkernError, MemoryError):
     asked, allowed, free, held, total : int
         Bytes: requested, still allowed under the cap, free on the device, held by this process, size of the device.
     """
+
+    asked: int
+    allowed: int
+    free: int
+    held: int
+    total: int
 
     def __init__(self, asked: int, allowed: int, free: int, held: int, total: int, why: str = "over the cap"):
         self.asked, self.allowed, self.free, self.held, self.total = asked, allowed, free, held, total
@@ -138,6 +152,10 @@ class OutOfBlocksError(RocmkernError, MemoryError):
         Blocks: needed for the call, free, of the whole cache.
     """
 
+    needed: int
+    free: int
+    total: int
+
     def __init__(self, needed: int, free: int, total: int):
         self.needed, self.free, self.total = needed, free, total
         super().__init__(
@@ -164,6 +182,12 @@ class MatrixError(RocmkernError, ValueError):
     path : str
         Where in the data, for example ``groups.flash_causal.rows[2].axes.head_dim``.
     """
+
+    message: str
+    file: str
+    line: int
+    column: int
+    path: str
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, column: int = 0, path: str = ""):
         self.message, self.file, self.line, self.column, self.path = message, file, line, column, path

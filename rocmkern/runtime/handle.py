@@ -47,6 +47,12 @@ class Handle:
 
     __slots__ = ("__weakref__", "_address", "_layout", "_storage", "dtype", "manager", "read_only", "shape", "strides")
 
+    manager: BaseManager
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    strides: tuple[int, ...]
+    read_only: bool
+
     def __init__(
         self,
         manager: BaseManager,

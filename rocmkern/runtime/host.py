@@ -179,7 +179,7 @@ class HostDevice(Device):
 
     def __init__(self) -> None:
         total = host_memory_info().total.value or 0
-        self.info = DeviceInfo("host", 0, platform.machine() or "CPU", None, True, total)
+        self.info: DeviceInfo = DeviceInfo("host", 0, platform.machine() or "CPU", None, True, total)
         self._arrays: dict[int, np.ndarray] = {}
 
     def memory_info(self) -> MemoryInfo:

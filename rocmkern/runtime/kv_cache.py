@@ -64,6 +64,9 @@ class KVCache:
            [0, 2]], dtype=int32)
     """
 
+    num_blocks: int
+    block_size: int
+
     def __init__(
         self,
         num_blocks: int,

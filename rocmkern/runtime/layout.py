@@ -30,8 +30,11 @@ class StridedLayout:
 
     __slots__ = ("device", "end", "first")
 
+    first: int
+    end: int
+
     def __init__(self, device: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int):
-        self.device = device
+        self.device: Any = device
         self.first, self.end = byte_extent(shape, strides, itemsize)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.tickets: dict[int, Any] = {}
-        self.numbers = itertools.count(1)
+        self.numbers: Iterator[int] = itertools.count(1)
 
     def remove(self, number: int) -> None:
         """Strike a buffer out, if that was not done before."""

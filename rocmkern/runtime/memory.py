@@ -133,6 +133,11 @@ class Buffer:
 
     __slots__ = ("__weakref__", "_at_once", "_ticket", "address", "memory", "nbytes", "number", "only_stream")
 
+    memory: DeviceMemory
+    address: int
+    nbytes: int
+    number: int
+
     def __init__(self, memory: DeviceMemory, address: int, nbytes: int, only_stream: Stream | None):
         self.memory, self.address, self.nbytes, self.only_stream = memory, address, nbytes, only_stream
         self._at_once: _AtOnce | None = None
@@ -177,20 +182,22 @@ class DeviceMemory:
     _creation = Mutex()
     _made: ClassVar[list[weakref.ref[DeviceMemory]]] = []
 
+    reserved: int
+
     def __init__(self, device: Device):
         self.device = device
-        self.pid = os.getpid()
-        self.stream = device.create_stream()
-        self.ledger = Ledger()
-        self.pool = Pool(device, self.stream)
-        self.graphs = GraphMemory()
-        self.pinned = PinnedBuffers(device)
-        self.error_words = ErrorWords(device)
+        self.pid: int = os.getpid()
+        self.stream: Stream = device.create_stream()
+        self.ledger: Ledger = Ledger()
+        self.pool: Pool = Pool(device, self.stream)
+        self.graphs: GraphMemory = GraphMemory()
+        self.pinned: PinnedBuffers = PinnedBuffers(device)
+        self.error_words: ErrorWords = ErrorWords(device)
         self.managers: weakref.WeakSet[object] = weakref.WeakSet()
         self.reserved = 0
-        self.baseline = device.memory_info().free.value
+        self.baseline: int | None = device.memory_info().free.value
         #: Held by whoever changes anything here, and during work on idle memory that `idle_block` has found.
-        self.lock = Mutex()
+        self.lock: Mutex = Mutex()
         self._torn = False
         self._blocks: dict[int, Block] = {}  # all that are reserved, by their addresses
         self._returned: deque[Ticket] = deque()

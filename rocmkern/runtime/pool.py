@@ -87,6 +87,8 @@ class Pool:
         block comes back.
     """
 
+    idle_bytes: int
+
     def __init__(self, device: Device, own_stream: Stream):
         self._device, self._lasting = device, (own_stream, 0)
         self._idle: dict[Stream, list[tuple[int, int, Block]]] = {}

@@ -49,6 +49,10 @@ class Queue:
         Seconds now and a pause.
     """
 
+    device: Device
+    stream: Stream
+    deadline_s: float
+
     def __init__(
         self,
         device: Device,

@@ -25,7 +25,7 @@ class Storage:
     __slots__ = ("__weakref__", "owner")
 
     def __init__(self, owner: Any):
-        self.owner = owner
+        self.owner: Any = owner
 
     @property
     def closed(self) -> bool:
@@ -62,7 +62,7 @@ class LazyStorage:
         self._take: Callable[[], tuple[Storage, int]] | None = take
         self._is_closed = is_closed
         self._taken: tuple[Storage, int] | None = None
-        self.lock = Mutex()
+        self.lock: Mutex = Mutex()
         fork.renew_locks(self, "lock")
 
     @property

@@ -44,6 +44,8 @@ class PreparedLaunch:
 
     __slots__ = ("_grid", "_name", "_pack", "_run", "_threads", "words")
 
+    words: list[int]
+
     def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
         self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
         self._pack = objects.words_layout(len(words)).pack
@@ -66,10 +68,10 @@ class CpuTarget:
     device = None
 
     def __init__(self) -> None:
-        self.arch = host_architecture()
-        self.threads = thread_count()
+        self.arch: str = host_architecture()
+        self.threads: int = thread_count()
         #: Blocks that run at the same time.
-        self.parallelism = self.threads
+        self.parallelism: int = self.threads
         self._variants: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._compiling = Mutex()
         fork.renew_locks(self, "_compiling")

@@ -191,6 +191,8 @@ def compute_capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
 class LoadedKernel(LoadedVariant):
     """A compiled kernel on the current device, ready to be launched from any thread."""
 
+    kernel: CompiledKernel
+
     def __init__(self, kernel: CompiledKernel):
         # deferred: optional dependency
         from cuda.bindings import driver

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError
+from rocmkern.runtime.gpu import GpuDevice
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.mutex import Mutex
 from rocmkern.targets import cache, launches, source
@@ -31,6 +33,8 @@ class PreparedLaunch:
     """
 
     __slots__ = ("_fail", "_parameters", "_start", "words")
+
+    words: ctypes.Array[ctypes.c_int64]
 
     def __init__(self, parameters: ParameterBuffer, start: Callable[[], tuple[Any, ...]], fail: Callable[[Any], None]):
         self.words, self._parameters = parameters.words, parameters  # the driver reads more of it than the words
@@ -119,7 +123,11 @@ class GpuTarget(ABC):
     #: Small blocks that run at the same time; a target that can ask its device says more.
     parallelism: int = 1
 
-    def __init__(self, device: Any):
+    device: GpuDevice
+    name: str
+    arch: str
+
+    def __init__(self, device: GpuDevice):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
         self._variants: dict[tuple[Any, ...], LoadedVariant] = {}
         self._compiling = Mutex()

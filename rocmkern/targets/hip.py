@@ -154,6 +154,9 @@ class CompiledKernel:
 class LoadedKernel(LoadedVariant):
     """A compiled kernel on the current device, ready to be launched from any thread."""
 
+    kernel: Executable
+    code_sha256: str
+
     def __init__(self, kernel: Executable):
         super().__init__(kernel.title, kernel.words, PARAMETERS_END)
         self.kernel, self.code_sha256 = kernel, hashlib.sha256(kernel.code).hexdigest()
@@ -203,7 +206,7 @@ class HipTarget(GpuTarget):
 
     def __init__(self, device: Any):
         super().__init__(device)
-        self.arch = compiled_as(device.info.arch)
+        self.arch: str = compiled_as(device.info.arch)
 
     @functools.cached_property
     def parallelism(self) -> int:  # type: ignore[override]

@@ -82,7 +82,7 @@ class _Thread(threading.local):
 
 
 #: ``observer`` is told of this thread's launches.
-thread = _Thread()
+thread: _Thread = _Thread()
 
 
 @contextmanager

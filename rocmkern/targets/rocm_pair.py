@@ -203,6 +203,6 @@ def _foreign(other: str, file: str) -> str:
 
 
 if __name__ == "__main__":
-    pair = look()
-    print("\n".join(pair.lines()))
-    sys.exit(0 if pair.usable else 1)
+    found: Pair = look()
+    print("\n".join(found.lines()))
+    sys.exit(0 if found.usable else 1)

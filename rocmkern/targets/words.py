@@ -6,7 +6,7 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,15 +72,15 @@ class ParameterBuffer:
     """
 
     def __init__(self, count: int, end: int, more: int = 0, nbytes: int = 0):
-        self.words = (ctypes.c_int64 * (count + more * nbytes // 8))()
+        self.words: ctypes.Array[ctypes.c_int64] = (ctypes.c_int64 * (count + more * nbytes // 8))()
         self._size = ctypes.c_size_t(ctypes.sizeof(self.words))
         pointer, size = ctypes.addressof(self.words), ctypes.addressof(self._size)
         self._extra = (ctypes.c_void_p * 5)(1, pointer, 2, size, end)
-        self.address = ctypes.addressof(self._extra)
+        self.address: int = ctypes.addressof(self._extra)
         places = [8 * i for i in range(count)] + [8 * count + nbytes * i for i in range(more)] if more else []
         self._pointers = (ctypes.c_void_p * len(places))(*(pointer + place for place in places))
-        self.pointers = ctypes.addressof(self._pointers)
-        self.fill = functools.partial(struct.Struct(f"={count}q").pack_into, self.words, 0)
+        self.pointers: int = ctypes.addressof(self._pointers)
+        self.fill: Callable[..., None] = functools.partial(struct.Struct(f"={count}q").pack_into, self.words, 0)
 
 
 class ThreadParameters(threading.local):

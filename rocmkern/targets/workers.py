@@ -159,4 +159,4 @@ def _serve(offers: queue.SimpleQueue[_Job]) -> None:
 
 
 #: Those of this process: as many as the launch needs that has the most threads.
-workers = Workers()
+workers: Workers = Workers()

@@ -69,6 +69,11 @@ class DeviceClock:
 
     counts = "wall_s"
 
+    function: Callable[[], Any]
+    manager: Any
+    stream: int
+    warm: bool
+
     def __init__(self, function: Callable[[], Any], manager: Any, stream: int, warm: bool):
         self.function, self.manager, self.stream, self.warm = function, manager, stream, warm
         self.seconds: list[float] = []

@@ -29,6 +29,9 @@ class VectorPeak:
         As many as kernels use.
     """
 
+    threads: int
+    flop_per_s: float
+
     def __init__(self, threads: int):
         self.threads, self.flop_per_s = threads, 0.0
 

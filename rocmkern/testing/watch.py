@@ -20,7 +20,7 @@ from rocmkern.runtime.lock import holds_lock
 from rocmkern.runtime.memory import DeviceMemory
 
 #: Functions and methods that give device memory, by the module of a driver's binding or of a library.
-ALLOCATORS = {
+ALLOCATORS: dict[str, tuple[str, ...]] = {
     "rocm.bindings.hip": ("hipMalloc", "hipMallocAsync", "hipMallocManaged", "hipMallocPitch", "hipExtMallocWithFlags"),
     "cuda.bindings.driver": ("cuMemAlloc", "cuMemAllocAsync", "cuMemAllocManaged", "cuMemAllocPitch"),
     "cuda.bindings.runtime": ("cudaMalloc", "cudaMallocAsync", "cudaMallocManaged", "cudaMallocPitch"),

@@ -66,6 +66,9 @@ class WorkerError(RocmkernError, AssertionError):
         The kernel that was launched last within the call.
     """
 
+    kind: str
+    kernel: str | None
+
     def __init__(self, kind: str, message: str, kernel: str | None = None):
         self.kind, self.kernel = kind, kernel
         super().__init__(message)

@@ -33,9 +33,11 @@ MAX_DEPTH = 16
 #: Operations that are a step of a stage through its circle, and those that need its window in use.
 CIRCLE = ("paged", "fetch", "acquire", "release", "finish")
 PRODUCTS = ("dot_nt", "dot_nn", "dot", "dot_tn", "dot_nn_where")
-OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 #: The same condition, with the other outcome.
-OPPOSITES = {ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.NotIn: ast.In, ast.IsNot: ast.Is}
+OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.NotIn: ast.In, ast.IsNot: ast.Is,
+}  # fmt: skip
 
 Facts = frozenset  # of (condition, outcome)
 

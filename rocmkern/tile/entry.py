@@ -61,7 +61,7 @@ def _tensor(dtype: Any, *words: Any) -> Any:
 
 
 #: The operation that a function declares, of those that all targets have.
-OF_FUNCTION: dict[Callable, Operation] = {
+OF_FUNCTION: dict[Callable[..., Any], Operation] = {
     config: Operation("config", config, lambda bound, x, y, z: want(ConfigKind, bound)),
     tensor: Operation("tensor", tensor, _tensor),
     float32: Operation("float32", float32, lambda word: ScalarKind("float32")),

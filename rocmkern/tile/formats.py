@@ -36,12 +36,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.tile import codes
+
+if TYPE_CHECKING:
+    from llvmlite import ir
 
 #: Runs of elements that start at a multiple of this share a scale, a minimum, and the position of their bits in bytes.
 RUN = 16
@@ -59,44 +62,53 @@ class BlockReader(Protocol):
     `whole_bytes`, `joined_bits` and `five_bits` do.
     """
 
-    def byte(self, offset: Any) -> Any:
+    def byte(self, offset: ir.Value) -> ir.Value:
         """One byte as an i32, the same for all lanes of a run."""
 
-    def short(self, offset: Any) -> Any:
+    def short(self, offset: ir.Value) -> ir.Value:
         """Two bytes, the first one low, as an i32, the same for all lanes of a run."""
 
-    def word(self, offset: Any) -> Any:
+    def word(self, offset: ir.Value) -> ir.Value:
         """Four bytes, the first one low, as an i32, the same for all lanes of a run."""
 
-    def half(self, offset: Any) -> Any:
+    def half(self, offset: ir.Value) -> ir.Value:
         """A float16 as a float32, the same for all lanes of a run."""
 
-    def power(self, offset: Any) -> Any:
+    def power(self, offset: ir.Value) -> ir.Value:
         """An E8M0 scale as a float32, the same for all lanes of a run."""
 
-    def fields(self, offset: Any, count: int, width: int, step: int = 1) -> list:
+    def fields(self, offset: ir.Value, count: int, width: int, step: int = 1) -> list[ir.Value]:
         """``count`` consecutive fields of ``width`` bits (4, 6, 8), lowest bits first, from the start of a byte.
 
         Each as an i32, or several of them in a vector: the emitters work on either. They fill whole bytes. An offset
         that is no constant is a multiple of ``step``.
         """
 
-    def nibbles(self, offset: Any, count: int, shift: Any, numbers: tuple, step: int = 1) -> tuple[list, float] | None:
+    def nibbles(
+        self, offset: ir.Value, count: int, shift: ir.Value, numbers: tuple[float, ...], step: int = 1
+    ) -> tuple[list[Any], float] | None:
         """Float32 ``numbers[byte >> shift & 15]`` of ``count`` bytes, divided by a power of two, and that power.
 
         ``shift`` is 0 or 4; ``step`` is as for `fields`. None where the target has nothing better than `fields`
         and `lookup`.
         """
 
-    def whole_bytes(self, kind: str, offset: Any, count: int) -> tuple[list, float] | None:
+    def whole_bytes(self, kind: str, offset: ir.Value, count: int) -> tuple[list[Any], float] | None:
         """Float32 of ``count`` bytes that are an ``"int8"`` or a small float, divided by a power of two; that power.
 
         None where the target has nothing better than `fields`.
         """
 
     def joined_bits(
-        self, low: Any, low_shift: Any, high: Any, high_shift: Any, width: int, less: int, count: int
-    ) -> list | None:
+        self,
+        low: ir.Value,
+        low_shift: ir.Value,
+        high: ir.Value,
+        high_shift: ir.Value,
+        width: int,
+        less: int,
+        count: int,
+    ) -> list[Any] | None:
         """Float32 of ``count`` numbers less a constant, whose four low and ``width`` high bits (1 or 2) are in bytes at
         two offsets.
 
@@ -104,14 +116,16 @@ class BlockReader(Protocol):
         `fields`.
         """
 
-    def five_bits(self, low: Any, shift: Any, plane: Any, first: Any, less: int, count: int) -> list:
+    def five_bits(
+        self, low: ir.Value, shift: ir.Value, plane: ir.Value, first: ir.Value, less: int, count: int
+    ) -> list[Any]:
         """Float32 of ``count`` numbers less a constant, whose four low bits are ``byte >> shift & 15`` of bytes at an
         offset, and whose fifth bits lie side by side from bit ``first`` of the four bytes at ``plane`` on.
 
         ``shift`` is 0 or 4; ``plane`` is a constant.
         """
 
-    def lookup(self, numbers: tuple, lanes: list) -> list | None:
+    def lookup(self, numbers: tuple[float, ...], lanes: list[ir.Value]) -> list[Any] | None:
         """``numbers[code & 15]`` for each code, where the target does that in one instruction; else None."""
 
 
@@ -130,12 +144,12 @@ class Run:
         Power of two that the numbers lack.
     """
 
-    numbers: list
-    scale: Any
-    minimum: Any = None
+    numbers: list[Any]
+    scale: ir.Value
+    minimum: ir.Value | None = None
     factor: float = 1.0
 
-    def elements(self, b: Any) -> list:
+    def elements(self, b: ir.IRBuilder) -> list[ir.Value]:
         """The elements; every product is exact, and so is the result where there is no minimum."""
         # deferred: start-up
         from rocmkern.tile._lowering.shared.ir_types import const
@@ -168,7 +182,7 @@ class Format:
     nbytes: int
     group: int
     decode: Callable[[np.ndarray], np.ndarray]
-    emit: Callable[[Any, BlockReader, Any, int], Run]
+    emit: Callable[[ir.IRBuilder, BlockReader, ir.Value, int], Run]
 
     def columns(self, row_bytes: int) -> int:
         """Elements of a row of so many bytes: whole blocks only."""
@@ -279,15 +293,15 @@ def _integer(x: int) -> Any:
     return const(I32, x)
 
 
-def _add(b: Any, x: Any, y: Any) -> Any:
+def _add(b: ir.IRBuilder, x: Any, y: Any) -> Any:
     return b.add(x, y if not isinstance(y, int) else _integer(y))
 
 
-def _each(lanes: list, body: Callable) -> list:
+def _each(lanes: list[Any], body: Callable[[Any], Any]) -> list[Any]:
     return [body(x) for x in lanes]
 
 
-def _spread(b: Any, x: Any, like: Any) -> Any:
+def _spread(b: ir.IRBuilder, x: Any, like: Any) -> Any:
     """A scalar in every element of a vector that is like ``like``; itself beside a scalar."""
     # deferred: start-up
     from llvmlite import ir
@@ -302,7 +316,7 @@ def _spread(b: Any, x: Any, like: Any) -> Any:
     return b.shuffle_vector(v, v, const(ir.VectorType(I32, n), 0))
 
 
-def _float(b: Any, x: Any, less: int) -> Any:
+def _float(b: ir.IRBuilder, x: Any, less: int) -> Any:
     """float32 of ``x - less`` for an unsigned x below 2 ** 23."""
     # deferred: start-up
     from rocmkern.tile._lowering.shared.ir_types import F32, const
@@ -311,7 +325,7 @@ def _float(b: Any, x: Any, less: int) -> Any:
     return b.fsub(bits, const(bits.type, 2.0**23 + less))
 
 
-def _signed_byte(b: Any, x: Any) -> Any:
+def _signed_byte(b: ir.IRBuilder, x: Any) -> Any:
     """float32 of a byte that is an int8."""
     # deferred: start-up
     from rocmkern.tile._lowering.shared.ir_types import const
@@ -319,7 +333,7 @@ def _signed_byte(b: Any, x: Any) -> Any:
     return _float(b, b.xor(x, const(x.type, 0x80)), 0x80)
 
 
-def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
+def _bits(b: ir.IRBuilder, x: Any, shift: ir.Value, mask: int) -> Any:
     """``x >> shift & mask``; the shift is a scalar."""
     # deferred: start-up
     from rocmkern.tile._lowering.shared.ir_types import const
@@ -327,7 +341,9 @@ def _bits(b: Any, x: Any, shift: Any, mask: int) -> Any:
     return b.and_(b.lshr(x, _spread(b, shift, x)), const(x.type, mask))
 
 
-def _looked_up(b: Any, reader: BlockReader, numbers: Any, lanes: list, decode: Callable) -> list:
+def _looked_up(
+    b: ir.IRBuilder, reader: BlockReader, numbers: Any, lanes: list[Any], decode: Callable[[Any], Any]
+) -> list[Any]:
     """``numbers[code]`` of the low four bits of the lanes; ``decode(code)`` computes it."""
     # deferred: start-up
     from rocmkern.tile._lowering.shared.ir_types import const
@@ -338,7 +354,9 @@ def _looked_up(b: Any, reader: BlockReader, numbers: Any, lanes: list, decode: C
     return found
 
 
-def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, first: Any, count: int) -> list:
+def _packed(
+    b: ir.IRBuilder, reader: BlockReader, start: int, length: int, width: int, first: ir.Value, count: int
+) -> list[Any]:
     """Elements ``first`` .. of fields of ``width`` bits that fill ``length`` bytes from ``start`` on."""
     bit = b.mul(first, _integer(width))
     byte = b.lshr(bit, _integer(3))
@@ -352,8 +370,15 @@ def _packed(b: Any, reader: BlockReader, start: int, length: int, width: int, fi
 
 
 def _nibbles(
-    b: Any, reader: BlockReader, at: Any, count: int, shift: Any, numbers: Any, decode: Callable, step: int = 1
-) -> tuple[list, float]:
+    b: ir.IRBuilder,
+    reader: BlockReader,
+    at: ir.Value,
+    count: int,
+    shift: ir.Value,
+    numbers: Any,
+    decode: Callable[[Any], Any],
+    step: int = 1,
+) -> tuple[list[Any], float]:
     """``numbers[byte >> shift & 15]`` of bytes, as `BlockReader.nibbles`; ``decode(code)`` computes one."""
     found = reader.nibbles(at, count, shift, tuple(map(float, numbers)), step)
     if found is not None:
@@ -363,17 +388,23 @@ def _nibbles(
 
 
 def _halves(
-    b: Any, reader: BlockReader, start: int, first: Any, count: int, numbers: Any, decode: Callable
-) -> tuple[list, float]:
+    b: ir.IRBuilder,
+    reader: BlockReader,
+    start: int,
+    first: ir.Value,
+    count: int,
+    numbers: Any,
+    decode: Callable[[Any], Any],
+) -> tuple[list[Any], float]:
     """`_nibbles` of 16 bytes whose low halves come first."""
     at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
     return _nibbles(b, reader, _add(b, at, start), count, shift, numbers, decode)
 
 
-def _emit_mx(name: str, width: int = 0) -> Callable:
+def _emit_mx(name: str, width: int = 0) -> Callable[[ir.IRBuilder, BlockReader, ir.Value, int], Run]:
     """An MX format with elements of ``width`` bits one after the other; 0: low halves, then high halves."""
 
-    def emit(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+    def emit(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
         scale = reader.power(_integer(0))
         numbers = codes.SMALL_FLOATS[name].table()
 
@@ -393,13 +424,13 @@ def _emit_mx(name: str, width: int = 0) -> Callable:
     return emit
 
 
-def _emit_q4_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q4_0(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     d = reader.half(_integer(0))
     numbers, factor = _halves(b, reader, 2, first, count, range(-8, 8), lambda x: _float(b, x, 8))
     return Run(numbers, d, None, factor)
 
 
-def _minimum(b: Any, m: Any) -> Any:
+def _minimum(b: ir.IRBuilder, m: Any) -> Any:
     """What is subtracted where a float32 is added."""
     # deferred: start-up
     from rocmkern.tile._lowering.shared.ir_types import const
@@ -407,29 +438,29 @@ def _minimum(b: Any, m: Any) -> Any:
     return b.fsub(const(m.type, -0.0), m)
 
 
-def _emit_q4_1(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q4_1(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     d, m = reader.half(_integer(0)), reader.half(_integer(2))
     numbers, factor = _halves(b, reader, 4, first, count, range(16), lambda x: _float(b, x, 0))
     return Run(numbers, d, _minimum(b, m), factor)
 
 
-def _five_bits(b: Any, reader: BlockReader, plane: int, first: Any, less: int, count: int) -> list:
+def _five_bits(b: ir.IRBuilder, reader: BlockReader, plane: int, first: ir.Value, less: int, count: int) -> list[Any]:
     """Numbers of five bits: the fifth ones in four bytes from ``plane`` on, the others in 16 bytes behind them."""
     at, shift = b.and_(first, _integer(15)), b.lshr(b.and_(first, _integer(16)), _integer(2))
     return reader.five_bits(_add(b, at, plane + 4), shift, _integer(plane), first, less, count)
 
 
-def _emit_q5_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q5_0(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     d = reader.half(_integer(0))
     return Run(_five_bits(b, reader, 2, first, 16, count), d)
 
 
-def _emit_q5_1(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q5_1(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     d, m = reader.half(_integer(0)), reader.half(_integer(2))
     return Run(_five_bits(b, reader, 4, first, 0, count), d, _minimum(b, m))
 
 
-def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q8_0(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     d = reader.half(_integer(0))
     at = _add(b, first, 2)
     found = reader.whole_bytes("int8", at, count)
@@ -438,13 +469,13 @@ def _emit_q8_0(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     return Run(_each(reader.fields(at, count, 8), lambda x: _signed_byte(b, x)), d)
 
 
-def _scale_and_minimum(b: Any, reader: BlockReader, group: Any) -> tuple[Any, Any]:
+def _scale_and_minimum(b: ir.IRBuilder, reader: BlockReader, group: ir.Value) -> tuple[Any, Any]:
     """Those of a group of 32 elements of q4_k and q5_k."""
     early = b.icmp_unsigned("==", b.lshr(group, _integer(2)), _integer(0))
     byte = b.shl(b.and_(group, _integer(3)), _integer(3))
     x, y, z = (reader.word(_integer(start)) for start in (4, 8, 12))
 
-    def six_bits(low: Any, high: Any) -> Any:
+    def six_bits(low: ir.Value, high: ir.Value) -> Any:
         """float32 of the group's six bits, by those of four groups at once."""
         late = b.or_(b.and_(high, _integer(0x0F0F0F0F)), b.and_(b.lshr(low, _integer(2)), _integer(0x30303030)))
         four = b.select(early, b.and_(low, _integer(0x3F3F3F3F)), late)
@@ -454,13 +485,13 @@ def _scale_and_minimum(b: Any, reader: BlockReader, group: Any) -> tuple[Any, An
     return scale, b.fmul(reader.half(_integer(2)), six_bits(y, b.lshr(z, _integer(4))))
 
 
-def _nibble_of_group(b: Any, start: int, group: Any, column: Any) -> tuple[Any, Any]:
+def _nibble_of_group(b: ir.IRBuilder, start: int, group: ir.Value, column: ir.Value) -> tuple[Any, Any]:
     """Where the low four bits of an element of q4_k and q5_k are: a byte's offset, and by how much it is shifted."""
     at = _add(b, b.or_(b.shl(b.lshr(group, _integer(1)), _integer(5)), column), start)
     return at, b.shl(b.and_(group, _integer(1)), _integer(2))
 
 
-def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q4_k(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     group = b.lshr(first, _integer(5))
     scale, minimum = _scale_and_minimum(b, reader, group)
     at, shift = _nibble_of_group(b, 16, group, b.and_(first, _integer(31)))
@@ -468,14 +499,14 @@ def _emit_q4_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
     return Run(numbers, scale, minimum, factor)
 
 
-def _emit_q5_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q5_k(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     group, column = b.lshr(first, _integer(5)), b.and_(first, _integer(31))
     scale, minimum = _scale_and_minimum(b, reader, group)
     at, shift = _nibble_of_group(b, 48, group, column)
     return Run(_joined_bits(b, reader, at, shift, _add(b, column, 16), group, 1, 0, count), scale, minimum)
 
 
-def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
+def _emit_q6_k(b: ir.IRBuilder, reader: BlockReader, first: ir.Value, count: int) -> Run:
     half, quarter = b.lshr(first, _integer(7)), b.and_(b.lshr(first, _integer(5)), _integer(3))
     column = b.and_(first, _integer(31))
     low_at = b.or_(b.shl(half, _integer(6)), b.shl(b.and_(quarter, _integer(1)), _integer(5)))
@@ -488,8 +519,16 @@ def _emit_q6_k(b: Any, reader: BlockReader, first: Any, count: int) -> Run:
 
 
 def _joined_bits(
-    b: Any, reader: BlockReader, low: Any, low_shift: Any, high: Any, high_shift: Any, width: int, less: int, count: int
-) -> list:
+    b: ir.IRBuilder,
+    reader: BlockReader,
+    low: ir.Value,
+    low_shift: ir.Value,
+    high: ir.Value,
+    high_shift: ir.Value,
+    width: int,
+    less: int,
+    count: int,
+) -> list[Any]:
     """`BlockReader.joined_bits`, or what `fields` makes of it."""
     numbers = reader.joined_bits(low, low_shift, high, high_shift, width, less, count)
     if numbers is not None:
@@ -506,7 +545,7 @@ def _joined_bits(
     return [one(x, y) for x, y in zip(lows, highs, strict=True)]
 
 
-FORMATS = {
+FORMATS: dict[str, Format] = {
     f.name: f
     for f in (
         Format("mxfp4", 32, 17, 32, _mx("e2m1", _low_then_high), _emit_mx("e2m1")),

@@ -15,7 +15,7 @@ from rocmkern.tile.language.kernel import DEVICE_FUNCTIONS
 from rocmkern.tile.language.operation import OF_FUNCTION
 
 
-def named_by(fn: Callable) -> list[tuple[str, Any]]:
+def named_by(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
     """Globals that a function names, and what it may take from the modules among them, in the order of its code."""
     names = fn.__code__.co_names
     found = [(name, fn.__globals__[name]) for name in names if name in fn.__globals__]
@@ -33,9 +33,9 @@ def is_of_numbers(value: Any) -> bool:
     return inspect.isfunction(value) and value not in OF_FUNCTION and not is_device_function(value)
 
 
-def reached(kernel: Callable) -> list[Callable]:
+def reached(kernel: Callable[..., Any]) -> list[Callable[..., Any]]:
     """A kernel and the functions that it reaches, in an order that follows from their code."""
-    seen: dict[Callable, None] = {}
+    seen: dict[Callable[..., Any], None] = {}
     waiting = [kernel]
     while waiting:
         fn = waiting.pop()
@@ -45,6 +45,6 @@ def reached(kernel: Callable) -> list[Callable]:
     return list(seen)
 
 
-def functions_of_numbers(kernel: Callable) -> list[Callable]:
+def functions_of_numbers(kernel: Callable[..., Any]) -> list[Callable[..., Any]]:
     """Those of them that `map` may be given."""
     return [fn for fn in reached(kernel)[1:] if not is_device_function(fn)]

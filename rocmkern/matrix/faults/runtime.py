@@ -33,8 +33,8 @@ class Place:
 
     def __init__(self, device: Any):
         self.device = device
-        self.manager = ResourceManager(device, settings=MemorySettings(), deadline_s=5)
-        self.other = device.create_stream()
+        self.manager: ResourceManager = ResourceManager(device, settings=MemorySettings(), deadline_s=5)
+        self.other: Any = device.create_stream()
 
     def hold(self, stream: int) -> None:
         """Let nothing of a stream run, where that can be had."""

@@ -34,7 +34,7 @@ class SimulatedGpu(Device):
     """A device of `_TOTAL` bytes; the runtime cannot tell it from a card."""
 
     def __init__(self) -> None:
-        self.info = DeviceInfo("hip", 0, "simulated", "0000:00:00.0", False, _TOTAL, "gfx1100")
+        self.info: DeviceInfo = DeviceInfo("hip", 0, "simulated", "0000:00:00.0", False, _TOTAL, "gfx1100")
         self._memory: dict[int, np.ndarray] = {}
         self._work: dict[Stream, deque[Callable[[], None]]] = {}
         self._owner_of: dict[_Event, Stream] = {}

@@ -10,7 +10,7 @@ from rocmkern.reference.costs import STEPS, UNIT, finite, wide
 __all__ = ["geglu", "swiglu"]
 
 
-def swiglu(gate, up=None, *, order="gate_up"):
+def swiglu(gate: np.ndarray, up: np.ndarray | None = None, *, order: str = "gate_up") -> np.ndarray:
     """`rocmkern.reference.swiglu`: the rounding of an exponent is one of a factor."""
     first, second = reference.halves(*wide(gate, up))
     exponent = np.abs(second if order == "up_gate" else first)
@@ -18,7 +18,7 @@ def swiglu(gate, up=None, *, order="gate_up"):
         return finite(UNIT * (STEPS + exponent) * np.abs(reference.swiglu(*wide(gate, up), order=order)))
 
 
-def geglu(gate, up=None, *, approximate="none"):
+def geglu(gate: np.ndarray, up: np.ndarray | None = None, *, approximate: str = "none") -> np.ndarray:
     """`rocmkern.reference.geglu`: 1 and an error function or a tangent cancel."""
     first, second = reference.halves(*wide(gate, up))
     with np.errstate(all="ignore"):

@@ -120,7 +120,9 @@ def merge_attention(
     return out, lse
 
 
-def visible_keys(sq, sk, causal, window, rows=None):
+def visible_keys(
+    sq: int, sk: int, causal: bool | str, window: tuple[int | None, int | None] | None, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Which keys a query sees, from the causal alignment and the window alone.
 
     Parameters
@@ -274,7 +276,7 @@ def _softmax_times_values(scores, v, sink, compute):
     return out, top + np.log(total)
 
 
-def exponentials(scores, sink=None):
+def exponentials(scores: np.ndarray, sink: float | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``exp(scores - top)`` of each row with the row's sum and top, safe for rows of minus infinity.
 
     Parameters

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +14,24 @@ from rocmkern.reference.costs import STEPS, UNIT, UNITS, finite, wide
 __all__ = ["decode_attention", "flash_attention", "merge_attention"]
 
 
-def flash_attention(q, k, v, *, return_lse=False, **options):
+def flash_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, return_lse: bool = False, **options: Any
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """`rocmkern.reference.flash_attention`: weights are rounded to the dtype of q before they meet the values."""
     rows_first = q.ndim == 3 or options.get("layout") == "bshd"
     return attended(_attention.flash_attention, q, k, v, options, return_lse, rows_first)
 
 
-def decode_attention(q, k, v, *, num_splits=None, **options):
+def decode_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, num_splits: int | None = None, **options: Any
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """`rocmkern.reference.decode_attention`, as `flash_attention`."""
     return flash_attention(q, k, v, **options)
 
 
-def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
+def merge_attention(
+    o1: np.ndarray, lse1: np.ndarray, o2: np.ndarray, lse2: np.ndarray, *, layout: str = "bhsd"
+) -> tuple[np.ndarray, np.ndarray]:
     """`rocmkern.reference.merge_attention`: two terms, whose weights are exponentials."""
     first, second = wide(o1, o2)
     with np.errstate(all="ignore"):
@@ -35,7 +43,15 @@ def merge_attention(o1, lse1, o2, lse2, *, layout="bhsd"):
         return finite(own * sums), finite(relative + UNIT * np.abs(lse))
 
 
-def attended(attention, q, k, v, options, return_lse, rows_first):
+def attended(
+    attention: Callable[..., Any],
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    options: dict[str, Any],
+    return_lse: bool,
+    rows_first: bool,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Costs of an attention with weights p_j: of their scores, of themselves, and of the sums of p_j v_j.
 
     A log-sum-exp is [..., heads, rows]; ``rows_first`` says that results are not.

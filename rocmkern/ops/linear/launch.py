@@ -12,7 +12,7 @@ from rocmkern.ops.linear import tuning
 from rocmkern.ops.linear.kernels import matmul, row_product, sum_splits
 
 #: Numbers of the activations in a launch, by their names.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str | None, int] = {
     None: 0,
     "silu": activations.SILU,
     "gelu": activations.GELU,

@@ -13,7 +13,9 @@ __all__ = ["linear", "matmul"]
 _STEEPEST = 1.13
 
 
-def product(a, b, transpose_b, bias, activation):
+def product(
+    a: np.ndarray, b: np.ndarray, transpose_b: bool, bias: np.ndarray | None, activation: str | None
+) -> np.ndarray:
     """Cost of a product and an activation."""
     a, b, bias = wide(a, b, bias)
     with np.errstate(all="ignore"):
@@ -25,17 +27,26 @@ def product(a, b, transpose_b, bias, activation):
         return finite(cost)
 
 
-def matmul(a, b, *, transpose_b=False, bias=None, activation=None):
+def matmul(
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    transpose_b: bool = False,
+    bias: np.ndarray | None = None,
+    activation: str | None = None,
+) -> np.ndarray:
     """`rocmkern.reference.matmul`: a sum, then an activation."""
     return product(a, b, transpose_b, bias, activation)
 
 
-def linear(x, weight, bias=None, activation=None):
+def linear(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, activation: str | None = None
+) -> np.ndarray:
     """`rocmkern.reference.linear`: a sum, then an activation."""
     return product(x, weight, True, bias, activation)
 
 
-def activated(total, cost, activation):
+def activated(total: np.ndarray, cost: np.ndarray, activation: str | None) -> np.ndarray:
     """Cost of an activation of a sum that has a cost itself."""
     if activation is None:
         return cost

@@ -10,7 +10,14 @@ from rocmkern.reference.costs import STEPS, UNIT, finite, wide
 __all__ = ["layer_norm", "rms_norm"]
 
 
-def rms_norm(x, weight, eps=1e-6, *, residual=None, weight_offset=0.0):
+def rms_norm(
+    x: np.ndarray,
+    weight: np.ndarray,
+    eps: float = 1e-6,
+    *,
+    residual: np.ndarray | None = None,
+    weight_offset: float = 0.0,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """`rocmkern.reference.rms_norm`: operations in a row; weight and offset may cancel."""
     if residual is None:
         return normed(x, weight, eps, weight_offset)
@@ -18,7 +25,9 @@ def rms_norm(x, weight, eps=1e-6, *, residual=None, weight_offset=0.0):
     return normed(total, weight, eps, weight_offset), np.zeros(np.shape(total))
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5):
+def layer_norm(
+    x: np.ndarray, weight: np.ndarray | None = None, bias: np.ndarray | None = None, eps: float = 1e-5
+) -> np.ndarray:
     """`rocmkern.reference.layer_norm`: the mean that is taken away is a sum, and so is what the bias is added to."""
     x, weight, bias = wide(x, weight, bias)
     with np.errstate(all="ignore"):
@@ -30,7 +39,7 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5):
         return finite(cost if bias is None else cost + UNIT * np.abs(bias))
 
 
-def normed(x, weight, eps, weight_offset):
+def normed(x: np.ndarray, weight: np.ndarray, eps: float, weight_offset: float) -> np.ndarray:
     """Cost of an RMS norm of x."""
     (x,) = wide(x)
     magnitude = np.abs(np.asarray(weight).astype(np.float64)) + abs(weight_offset)

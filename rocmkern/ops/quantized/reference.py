@@ -6,6 +6,8 @@ them but some of q4_1, q5_1, q4_k, q5_k and q6_k, which it rounds.
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -38,7 +40,7 @@ _ELEMENTS = {
 }
 
 
-def dequantize(blocks, format="q4_0", dtype=np.float32, *, order="ggml"):
+def dequantize(blocks: np.ndarray, format: str = "q4_0", dtype: Any = np.float32, *, order: str = "ggml") -> np.ndarray:
     """Elements of blocks ``[..., n]`` as float32 holds them, rounded to `dtype` where that is another; float64.
 
     Parameters
@@ -65,7 +67,7 @@ def _decoded(blocks, format, order):
     return values.reshape(*blocks.shape[:-1], split.shape[-2] * elements)
 
 
-def quantize(x, format="q4_0", *, order="ggml", nan="error"):
+def quantize(x: np.ndarray, format: str = "q4_0", *, order: str = "ggml", nan: str = "error") -> np.ndarray:
     """Blocks of the numbers ``[..., n]``, uint8: the MX formats, and those of ggml with blocks of 32.
 
     MX (OCP MX v1.0, section 6.3): the scale is ``2 ** (floor(log2(max|x|)) - emax)`` within the range of E8M0, elements
@@ -81,12 +83,28 @@ def quantize(x, format="q4_0", *, order="ggml", nan="error"):
     return blocks.reshape(*x.shape[:-1], blocks.shape[-2] * blocks.shape[-1])
 
 
-def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, order="ggml"):
+def quantized_linear(
+    x: np.ndarray,
+    blocks: np.ndarray,
+    format: str = "q4_0",
+    bias: np.ndarray | None = None,
+    activation: str | None = None,
+    *,
+    order: str = "ggml",
+) -> np.ndarray:
     """``activation(x @ dequantize(blocks).T + bias)`` in float64."""
     return decoded_linear(x, blocks, format, bias, activation, order, np.float64, np.float64)
 
 
-def dequantize_rms_norm(blocks, weight, format="q4_0", eps=1e-6, *, weight_offset=0.0, order="ggml"):
+def dequantize_rms_norm(
+    blocks: np.ndarray,
+    weight: np.ndarray,
+    format: str = "q4_0",
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    order: str = "ggml",
+) -> np.ndarray:
     """``x * (weight + weight_offset) / sqrt(mean(x ** 2) + eps)`` over the last axis of ``x = dequantize(blocks)``."""
     return decoded_rms_norm(blocks, weight, format, eps, weight_offset, order, np.float64)
 
@@ -297,14 +315,31 @@ _TO_GGML = {"q4_0": _to_q4_0, "q4_1": _to_q4_1, "q5_0": _to_q5_0, "q5_1": _to_q5
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def decoded_linear(x, blocks, format, bias, activation, order, compute, weights):
+def decoded_linear(
+    x: np.ndarray,
+    blocks: np.ndarray,
+    format: str,
+    bias: np.ndarray | None,
+    activation: str | None,
+    order: str,
+    compute: type[np.floating[Any]],
+    weights: Any,
+) -> np.ndarray:
     """`quantized_linear` in a precision, of weights that are decoded to another one."""
     with np.errstate(over="ignore"):
         decoded = _decoded(blocks, format, order).astype(weights)
     return linear(x, decoded, bias, activation, compute=compute)
 
 
-def decoded_rms_norm(blocks, weight, format, eps, weight_offset, order, compute):
+def decoded_rms_norm(
+    blocks: np.ndarray,
+    weight: np.ndarray,
+    format: str,
+    eps: float,
+    weight_offset: float,
+    order: str,
+    compute: type[np.floating[Any]],
+) -> np.ndarray:
     """`dequantize_rms_norm` in a precision."""
     x = _decoded(blocks, format, order).astype(compute)
     root = compute(np.sqrt(eps))

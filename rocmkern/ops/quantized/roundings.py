@@ -16,7 +16,15 @@ __all__ = ["dequantize_rms_norm", "quantized_linear"]
 _SHARED = 32
 
 
-def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, order="ggml"):
+def quantized_linear(
+    x: np.ndarray,
+    blocks: np.ndarray,
+    format: str = "q4_0",
+    bias: np.ndarray | None = None,
+    activation: str | None = None,
+    *,
+    order: str = "ggml",
+) -> np.ndarray:
     """`rocmkern.reference.quantized_linear`: weights may be rounded to the dtype of x when they are decoded.
 
     A number is the difference of two where a format has minima or an offset; its magnitude is that of the largest one
@@ -36,6 +44,14 @@ def quantized_linear(x, blocks, format="q4_0", bias=None, activation=None, *, or
         return finite(cost)
 
 
-def dequantize_rms_norm(blocks, weight, format="q4_0", eps=1e-6, *, weight_offset=0.0, order="ggml"):
+def dequantize_rms_norm(
+    blocks: np.ndarray,
+    weight: np.ndarray,
+    format: str = "q4_0",
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    order: str = "ggml",
+) -> np.ndarray:
     """`rocmkern.reference.dequantize_rms_norm`, as `rms_norm`."""
     return normed(dequantize(blocks, format, order=order), weight, eps, weight_offset)

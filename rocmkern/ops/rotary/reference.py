@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,19 +12,19 @@ __all__ = ["rope", "rope_append_kv"]
 
 
 def rope(
-    x,
-    positions,
+    x: np.ndarray,
+    positions: np.ndarray,
     *,
-    block_positions=None,
-    variant="half",
-    base=None,
-    rotary_dim=None,
-    scaling=None,
-    freq_factors=None,
-    inverse=False,
-    layout="shd",
-    compute=np.float64,
-):
+    block_positions: np.ndarray | None = None,
+    variant: str = "half",
+    base: float | None = None,
+    rotary_dim: int | None = None,
+    scaling: Any = None,
+    freq_factors: np.ndarray | None = None,
+    inverse: bool = False,
+    layout: str = "shd",
+    compute: type[np.floating[Any]] = np.float64,
+) -> np.ndarray:
     """Each pair of a head turned by an angle of its position.
 
     Parameters
@@ -79,21 +80,21 @@ def rope(
 
 
 def rope_append_kv(
-    k,
-    v,
-    positions,
-    key_cache,
-    value_cache,
-    slots,
+    k: np.ndarray,
+    v: np.ndarray,
+    positions: np.ndarray | None,
+    key_cache: np.ndarray,
+    value_cache: np.ndarray,
+    slots: np.ndarray,
     *,
-    variant="half",
-    base=None,
-    rotary_dim=None,
-    scaling=None,
-    freq_factors=None,
-    key_scale=None,
-    value_scale=None,
-):
+    variant: str = "half",
+    base: float | None = None,
+    rotary_dim: int | None = None,
+    scaling: Any = None,
+    freq_factors: np.ndarray | None = None,
+    key_scale: np.ndarray | None = None,
+    value_scale: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Both caches with the rotated keys and the values in their slots; float64, the arguments are left alone.
 
     Of caches of 8 bits, what their codes stand for, without the scale.
@@ -127,7 +128,7 @@ def _quantized(x, scale, dtype):
     return np.clip(quotient, -largest, largest).astype(dtype).astype(np.float64)
 
 
-def put(rows, cache, slots, dtype):
+def put(rows: np.ndarray, cache: np.ndarray, slots: np.ndarray, dtype: Any) -> np.ndarray:
     """The cache with rows in its slots."""
     result = cache.astype(dtype)
     for row, slot in zip(rows, slots, strict=True):
@@ -136,7 +137,9 @@ def put(rows, cache, slots, dtype):
     return result
 
 
-def frequencies(dim, base=None, scaling=None, freq_factors=None):
+def frequencies(
+    dim: int, base: float | None = None, scaling: Any = None, freq_factors: np.ndarray | None = None
+) -> tuple[np.ndarray, float]:
     """Radians per position of the ``dim // 2`` pairs, and the factor of cosine and sine."""
     kind, p = _parameters(scaling)
     if base is None:

@@ -10,19 +10,19 @@ from rocmkern.reference.costs import STEPS, UNIT, finite, wide
 __all__ = ["qk_scores", "softmax", "weighted_values"]
 
 
-def qk_scores(q, k, *, scale=None, layout="bhsd"):
+def qk_scores(q: np.ndarray, k: np.ndarray, *, scale: float | None = None, layout: str = "bhsd") -> np.ndarray:
     """`rocmkern.reference.qk_scores`: a sum."""
     q, k = wide(q, k)
     return finite(UNIT * np.abs(_steps.qk_scores(np.abs(q), np.abs(k), scale=scale, layout=layout)))
 
 
-def weighted_values(p, v, *, layout="bhsd"):
+def weighted_values(p: np.ndarray, v: np.ndarray, *, layout: str = "bhsd") -> np.ndarray:
     """`rocmkern.reference.weighted_values`: a sum; the weights are given."""
     p, v = wide(p, v)
     return finite(UNIT * _steps.weighted_values(np.abs(p), np.abs(v), layout=layout))
 
 
-def softmax(x):
+def softmax(x: np.ndarray) -> np.ndarray:
     """`rocmkern.reference.softmax`: the rounding of an exponent is one of a factor."""
     (x,) = wide(x)
     with np.errstate(all="ignore"):

@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -146,7 +146,7 @@ class _Trace:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._numbers: dict[tuple, int] = {}
+        self._numbers: dict[tuple[str, tuple[int, ...], str], int] = {}
 
     def number(self, step: Step) -> int:
         key = step.operation, step.operands, repr(step.value)  # 0.0 and -0.0 are equal, but not the same
@@ -160,6 +160,10 @@ class Traced:
     """A number, or a condition, in a function that is being traced."""
 
     __slots__ = ("is_condition", "number", "trace")
+
+    trace: _Trace
+    number: int
+    is_condition: bool
 
     def __init__(self, trace: _Trace, number: int, is_condition: bool = False):
         self.trace, self.number, self.is_condition = trace, number, is_condition
@@ -229,7 +233,7 @@ class Traced:
     def __invert__(self) -> Traced:
         return apply("not", self)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __pow__(self, exponent: Any) -> NoReturn:
         raise TileError("there is no `**`: multiply, or use T.exp2(y * T.log2(x))")
@@ -246,7 +250,9 @@ class Traced:
             "arithmetic, abs(), T.exp2, T.log2, T.sqrt, T.tanh, T.where, T.minimum, T.maximum, T.multiply_add"
         )
 
-    __float__ = __int__ = __index__ = __iter__ = __len__ = __getitem__ = __array__ = _unknown  # type: ignore[assignment]
+
+for _name in ("float", "int", "index", "iter", "len", "getitem", "array"):
+    setattr(Traced, f"__{_name}__", Traced._unknown)
 
 
 def apply(name: str, *operands: Any) -> Traced:

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from rocmkern.architectures import architecture
 from rocmkern.runtime.errors import TileError
+
+R = TypeVar("R")
 
 NEG_INF = float("-inf")
 #: Columns side by side in a lane where rows lie along lanes: 16 bytes of a half type.
@@ -94,22 +96,23 @@ class Parameter:
         return replace(self, absent=dtype)
 
 
+@dataclass(frozen=True)
 class _TensorParameters:
-    def __init__(self, output: bool, partial: bool = False):
-        self.output, self.partial = output, partial
+    output: bool
+    partial: bool = False
 
     def __getitem__(self, ndim: int) -> Parameter:
         return Parameter("tensor", ndim, self.output, self.partial)
 
 
-Tensor = _TensorParameters(output=False)
-Out = _TensorParameters(output=True)
-InOut = _TensorParameters(output=True, partial=True)
-Int = Parameter("int")
-Float = Parameter("float")
+Tensor: _TensorParameters = _TensorParameters(output=False)
+Out: _TensorParameters = _TensorParameters(output=True)
+InOut: _TensorParameters = _TensorParameters(output=True, partial=True)
+Int: Parameter = Parameter("int")
+Float: Parameter = Parameter("float")
 
 #: Functions that kernels may call, in the order of their definition.
-DEVICE_FUNCTIONS: list[Callable] = []
+DEVICE_FUNCTIONS: list[Callable[..., Any]] = []
 
 
 class Kernel(Protocol):
@@ -121,10 +124,10 @@ class Kernel(Protocol):
     __code__: CodeType
     parameters: tuple[tuple[str, Parameter], ...]
 
-    def __call__(self, cfg: Any, *arguments: Any) -> None: ...
+    def __call__(self, cfg: Config, *arguments: Any) -> None: ...
 
 
-def kernel(fn: Callable) -> Kernel:
+def kernel(fn: Callable[..., None]) -> Kernel:
     """Mark a function as a kernel: ``fn(cfg, *arguments)``, arguments annotated by `Tensor`, `Out`, `Int`, `Float`.
 
     The function itself is returned: it stays a plain Python function.
@@ -140,7 +143,7 @@ def kernel(fn: Callable) -> Kernel:
     return marked
 
 
-def device(fn: Callable) -> Callable:
+def device(fn: Callable[..., R]) -> Callable[..., R]:
     """Mark a function on tiles as callable from kernels. It stays a plain Python function."""
     DEVICE_FUNCTIONS.append(fn)
     return fn

@@ -48,7 +48,7 @@ class Kind:
         """A value of this kind in the words of an error."""
         return self.what
 
-    def fields(self) -> list:
+    def fields(self) -> list[Any]:
         """What is known, in order: of a kind with these the same is known."""
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
@@ -74,14 +74,14 @@ class ConfigKind(Kind):
         return self.cfg.arch, self.cfg.waves, next((n for n, is_so in names.items() if is_so), self.cfg.wave_rows)
 
 
-def threads_per_row(hw: tuple) -> int:
+def threads_per_row(hw: tuple[str | int, ...]) -> int:
     """Lanes that a row lies along, of what values are laid out for; 0 where rows do not lie along lanes."""
-    return int(hw[2].removeprefix("line").split("x")[0]) if str(hw[2]).startswith("line") else 0
+    return int(str(hw[2]).removeprefix("line").split("x")[0]) if str(hw[2]).startswith("line") else 0
 
 
-def vector_width(hw: tuple) -> int:
+def vector_width(hw: tuple[str | int, ...]) -> int:
     """Columns side by side in a lane, where rows lie along lanes."""
-    return int(hw[2].split("x")[1])
+    return int(str(hw[2]).split("x")[1])
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RowsKind(Kind):
     what: ClassVar[str] = "rows, one number per tile row"
     m: int
     kind: str
-    hw: tuple = ()
+    hw: tuple[str | int, ...] = ()
 
     def show(self) -> str:
         return f"{self.m} rows of {self.kind}"
@@ -144,7 +144,7 @@ class TileKind(Kind):
     what: ClassVar[str] = "a tile"
     m: int
     n: int
-    hw: tuple = ()
+    hw: tuple[str | int, ...] = ()
 
     def show(self) -> str:
         return f"a tile [{self.m}, {self.n}]"
@@ -158,7 +158,7 @@ class OperandKind(Kind):
     m: int
     k: int
     dtype: str
-    hw: tuple = ()
+    hw: tuple[str | int, ...] = ()
 
     def show(self) -> str:
         return f"an operand [{self.m}, {self.k}]"
@@ -176,7 +176,7 @@ class StageKind(Kind):
     n: int
     k: int
     dtype: str
-    hw: tuple
+    hw: tuple[str | int, ...]
     source: str
     paged: bool
     format: str = ""
@@ -225,7 +225,7 @@ class OtherKind(Kind):
         return self.text
 
 
-NONE = NoneKind()
+NONE: NoneKind = NoneKind()
 
 
 # ------------------------------------------------------------------------------------------------ checks, their words

@@ -32,7 +32,7 @@ from rocmkern.tile.language.kinds import (
 )
 from rocmkern.tile.language.operation import operation
 from rocmkern.tile.language.rows import picked
-from rocmkern.tile.language.values import Quantized, Rows, Tensor, Tile, dtype_name
+from rocmkern.tile.language.values import Index, Quantized, Rows, Tensor, Tile, dtype_name
 
 # ------------------------------------------------------------------------------------------------------------- views
 
@@ -102,7 +102,7 @@ def copy(tile: Tile) -> Tile:
     return tile.copy()
 
 
-def gathered(x: Any, index: tuple, col0: int, n: int, valid: np.ndarray) -> np.ndarray:
+def gathered(x: Any, index: tuple[np.ndarray | int, ...], col0: int, n: int, valid: np.ndarray) -> np.ndarray:
     """What `load_tile` reads."""
     if isinstance(x, Quantized) and col0 % n:
         refuse(
@@ -124,7 +124,7 @@ def _load_tile(cfg: Any, x: Any, index: Any, col0: Any, n: Any, valid: Any) -> A
 
 
 @operation(_load_tile)
-def load_tile(cfg: Config, x: Tensor | Quantized, index: tuple, col0: int, n: int, valid: Rows) -> Tile:
+def load_tile(cfg: Config, x: Tensor | Quantized, index: Index, col0: int, n: int, valid: Rows) -> Tile:
     """``x[index, col0 : col0 + n]`` per row; rows that are not ``valid`` and columns past the end are 0.
 
     ``x`` is a tensor or a quantized source.
@@ -145,7 +145,7 @@ def _store_tile(x: Any, index: Any, col0: Any, tile: Any, valid: Any) -> Any:
 
 
 @operation(_store_tile)
-def store_tile(x: Tensor, index: tuple, col0: int, tile: Tile, valid: Rows) -> None:
+def store_tile(x: Tensor, index: Index, col0: int, tile: Tile, valid: Rows) -> None:
     """Round ``tile`` to ``x``'s dtype (to nearest even) and write it, but no row that is not ``valid``.
 
     ``index`` is as in `load_tile`; columns past the end of ``x`` are not written either. In dtypes of 8 bits (int8,
@@ -155,7 +155,9 @@ def store_tile(x: Tensor, index: tuple, col0: int, tile: Tile, valid: Rows) -> N
     _scatter(x, index, col0, tile, valid)
 
 
-def _scatter(x: np.ndarray, index: tuple, col0: int, tile: np.ndarray, valid: np.ndarray) -> None:
+def _scatter(
+    x: np.ndarray, index: tuple[np.ndarray | int, ...], col0: int, tile: np.ndarray, valid: np.ndarray
+) -> None:
     stop = max(col0, min(col0 + tile.shape[1], x.shape[-1]))
     if stop > col0:
         x[(*picked(index, valid), slice(col0, stop))] = _converted(tile[valid, : stop - col0], x.dtype)
@@ -190,7 +192,7 @@ def _same_tensors(x: Any, y: Any) -> None:
 
 
 @operation(_load_pair)
-def load_pair(cfg: Config, x: Tensor, y: Tensor, index: tuple, col0: int, n: int, valid: Rows) -> tuple[Tile, Tile]:
+def load_pair(cfg: Config, x: Tensor, y: Tensor, index: Index, col0: int, n: int, valid: Rows) -> tuple[Tile, Tile]:
     """`load_tile` of two tensors of one shape, which may lie in memory by turns: an element of x, one of y, and so on.
 
     Where they do, they are read together.
@@ -210,7 +212,7 @@ def _store_pair(x: Any, y: Any, index: Any, col0: Any, a: Any, b: Any, valid: An
 
 
 @operation(_store_pair)
-def store_pair(x: Tensor, y: Tensor, index: tuple, col0: int, a: Tile, b: Tile, valid: Rows) -> None:
+def store_pair(x: Tensor, y: Tensor, index: Index, col0: int, a: Tile, b: Tile, valid: Rows) -> None:
     """`store_tile` of a to x and of b to y, which may lie in memory by turns, as in `load_pair`."""
     _same_shape(x, y)
     _scatter(x, index, col0, a, valid)

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEPT = 1024
 #: In their place where the result depends on what the integers are; and an integer of which that is not known.
 LITERAL: Any = object()
-UNKNOWN = ScalarKind("int64")
+UNKNOWN: ScalarKind = ScalarKind("int64")
 KEYWORDS = "tile operations take positional arguments only"
 
 
@@ -78,7 +78,7 @@ class Operation:
     signature: inspect.Signature = field(init=False, compare=False)
     _consumed: frozenset[int] = field(init=False, compare=False, repr=False)
     _all_from: int | None = field(init=False, compare=False, repr=False)
-    _known: dict[tuple, tuple] = field(init=False, compare=False, repr=False)
+    _known: dict[tuple[Any, ...], tuple[Any, Any]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         signature = inspect.signature(self.meaning)
@@ -93,7 +93,7 @@ class Operation:
         }.items():
             object.__setattr__(self, name, value)
 
-    def typed(self, kinds: tuple) -> Any:
+    def typed(self, kinds: tuple[Any, ...]) -> Any:
         """The kind of the result.
 
         Raises
@@ -159,9 +159,9 @@ def _integers(given: tuple) -> tuple[int, ...]:
 #: All operations, by name.
 OPERATIONS: dict[str, Operation] = {}
 #: Operators, by the function of Python's module ``operator`` that is the operator.
-OPERATORS: dict[Callable, Operation] = {}
+OPERATORS: dict[Callable[..., Any], Operation] = {}
 #: The operation that a function declares, which is what kernels call.
-OF_FUNCTION: dict[Callable, Operation] = {}
+OF_FUNCTION: dict[Callable[..., Any], Operation] = {}
 
 
 def operation(
@@ -190,7 +190,11 @@ def operation(
 
 
 def operator_of(
-    op: Callable, rule: Callable[..., Any], meaning: Callable[..., Any], consumes: tuple[str, ...] = (), by: str = ""
+    op: Callable[..., Any],
+    rule: Callable[..., Any],
+    meaning: Callable[..., Any],
+    consumes: tuple[str, ...] = (),
+    by: str = "",
 ) -> None:
     """Declare an operator of Python for values of the tile language."""
     record = Operation(op.__name__.rstrip("_"), meaning, rule, consumes, by=by)

@@ -26,7 +26,7 @@ from rocmkern.tile.language.kinds import (
 )
 from rocmkern.tile.language.memory import gathered
 from rocmkern.tile.language.operation import operation
-from rocmkern.tile.language.values import Operand, Quantized, Rows, Stage, Tensor, Tile
+from rocmkern.tile.language.values import Index, Operand, Quantized, Rows, Stage, Tensor, Tile
 
 # ----------------------------------------------------------------------------------------------------------- operands
 
@@ -39,7 +39,7 @@ def _load_operand(cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any) -
 
 
 @operation(_load_operand)
-def load_operand(cfg: Config, x: Tensor, index: tuple, col0: int, k: int, valid: Rows) -> Operand:
+def load_operand(cfg: Config, x: Tensor, index: Index, col0: int, k: int, valid: Rows) -> Operand:
     """As `load_tile` of a tensor, as the left operand of a product."""
     return gathered(x, index, col0, k, valid)
 
@@ -72,7 +72,7 @@ def _left_shape(a: Any, b: Any) -> tuple[int, int]:
     return (a.n if isinstance(a, StageKind) else a.m), a.k
 
 
-def _product(left: tuple[int, int], right: tuple[int, int], hw: tuple, acc: Any) -> TileKind:
+def _product(left: tuple[int, int], right: tuple[int, int], hw: tuple[str | int, ...], acc: Any) -> TileKind:
     (m, k1), (k2, n) = left, right
     if k1 != k2:
         refuse(f"the inner dimensions {k1} and {k2} do not match")
@@ -165,7 +165,7 @@ def _load_rowdot(x: Any, index: Any, col0: Any, tile: Any, valid: Any) -> Any:
 
 
 @operation(_load_rowdot)
-def load_rowdot(x: Tensor | Quantized, index: tuple, col0: int, tile: Tile, valid: Rows) -> Rows:
+def load_rowdot(x: Tensor | Quantized, index: Index, col0: int, tile: Tile, valid: Rows) -> Rows:
     """`rowdot` of ``tile`` and a tile that is loaded from there, which need not be kept. Does not consume.
 
     ``x``, ``index``, ``col0`` and ``valid`` are as in `load_tile`. The tile may have a fraction of the rows: then they
@@ -188,7 +188,7 @@ def _matvec(cfg: Any, x: Any, index: Any, col0: Any, n: Any, vector: Any, valid:
 
 
 @operation(_matvec)
-def matvec(cfg: Config, x: Tensor | Quantized, index: tuple, col0: int, n: int, vector: Tensor, valid: Rows) -> Rows:
+def matvec(cfg: Config, x: Tensor | Quantized, index: Index, col0: int, n: int, vector: Tensor, valid: Rows) -> Rows:
     """Products of rows of x with a vector: the sum of ``x[row, c] * vector[c]`` over ``n`` columns c from ``col0`` on.
 
     ``x``, ``index``, ``col0``, ``n`` and ``valid`` are as in `load_tile`; the vector is as long as a row of x, and

@@ -29,7 +29,7 @@ from rocmkern.tile.language.kinds import (
 )
 from rocmkern.tile.language.operation import operation
 from rocmkern.tile.language.operators import in_rows, sides
-from rocmkern.tile.language.values import Rows, Tensor
+from rocmkern.tile.language.values import Index, Rows, Tensor
 
 # --------------------------------------------------------------------------------------------------------------- made
 
@@ -114,7 +114,7 @@ def maximum(a: Rows | float, b: Rows | float) -> Rows:
 # ---------------------------------------------------------------------------------------------------- read and written
 
 
-def picked(index: tuple, valid: np.ndarray) -> tuple:
+def picked(index: tuple[np.ndarray | int, ...], valid: np.ndarray) -> tuple[np.ndarray, ...]:
     """The entries of an index, rows or numbers, in the rows that are valid."""
     return tuple(np.broadcast_to(np.asarray(i), valid.shape)[valid] for i in index)
 
@@ -125,7 +125,7 @@ def _load_rows(x: Any, index: Any, valid: Any) -> Any:
 
 
 @operation(_load_rows)
-def load_rows(x: Tensor, index: tuple, valid: Rows) -> Rows:
+def load_rows(x: Tensor, index: Index, valid: Rows) -> Rows:
     """One float32 per row: ``x[index]`` where ``valid``, else 0. ``index`` has one entry (rows or scalar) per axis."""
     out = np.zeros(valid.shape, np.float32)
     out[valid] = x[picked(index, valid)]
@@ -140,7 +140,7 @@ def _load_integers(x: Any, index: Any, valid: Any) -> Any:
 
 
 @operation(_load_integers)
-def load_integers(x: Tensor, index: tuple, valid: Rows) -> Rows:
+def load_integers(x: Tensor, index: Index, valid: Rows) -> Rows:
     """One int32 per row: ``x[index]`` of an int32 or int64 tensor where ``valid``, else 0.
 
     ``index`` is as in `load_rows`. A number that int32 does not hold becomes the nearest that it holds.
@@ -161,6 +161,6 @@ def _store_rows(x: Any, index: Any, values: Any, valid: Any) -> Any:
 
 
 @operation(_store_rows)
-def store_rows(x: Tensor, index: tuple, values: Rows, valid: Rows) -> None:
+def store_rows(x: Tensor, index: Index, values: Rows, valid: Rows) -> None:
     """``x[index] = values`` where ``valid``, rounded to ``x``'s dtype (to nearest even); int32 rows go to int32."""
     x[picked(index, valid)] = values[valid].astype(x.dtype)

@@ -13,12 +13,12 @@ import operator
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
-from rocmkern.tile.formats import format_named
+from rocmkern.tile.formats import Format, format_named
 from rocmkern.tile.language import kinds
 from rocmkern.tile.language.expression import Traced, trace
 from rocmkern.tile.language.kernel import Config
@@ -49,7 +49,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 #: `operation.OPERATORS`, which is filled later: what computes an operator of values.
-operators: dict[Callable, Callable] = {}
+operators: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 class Block(threading.local):
@@ -66,11 +66,11 @@ class Block(threading.local):
     """
 
     index: tuple[int, int, int] = (0, 0, 0)
-    quiet = False
+    quiet: bool = False
     stages: list[Stage] | None = None
 
 
-block = Block()
+block: Block = Block()
 
 
 class Tensor(np.ndarray):
@@ -95,8 +95,34 @@ class Rows(np.ndarray):
     def __bool__(self) -> bool:
         raise TileError("conditions are numbers, the same for all rows of a block: use T.where, T.total or T.largest")
 
+    if TYPE_CHECKING:  # NumPy's own say that rows become any array
 
-def _of_operator(op: Callable, reflected: bool) -> Callable:
+        def __add__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __radd__(self, other: float) -> Rows: ...  # type: ignore[override]
+        def __sub__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __rsub__(self, other: float) -> Rows: ...  # type: ignore[override]
+        def __mul__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __rmul__(self, other: float) -> Rows: ...  # type: ignore[override]
+        def __truediv__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __rtruediv__(self, other: float) -> Rows: ...  # type: ignore[override]
+        def __floordiv__(self, other: Rows | int) -> Rows: ...  # type: ignore[override]
+        def __rfloordiv__(self, other: int) -> Rows: ...  # type: ignore[override]
+        def __mod__(self, other: Rows | int) -> Rows: ...  # type: ignore[override]
+        def __rmod__(self, other: int) -> Rows: ...  # type: ignore[override]
+        def __lt__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __le__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __gt__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __ge__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __eq__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __ne__(self, other: Rows | float) -> Rows: ...  # type: ignore[override]
+        def __and__(self, other: Rows) -> Rows: ...  # type: ignore[override]
+
+
+#: Where the rows of a tile lie in a tensor: rows or a number for each axis that is indexed.
+Index: TypeAlias = tuple[Rows | int, ...]
+
+
+def _of_operator(op: Callable[..., Any], reflected: bool) -> Callable[..., Any]:
     if reflected:
         return lambda self, other: operators[op](other, self)
     return lambda self, *others: operators[op](self, *others)
@@ -106,7 +132,11 @@ class _Value:
     """What belongs to a block. Its operators are declared like operations; it has no others."""
 
     __slots__ = ("_dead",)
-    __array_ufunc__ = None  # rows on the left: NumPy must leave the operator to us
+    __array_ufunc__: ClassVar[None] = None  # rows on the left: NumPy must leave the operator to us
+
+    # A class with an equality of its own would lose it.
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __init_subclass__(cls) -> None:
         for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"):
@@ -115,7 +145,6 @@ class _Value:
             setattr(cls, f"__r{bare}__", _of_operator(op, reflected=True))
         for name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "getitem"):
             setattr(cls, f"__{name}__", _of_operator(getattr(operator, name), reflected=False))
-        cls.__hash__ = object.__hash__  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         self._dead: str | None = None
@@ -150,6 +179,12 @@ class Tile(_Value):
     def shape(self) -> tuple[int, ...]:
         return self._array.shape
 
+    if TYPE_CHECKING:  # those that it has; the others are there to say so
+
+        def __add__(self, other: Tile | Rows | float) -> Tile: ...
+        def __sub__(self, other: Tile | Rows | float) -> Tile: ...
+        def __mul__(self, other: Tile | Rows | float) -> Tile: ...
+
 
 class Operand(Tile):
     """``[M, K]`` left operand of a product with a stage of ``dtype``."""
@@ -158,7 +193,7 @@ class Operand(Tile):
 
     def __init__(self, array: np.ndarray, dtype: str):
         super().__init__(array)
-        self.dtype = dtype
+        self.dtype: str = dtype
 
 
 class Stage(_Value):
@@ -169,14 +204,20 @@ class Stage(_Value):
 
     __slots__ = ("dtype", "fetched", "k", "n", "number", "paged", "pages", "source", "window", "windows")
 
-    def __init__(self, source: Any, n: int, k: int, dtype: str, paged: bool, num_stages: int):
+    n: int
+    k: int
+    dtype: str
+    paged: bool
+
+    def __init__(self, source: Tensor | Quantized, n: int, k: int, dtype: str, paged: bool, num_stages: int):
         super().__init__()
-        self.source, self.n, self.k, self.dtype, self.paged = source, n, k, dtype, paged
+        self.n, self.k, self.dtype, self.paged = n, k, dtype, paged
+        self.source: Tensor | Quantized = source
         self.pages: tuple[np.ndarray, np.ndarray, int] | None = None
         self.fetched: tuple[tuple[int, int], ...] = ()  # first row and column of each window that is on its way
-        self.windows = Windows(num_stages, needs_pages=paged)
-        self.window = np.full((n, k), np.nan, np.float32)  # poison until acquired
-        self.number = -1 if block.stages is None else len(block.stages)
+        self.windows: Windows = Windows(num_stages, needs_pages=paged)
+        self.window: np.ndarray = np.full((n, k), np.nan, np.float32)  # poison until acquired
+        self.number: int = -1 if block.stages is None else len(block.stages)
         if block.stages is not None:
             block.stages.append(self)
 
@@ -218,13 +259,16 @@ class Stage(_Value):
 class Quantized:
     """A quantized source. Two-dimensional indices, rows first, give float32 elements."""
 
-    ndim = 2
+    ndim: ClassVar[int] = 2
 
     def __init__(self, blocks: np.ndarray, format: str, dtype: np.dtype, alignment: int):
-        self.blocks, self.format, self.dtype, self.alignment = blocks, format_named(format), dtype, alignment
-        self.shape = blocks.shape[0], self.format.columns(blocks.shape[1])
+        self.blocks: np.ndarray = blocks
+        self.format: Format = format_named(format)
+        self.dtype: np.dtype = dtype
+        self.alignment: int = alignment
+        self.shape: tuple[int, int] = blocks.shape[0], self.format.columns(blocks.shape[1])
 
-    def __getitem__(self, index: tuple) -> np.ndarray:
+    def __getitem__(self, index: tuple[Any, slice]) -> np.ndarray:
         rows, columns = index
         blocks = self.blocks[rows]
         count = blocks.shape[1] // self.format.nbytes
@@ -265,7 +309,7 @@ def _kind_of_stage(x: Stage) -> Kind:
 
 
 @functools.cache
-def _kind_of_function(fn: Callable) -> Kind:
+def _kind_of_function(fn: types.FunctionType) -> Kind:
     if fn.__globals__.get(fn.__name__) is not fn or fn.__code__.co_freevars:
         return OtherKind(f"{fn.__qualname__}, which no module has by that name")
     try:

@@ -17,7 +17,7 @@ class Config(T.Config):
     block_n: int = 64
 
 
-def between(x, low, high):
+def between(x: float, low: float, high: float) -> float:
     """Comparisons, because `minimum` and `maximum` ignore NaN."""
     raised = T.where(x < low, low, x)
     return T.where(raised > high, high, raised)
