@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calls",),
     ("ops",),
     ("decoder", "torch"),
+    ("transformers",),
     ("matrix",),
     ("declarations",),
     ("testing",),

@@ -1,0 +1,225 @@
+"""What Transformers' masks say, as small as it can be said.
+
+A model asks for one mask a forward pass and kind of layer, and hands it to each layer's attention. Here it is
+
+    None        the module's own causality and window are all there is; the last query is at the last key
+    bool        which keys each query sees, complete: ``[B, 1 or H, Sq or 1, n]``
+    floating    what is added to the scores, complete: only a caller's own mask is one
+    uint8       a `Structure` of causal attention: ``[B, window + 1, 1, n]``, which of the keys are no padding
+    int8        the same of attention to both sides
+    int32       packed sequences: ``[longest, window + 1, 1, sequences + 1]``, cumulative lengths
+
+A structure says that only the first n keys count and that the last query is at the last of them; windows come on top,
+where the second extent is above 1. What the host must know is in the extents, where it can be read without waiting for
+a device, and such an axis has stride 0: it takes no memory. ``[1, window + 1, 0, n]`` says that nothing is padding. It
+is a tensor, and not an object, because a model may move it to another device or cut its last axis.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import masking_utils
+from transformers.utils.import_utils import is_tracing
+
+if "q_length" not in inspect.signature(masking_utils.sdpa_mask).parameters:
+    raise ImportError(
+        "rocmkern.transformers needs masks that are asked for by q_length and q_offset, which releases before 5.5 of "
+        "Transformers do not have: pip install -U transformers"
+    )
+
+_CAUSAL, _BOTH = torch.uint8, torch.int8
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Causality, window and keys of one mask, without a matrix.
+
+    Attributes
+    ----------
+    causal : bool
+    window : int
+        Keys on the left of a query, itself included; of attention to both sides, keys on either side beside itself.
+        0: no limit.
+    keys : int
+        Only the first so many keys count, and the last query is at the last of them.
+    seen : torch.Tensor, optional
+        bool ``[B, keys]``, False where a key is padding.
+    cu_seqlens : torch.Tensor, optional
+        int32 ``[sequences + 1]``, of packed sequences.
+    longest : int
+        Length of the longest packed sequence.
+    """
+
+    causal: bool
+    window: int
+    keys: int
+    seen: torch.Tensor | None = None
+    cu_seqlens: torch.Tensor | None = None
+    longest: int = 0
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """The window as `flash_attention` takes it."""
+        if not self.window:
+            return None
+        return (self.window - 1, 0) if self.causal else (self.window, self.window)
+
+    def encode(self, device: Any) -> torch.Tensor:
+        """The tensor that stands for it."""
+        width = self.window + 1
+        if self.cu_seqlens is not None:
+            return self.cu_seqlens.expand(self.longest, width, 1, -1)
+        dtype = _CAUSAL if self.causal else _BOTH
+        if self.seen is None:
+            return torch.empty((1, width, 0, self.keys), dtype=dtype, device=device)
+        return self.seen.view(dtype)[:, None, None].expand(-1, width, -1, -1)
+
+    @classmethod
+    def decode(cls, mask: torch.Tensor) -> Structure | None:
+        """What a mask says, or None where it is complete."""
+        dtype = mask.dtype
+        if dtype is torch.int32:
+            longest, width, _, keys = mask.shape
+            return cls(True, width - 1, keys, cu_seqlens=mask[0, 0, 0], longest=longest)
+        if dtype is not _CAUSAL and dtype is not _BOTH:
+            return None
+        _, width, rows, keys = mask.shape
+        seen = mask[:, 0, 0].view(torch.bool) if rows else None
+        return cls(dtype is _CAUSAL, width - 1, keys, seen)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a mask function of Transformers means: `packed` numbers the sequence of each token, ``[B, S]``."""
+
+    causal: bool
+    window: int = 0
+    packed: torch.Tensor | None = None
+
+
+def _free(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables that a closure holds."""
+    cells = function.__closure__ or ()
+    return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
+
+
+# A closure is known by its code: that of one made here.
+_causal, _everything = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
+_nothing = torch.zeros((1, 1), dtype=torch.int64)
+_AND = masking_utils.and_masks(_causal).__code__
+_SLIDING = masking_utils.sliding_window_overlay(1).__code__
+_SLIDING_BOTH = masking_utils.sliding_window_bidirectional_overlay(1).__code__
+_CHUNKED = masking_utils.chunked_overlay(1, _nothing).__code__
+_PACKED = masking_utils.packed_sequence_mask_function(_nothing).__code__
+_OF_POSITIONS = masking_utils.remap_positions_for_packed_sequence(_causal, _nothing).__code__
+
+
+def pattern_of(function: Callable[..., Any], end: int) -> Pattern | None:
+    """What a mask function means for tokens before `end`; None for one that is not known."""
+    if function is _causal:
+        return Pattern(causal=True)
+    if function is _everything:
+        return Pattern(causal=False)
+    if getattr(function, "__code__", None) is not _AND:
+        return None
+    parts = _free(function)["mask_functions"]
+    if len(parts) != 2:
+        return None
+    first, second = parts
+    kind = getattr(first, "__code__", None)
+    if kind is _OF_POSITIONS and getattr(second, "__code__", None) is _PACKED:
+        # Positions count up within a sequence, so that differences of them are those of rows.
+        inner = pattern_of(_free(first)["mask_function"], end)
+        packed = _free(second)["packed_sequence_mask"]
+        return Pattern(True, inner.window, packed) if inner is not None and inner.causal else None
+    if kind is _SLIDING and second is _causal:
+        return Pattern(causal=True, window=_free(first)["sliding_window"])
+    if kind is _SLIDING_BOTH and second is _everything:
+        return Pattern(causal=False, window=_free(first)["sliding_window"])
+    if kind is _CHUNKED and second is _causal and end <= _free(first)["chunk_size"]:
+        return Pattern(causal=True)
+    return None
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = _causal,
+    attention_mask: torch.Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    device: torch.device | str = "cpu",
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """Mask of one kind of layer, for Transformers' ``AttentionMaskInterface``: see this module for what it returns.
+
+    A padding mask is read once, to find out whether anything is padding, and the offset of a static cache, if more than
+    one query comes: as Transformers' own masks do.
+    """
+
+    def complete() -> Any:
+        return masking_utils.sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=False,
+            allow_is_bidirectional_skip=False,
+            device=device,
+            **kwargs,
+        )
+
+    if is_tracing():
+        plain = mask_function is _causal and attention_mask is None and kv_length == q_length
+        return None if plain and allow_is_causal_skip else complete()
+    pattern = pattern_of(mask_function, kv_length + kv_offset)
+    may_skip = allow_is_causal_skip or allow_is_bidirectional_skip
+    if pattern is None or (pattern.packed is None and not may_skip):
+        return complete()
+    if pattern.packed is not None:
+        whole = batch_size == 1 and q_length == kv_length and attention_mask is None
+        return _of_packed(pattern, pattern.packed).encode(device) if whole else complete()
+    if pattern.causal and isinstance(q_offset, torch.Tensor) and q_length == 1:
+        return complete()  # one row, and the device need not be waited for
+
+    keys = int(q_offset) + q_length - kv_offset if pattern.causal or pattern.window else kv_length
+    if not (q_length <= keys <= kv_length if pattern.causal else keys == kv_length):
+        return complete()
+    seen = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if seen is not None:
+        seen = seen[:, kv_offset : kv_offset + keys]
+        if seen.all():
+            seen = None
+    window = pattern.window if _restricts(pattern, q_length, keys) else 0
+    if seen is None and not window and keys == kv_length:
+        return None
+    if not pattern.causal and not window and seen is not None:
+        return seen[:, None, None]
+    return Structure(pattern.causal, window, keys, seen).encode(device)
+
+
+def _restricts(pattern: Pattern, queries: int, keys: int) -> bool:
+    """Whether a window hides anything: the last query has ``keys - 1`` keys on its left, the first the others right."""
+    if not pattern.window:
+        return False
+    return keys > pattern.window if pattern.causal else max(keys - 1, queries - 1) > pattern.window
+
+
+def _of_packed(pattern: Pattern, numbers: torch.Tensor) -> Structure:
+    """Sequences of one row of tokens, by the number of the sequence of each."""
+    total = numbers.shape[1]
+    starts = torch.nonzero(torch.diff(numbers[0], prepend=numbers[0, :1] - 1))[:, 0]
+    ends = torch.cat([starts, starts.new_tensor([total])])
+    longest = int(torch.diff(ends).max())
+    return Structure(True, pattern.window, ends.shape[0], cu_seqlens=ends.to(torch.int32), longest=longest)
