@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 
 from rocmkern.calls import adapters
+from rocmkern.calls import values as _values
 from rocmkern.calls.overlaps import overlap, overlaps_itself, same_elements
-from rocmkern.calls.view import View, describe, view_of
+from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.torch_tensors import torch_of
 
@@ -74,9 +75,12 @@ class Argument:
         """Of the caller's elements."""
         return self.view if self.original is None else self.original
 
-    def converted(self, values: np.ndarray) -> Argument:
-        """The same argument with other values in its place: of another element type, or at other addresses."""
-        return Argument(self.name, view_of(values).placed(self.view.place), self.source, self.unconverted)
+    def converted(self, make: Callable[[np.ndarray], np.ndarray]) -> Argument:
+        """The same argument with ``make(values)`` in its place: of another element type, or at other addresses.
+
+        See `values.converted`.
+        """
+        return Argument(self.name, _values.converted(self.view, make), self.source, self.unconverted)
 
     def aligned(self) -> View:
         """The view; one of a copy where elements do not lie at multiples of their size (fields of packed records)."""
@@ -84,7 +88,7 @@ class Argument:
             return self.view
         if self.on_device:
             raise ArgumentError(self.name, "a device array that is not aligned", "elements at multiples of their size")
-        return self.converted(self.view.numpy().copy()).view
+        return self.converted(np.ndarray.copy).view
 
 
 def kind_of_elements(x: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -13,6 +14,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls.adapters.torch_tensors import DTYPES
 from rocmkern.calls.arguments import Argument
 from rocmkern.calls.streams import STREAM_HANDLES
+from rocmkern.calls.values import look
 from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
@@ -219,7 +221,10 @@ def cache_scale(name: str, value: Any, cache: Argument) -> Argument | None:
     same_shape(scale, (cache.shape[2],), "one for each key-value head")
     if scale.on_device:
         return scale
-    values = scale.view.numpy()
+    look(functools.partial(_check_positive, name), scale.view)
+    return scale
+
+
+def _check_positive(name: str, values: np.ndarray) -> None:
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise ArgumentError(name, "numbers that are not finite and positive", "finite positive numbers")
-    return scale

@@ -24,6 +24,9 @@ from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.targets import current_target, target_of
 from rocmkern.tile.language.kernel import Config, Kernel
 
+#: Where kernels write that an index is wrong if nobody reads it.
+_UNREAD_WORD = view_of(np.zeros(1, np.float32))
+
 
 def target_for(view: View) -> Any:
     """Where an operation on this array runs: on its own device, or on the chosen target for host memory."""
@@ -105,7 +108,8 @@ def error_word(
 def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> View:
     """Where a kernel writes 1 for a kind of error that the next wait raises; off GPUs, an array of no consequence."""
     if target.device is None:
-        return view_of(np.zeros(1, np.float32))
+        _recording.keep(_UNREAD_WORD.owner)
+        return _UNREAD_WORD
     manager = default_manager(target.device)
     word = manager.error_word(kind, make_error)
     tensor = DeviceTensor.from_foreign(word, word.address, (1,), np.float32, device=target.device)
@@ -115,6 +119,7 @@ def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernErro
 def constant(target: Any, array: np.ndarray) -> View:
     """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
     if target.device is None:
+        _recording.keep(array)
         return view_of(array)
     with _recording.constant_made():
         tensor = default_manager(target.device).constant(array)

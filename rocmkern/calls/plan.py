@@ -11,13 +11,15 @@ follow from *where* the arrays are. So `planned`, the decorator of public operat
 
 A plan is a record of what the ordinary way did, so the two cannot disagree, and an operation needs no code for it. In
 return an operation has to depend on nothing but its arguments. What cannot be noted has no plan and goes the ordinary
-way each time: NumPy arrays whose values are looked at (`View.numpy` says so) or copied to a device, arrays taken for
-numbers (axes, a window: no view of them is made), arrays of libraries other than PyTorch, other objects, calls that
-launch nothing, or that use memory of unknown origin. Errors are found and raised by the ordinary way only.
+way each time: NumPy arrays whose values are read (`View.numpy` says so) or copied to a device, arrays taken for numbers
+(axes, a window: no view of them is made), arrays of libraries other than PyTorch, other objects, calls that launch
+nothing, or that use memory of unknown origin. Errors are found and raised by the ordinary way; those of values that an
+operation asks about (`values`), by the question, in both ways.
 
 What depends on addresses, or may change between two calls with the same key, is looked at in every call:
 
 * whether outputs overlap with inputs: where their extents meet, the ordinary way decides;
+* answers to what the operation asks about values in host memory: where one differs, the ordinary way is gone;
 * which arguments are the same array, and the same object (part of the key);
 * which streams used the arrays: the order between streams is that of the ordinary way;
 * whether tensors and managers were closed;
@@ -128,7 +130,7 @@ def planned(operation: Function) -> Function:
                 return operation(*args, **kwargs)
             if isinstance(plan, _Untried) or plan.ended:
                 return _record(plans, operation, PlannedCall(*found), args, kwargs)
-            if not plan.applies(addresses):
+            if not plan.applies(addresses) or (plan.looks and not plan.agrees(arrays)):
                 return operation(*args, **kwargs)
             return plan.run(arrays, addresses, owners)
         except TypeError as error:

@@ -7,13 +7,15 @@ reach `refuse`: then there is no plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rocmkern.calls.notes import thread
-from rocmkern.calls.view import View
+from rocmkern.calls.view import View, host_array
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.interface import PER_THREAD_STREAM
@@ -34,6 +36,8 @@ class Fresh:
         Whether the caller gets it, as an object of the library of that argument.
     zeros : bool
         Whether it is filled with zeros; undefined otherwise.
+    make : callable, optional
+        Makes it of the values of that argument.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +45,15 @@ class Fresh:
     like: int
     result: bool
     zeros: bool = False
+    make: Callable[[Any], Any] | None = None
+
+
+class Look(NamedTuple):
+    """A question that a call has about the values of arguments of these numbers, and the answer; see `values.look`."""
+
+    question: Callable[..., Any]
+    numbers: tuple[int, ...]
+    answer: Any
 
 
 @dataclass(frozen=True)
@@ -83,8 +96,9 @@ class Recorder:
     fresh : list of Fresh
     apart : set of (int, int)
         Pairs of arguments that were found not to overlap.
-    constants : list of DeviceTensor
-        Memory that stays where it is as long as the plan has it.
+    looks : list of Look
+    constants : list of object
+        Owners of memory that stays where it is as long as the plan has them.
     counts : bool
         Whether some of it are the counters of the stream: a graph that it records has its own.
     copies : int
@@ -101,6 +115,7 @@ class Recorder:
     launches: list[Launch] = field(default_factory=list)
     fresh: list[Fresh] = field(default_factory=list)
     apart: set[tuple[int, int]] = field(default_factory=set)
+    looks: list[Look] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
     counts: bool = False
     refused: str | None = None
@@ -136,8 +151,7 @@ class Recorder:
                 continue
             number = self._number_of(view)
             if number is None:
-                stays = any(view.owner is tensor for tensor in self.constants)
-                if stays or (view.on_device and isinstance(view.owner.keep_alive(), ErrorWord)):
+                if self._stays(view) or (view.on_device and isinstance(view.owner.keep_alive(), ErrorWord)):
                     continue  # an error word stays where it is as long as the process lives
                 self.refuse(f"{kernel.__name__} reads memory that is neither an argument nor made by the call")
                 return
@@ -152,21 +166,29 @@ class Recorder:
         elif beside is None or beside >= len(self.arrays):
             self.refuse("memory that lies beside no argument")
             return
-        number = len(self._bases)
-        self.fresh.append(Fresh(made.shape, made.dtype, beside, source is not None, zeros))
-        self._bases.append(made.address)
-        for known in (made.owner, source):
-            if known is not None:
-                self._alive.append(known)
-                self._numbers[id(known)] = number
+        self._made(Fresh(made.shape, made.dtype, beside, source is not None, zeros), made.address, made.owner, source)
 
     def found_apart(self, a: View, b: View) -> None:
         """Note that two operands do not overlap."""
+        if self._stays(a) or self._stays(b):
+            return  # memory that no caller has
         numbers: list[Any] = [self._number_of(x) for x in (a, b)]
         if None in numbers:
             self.refuse("a comparison of memory of unknown origin")
         elif all(number < len(self.arrays) for number in numbers):  # new memory overlaps with nothing
             self.apart.add((numbers[0], numbers[1]))
+
+    def looked(self, views: Sequence[View], question: Callable[..., Any], answer: Any) -> None:
+        """Note a question about values of arguments, and its answer."""
+        numbers: list[Any] = [self._number_of_whole(view) for view in views]
+        if None not in numbers:
+            self.looks.append(Look(question, tuple(numbers), answer))
+
+    def converted(self, view: View, make: Callable[[Any], Any], made: View) -> None:
+        """Note a new array that was made of the values of an argument."""
+        number = self._number_of_whole(view)
+        if number is not None:
+            self._made(Fresh(made.shape, made.dtype, number, False, make=make), made.address, made.owner)
 
     def number_of_result(self, x: Any) -> int | None:
         """Number of an array that the call returned; None if it is none of those that were noted."""
@@ -196,6 +218,30 @@ class Recorder:
             return None  # on those two no graph is ever recorded
         return self.stream
 
+    def _stays(self, view: View) -> bool:
+        return any(view.owner is owner for owner in self.constants)
+
+    def _made(self, fresh: Fresh, address: int, *known_as: Any) -> None:
+        number = len(self._bases)
+        self.fresh.append(fresh)
+        self._bases.append(address)
+        for known in known_as:
+            if known is not None:
+                self._alive.append(known)
+                self._numbers[id(known)] = number
+
+    def _number_of_whole(self, view: View) -> int | None:
+        """Number of the argument in host memory that a view is all of; None, and no plan, if there is none."""
+        number = self._number_of(view)
+        if number is None or number >= len(self.arrays):
+            self.refuse("the call looks at values that are not an argument's")
+            return None
+        array = self.arrays[number]
+        if type(array) is not np.ndarray or host_array(view) is not array:
+            self.refuse("the call looks at a part of an argument")
+            return None
+        return number
+
     def _number_of(self, view: View) -> int | None:
         number = self._numbers.get(id(view.owner))
         if number is None and view.on_device:
@@ -215,10 +261,10 @@ def viewed(x: Any) -> None:
         thread.recorder.viewed(x)
 
 
-def keep(tensor: Any) -> None:
-    """Note memory that this thread's call reads and that stays where it is as long as somebody has the tensor."""
+def keep(owner: Any) -> None:
+    """Note memory that this thread's call uses and that stays where it is as long as somebody has its owner."""
     if thread.recorder is not None:
-        thread.recorder.constants.append(tensor)
+        thread.recorder.constants.append(owner)
 
 
 def count_with(tensor: Any) -> None:

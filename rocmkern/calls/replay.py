@@ -60,11 +60,14 @@ class Plan:
         self._launches = [(launch.prepared, launch.pointers) for launch in recorder.launches]
         self._allowed: list[int] = []  # addresses of arguments that were found to allow them the last time
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
+        self._constants = recorder.constants  # the launches have their addresses
+        #: What is asked about values.
+        self.looks = recorder.looks
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
         self._inner_bytes = 0
         for number, fresh in enumerate(self._fresh, len(recorder.arrays)):
-            if not fresh.result:
+            if not fresh.result and fresh.make is None:
                 self._inner.append((number, self._inner_bytes))
                 nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
                 self._inner_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
@@ -77,6 +80,13 @@ class Plan:
                 if at + a_first < other + b_end and other + b_first < at + a_end:
                     return False
             self._allowed = addresses.copy()
+        return True
+
+    def agrees(self, arrays: list[Any]) -> bool:
+        """Whether values of the arguments are as they were, in all that was asked; raises what a question raises."""
+        for question, numbers, answer in self.looks:
+            if question(*[arrays[number] for number in numbers]) != answer:
+                return False
         return True
 
     @property
@@ -110,7 +120,11 @@ class HostPlan(Plan):
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
         for fresh in self._fresh:
-            array = _results.new_array(fresh.shape, fresh.dtype) if fresh.result else None
+            array = None
+            if fresh.result:
+                array = _results.new_array(fresh.shape, fresh.dtype)
+            elif fresh.make is not None:
+                array = fresh.make(arrays[fresh.like])
             arrays.append(array)
             addresses.append(0 if array is None else array.__array_interface__["data"][0])
         if self._inner:
@@ -155,7 +169,6 @@ class DevicePlan(Plan):
         self._names = [launch.name for launch in recorder.launches]
         self._makes_results = any(fresh.result for fresh in self._fresh)
         self._no_addresses = [0] * len(self._fresh)
-        self._constants = recorder.constants  # the launches have their addresses
         self._graph_stream = recorder.graph_stream
         self._scratch = self._manager.scratch(self._inner_bytes, self._stream) if self._inner_bytes else None
         if self._scratch is not None:

@@ -256,13 +256,11 @@ def test_an_index_outside_is_found_by_a_plan_too(device, manager, planned):
         assert not planned(rocmkern.embedding, table, good, check=True, out=out)
 
 
-def test_host_arrays_have_a_plan_on_the_cpu_and_values_that_are_looked_at_none(no_plans):
-    table, indices = normal(5, 8), np.array([3, 1])
+def test_host_arrays_have_a_plan_on_the_cpu(no_plans):
     with rocmkern.use("cpu"):
         for _ in range(3):
             x = normal(3, 8)
             np.testing.assert_array_equal(rocmkern.scale(x, 2.0), 2 * x)
-            np.testing.assert_array_equal(rocmkern.embedding(table, indices), table[indices])
             out = np.empty_like(x)
             assert rocmkern.scale(x, 2.0, out=out) is out
             np.testing.assert_array_equal(out, 2 * x)
@@ -276,7 +274,6 @@ def test_host_arrays_have_a_plan_on_the_cpu_and_values_that_are_looked_at_none(n
         with pytest.raises(ArgumentError, match="read-only"):
             rocmkern.scale(x[:6], 2.0, out=x[6:])
     assert all(isinstance(plan, HostPlan) for plan in rocmkern.scale.plans._young.values())
-    assert not any(rocmkern.embedding.plans._young.values())
 
 
 @pytest.mark.parametrize(

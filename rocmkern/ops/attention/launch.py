@@ -149,7 +149,7 @@ def _float32(x: Argument, stream: Any) -> View:
     if view.dtype == FLOAT32:
         return view
     if not view.on_device:
-        return x.converted(view.numpy().astype(np.float32)).view
+        return x.converted(_widened).view
     if not view.size:
         return view
     # Times one: the only operation that is needed to convert. The view keeps the memory until the launch is under way.
@@ -157,6 +157,10 @@ def _float32(x: Argument, stream: Any) -> View:
     for some, some_wide in four_axes(view, wide):
         launch_scale(some, some_wide, 1.0, stream)
     return wide
+
+
+def _widened(numbers: np.ndarray) -> np.ndarray:
+    return numbers.astype(np.float32)
 
 
 def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:

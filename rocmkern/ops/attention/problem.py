@@ -22,6 +22,7 @@ from rocmkern.calls import checks as _checks
 from rocmkern.calls.arguments import FLOAT32, INT32, Argument, accept, accept_out
 from rocmkern.calls.axes import heads_second
 from rocmkern.calls.types import ArrayLike, Causal, Window
+from rocmkern.calls.values import look
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError
 
@@ -216,13 +217,11 @@ class Sequences:
             missing, other = ("cu_seqlens_q", "cu_seqlens_k")[:: 1 if cu_seqlens_q is None else -1]
             raise ArgumentError(missing, "None", f"an int32 array, as {other} is given")
         q, k = tensors.q, tensors.k
-        cu_q = _cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, q)
-        cu_k = _cu_seqlens("cu_seqlens_k", cu_seqlens_k, q, k)
+        cu_q, max_q = _cu_seqlens("q", cu_seqlens_q, max_seqlen_q, q, q)
+        cu_k, _ = _cu_seqlens("k", cu_seqlens_k, max_seqlen_k, q, k)
         if cu_k.shape != cu_q.shape:
             allowed = f"length {cu_q.shape[0]}, that of cu_seqlens_q"
             raise ArgumentError("cu_seqlens_k", f"length {cu_k.shape[0]}", allowed)
-        max_q = _longest("max_seqlen_q", max_seqlen_q, cu_q, q.shape[0])
-        _longest("max_seqlen_k", max_seqlen_k, cu_k, k.shape[0])
         return cls(cu_q.shape[0] - 1, max_q, k.shape[0], cu_q, cu_k)
 
     @classmethod
@@ -233,44 +232,39 @@ class Sequences:
             if max_seqlen_q is not None:
                 raise ArgumentError("max_seqlen_q", repr(max_seqlen_q), "None where there is no cu_seqlens_q")
             return cls(total, tensors.q.shape[1] if tensors.layout == "bshd" else 1)
-        cu_q = _cu_seqlens("cu_seqlens_q", cu_seqlens_q, tensors.q, tensors.q)
-        return cls(cu_q.shape[0] - 1, _longest("max_seqlen_q", max_seqlen_q, cu_q, total), cu_seqlens_q=cu_q)
+        cu_q, max_q = _cu_seqlens("q", cu_seqlens_q, max_seqlen_q, tensors.q, tensors.q)
+        return cls(cu_q.shape[0] - 1, max_q, cu_seqlens_q=cu_q)
 
 
-def _cu_seqlens(name: str, value: ArrayLike, q: Argument, x: Argument) -> Argument:
-    """Cumulative lengths of packed sequences: int32 ``[n + 1]`` from 0 to the number of rows of x.
+def _cu_seqlens(of: str, value: ArrayLike, longest: int | None, q: Argument, x: Argument) -> tuple[Argument, int]:
+    """Cumulative lengths of packed sequences, and a bound of the longest; `of` is what they are called after.
 
-    They may lie in host memory whatever q does, or beside it. Numbers in device memory are not copied back to be
-    checked.
+    They are int32 ``[n + 1]`` from 0 to the number of rows of x, in host memory whatever q does, or beside it. The
+    bound is the length of the longest sequence where `longest` is None, and at least that otherwise; it is at most the
+    number of rows, as no sequence has more than all have. Numbers in device memory are not copied back to be checked:
+    there, None stands for the number of rows.
     """
+    name, bound, total = f"cu_seqlens_{of}", f"max_seqlen_{of}", x.shape[0]
     lengths = beside(q, accept(name, value, INT32))
     if len(lengths.shape) != 1 or lengths.shape[0] == 0:
         raise ArgumentError(name, f"shape {lengths.shape}", "one axis of length n + 1 for n sequences")
     if lengths.on_device:
-        return lengths
-    array, total = lengths.view.numpy(), x.shape[0]
-    if array[0] != 0:
-        raise ArgumentError(name, f"{array[0]} as the first element", "0 as the first element")
-    falls = np.flatnonzero(array[1:] < array[:-1])
-    if falls.size:
-        i = int(falls[0])
-        given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
-        raise ArgumentError(name, given, "numbers that do not decrease")
-    if array[-1] != total:
-        raise ArgumentError(name, f"{array[-1]} as the last element", f"{total}, the number of rows of {x.name}")
-    return lengths
+        return lengths, total if longest is None else min(_checks.integer(bound, longest, 0), total)
 
+    def longest_of(array: np.ndarray) -> int:
+        if array[0] != 0:
+            raise ArgumentError(name, f"{array[0]} as the first element", "0 as the first element")
+        falls = np.flatnonzero(array[1:] < array[:-1])
+        if falls.size:
+            i = int(falls[0])
+            given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
+            raise ArgumentError(name, given, "numbers that do not decrease")
+        if array[-1] != total:
+            raise ArgumentError(name, f"{array[-1]} as the last element", f"{total}, the number of rows of {x.name}")
+        found = int((array[1:] - array[:-1]).max(initial=0))
+        return found if longest is None else min(_checks.integer(bound, longest, found), total)
 
-def _longest(name: str, value: int | None, lengths: Argument, total: int) -> int:
-    """A bound of the length of the longest sequence: the length itself where it is None, and at least that otherwise.
-
-    It is at most `total`, as no sequence has more rows than all have. Where the lengths lie in device memory, None
-    stands for `total`.
-    """
-    if lengths.on_device:
-        return total if value is None else min(_checks.integer(name, value, 0), total)
-    longest = int(np.diff(lengths.view.numpy()).max(initial=0))
-    return longest if value is None else min(_checks.integer(name, value, longest), total)
+    return lengths, look(longest_of, lengths.view)
 
 
 def beside(q: Argument, x: Argument) -> Argument:

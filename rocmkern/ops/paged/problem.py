@@ -8,6 +8,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls.arguments import FLOATS, INT32, QUANTIZED, Argument, accept
 from rocmkern.calls.types import ArrayLike
+from rocmkern.calls.values import look
 from rocmkern.ops.attention.problem import Pages, Tensors, beside
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
@@ -64,21 +65,29 @@ def _check_table(table: Argument, lens: Argument, k: Argument, sequences: int, l
     room = table.shape[1] * block_size
     if lens.on_device:
         return room if longest is None else min(_checks.integer("max_context_len", longest, 0), room)
-    numbers = lens.view.numpy()
-    if sequences and numbers.min() < 0:
-        raise ArgumentError("context_lens", f"{numbers.min()} for sequence {numbers.argmin()}", "numbers of at least 0")
-    most = int(numbers.max(initial=0))
-    if most > room:
-        given = f"{table.shape[1]} blocks for the {most} tokens of sequence {numbers.argmax()}"
-        raise ArgumentError("block_table", given, f"at least {-(-most // block_size)} blocks of {block_size}")
-    if longest is not None:
-        most = min(_checks.integer("max_context_len", longest, most), room)
-    if not table.on_device:
-        entries = table.view.numpy()
-        needed = np.arange(table.shape[1]) < -(-numbers[:, None] // block_size)
-        wrong = needed & ((entries < 0) | (entries >= n_blocks))
+    entries = table.shape[1]
+
+    def longest_of(numbers: np.ndarray) -> int:
+        most = int(numbers.max(initial=0))
+        if sequences and numbers.min() < 0:
+            given = f"{numbers.min()} for sequence {numbers.argmin()}"
+            raise ArgumentError("context_lens", given, "numbers of at least 0")
+        if most > room:
+            given = f"{entries} blocks for the {most} tokens of sequence {numbers.argmax()}"
+            raise ArgumentError("block_table", given, f"at least {-(-most // block_size)} blocks of {block_size}")
+        return most if longest is None else min(_checks.integer("max_context_len", longest, most), room)
+
+    def check_entries(numbers: np.ndarray, blocks: np.ndarray) -> None:
+        unknown = (blocks < 0) | (blocks >= n_blocks)
+        if not unknown.any():
+            return
+        wrong = unknown & (np.arange(entries) < -(-numbers[:, None] // block_size))
         if wrong.any():
             n, entry = (int(i) for i in np.argwhere(wrong)[0])
-            given = f"block {entries[n, entry]} at [{n}, {entry}]"
+            given = f"block {blocks[n, entry]} at [{n}, {entry}]"
             raise ArgumentError("block_table", given, f"blocks from 0 to {n_blocks - 1}")
-    return most
+
+    bound: int = look(longest_of, lens.view)
+    if not table.on_device:
+        look(check_entries, lens.view, table.view)
+    return bound

@@ -460,7 +460,7 @@ def _rows_of_bytes(blocks: Argument) -> View:
         return array
     if blocks.on_device:
         raise ArgumentError("blocks", f"a last axis with stride {array.strides[-1]} in device memory", "stride 1")
-    return blocks.converted(np.ascontiguousarray(array.numpy())).view
+    return blocks.converted(np.ascontiguousarray).view
 
 
 def _finite(x: np.ndarray, format: str) -> None:

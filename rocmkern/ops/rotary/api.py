@@ -5,6 +5,7 @@ What they mean is `rocmkern.ops.rotary.reference`; how it is computed, `rocmkern
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,12 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import overlaps as _overlaps
+from rocmkern.calls import recording as _recording
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import INT32, QUANTIZED, Argument, accept, accept_out
 from rocmkern.calls.plan import describe_by_repr, planned
 from rocmkern.calls.types import Array, ArrayLike, RopeVariant, Stream
+from rocmkern.calls.values import look
 from rocmkern.calls.view import View
 from rocmkern.ops.rotary.scaling import (
     LinearScaling,
@@ -236,6 +239,7 @@ def rope_append_kv(
         _checks.extent(v, axis, k.shape[axis], meaning)
     if positions is None:
         positions, rotary_dim = np.zeros(k.shape[0], np.int32), _nothing_to_rotate(rotary_dim, k)
+        _recording.keep(positions)
     turn = _Turn(variant, base, _rotary_dim(rotary_dim, k, 1), scaling, freq_factors, False)
     tokens = (k.shape[0],)
     where, at = accept_positions("positions", positions), accept_positions("slots", slots)
@@ -279,9 +283,11 @@ def _accept_cache(name: str, value: Any, like: Argument, inputs: list[Argument])
 
 
 def _check_slots(slots: Argument, count: int) -> None:
-    if slots.on_device or not slots.view.size:
-        return
-    numbers = slots.view.numpy()
+    if not slots.on_device and slots.view.size:
+        look(functools.partial(_check_slot_numbers, count), slots.unconverted)
+
+
+def _check_slot_numbers(count: int, numbers: np.ndarray) -> None:
     if numbers.min() < -1 or numbers.max() >= count:
         wrong = numbers.min() if numbers.min() < -1 else numbers.max()
         raise ArgumentError("slots", str(wrong), f"slots from 0 to {count - 1}, and -1 for padding")
@@ -359,10 +365,15 @@ def accept_positions(name: str, value: Any) -> Argument:
     positions = accept(name, value, INTEGERS)
     if positions.on_device or positions.dtype == INT32[0]:
         return positions
-    limits, array = np.iinfo(np.int32), positions.view.numpy()
-    if array.size and (array.min() < limits.min or array.max() > limits.max):
+    return positions.converted(functools.partial(_as_int32, name))
+
+
+def _as_int32(name: str, array: np.ndarray) -> np.ndarray:
+    """Numbers as int32, checked."""
+    narrow = array.astype(np.int32)
+    if (narrow != array).any():
         raise ArgumentError(name, f"numbers from {array.min()} to {array.max()}", "numbers of 32 bits")
-    return positions.converted(array.astype(np.int32))
+    return narrow
 
 
 def _position_rows(positions: Argument, x: Argument, layout: str) -> View:

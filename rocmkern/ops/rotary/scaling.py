@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls.arguments import FLOAT32, accept, describe
+from rocmkern.calls.values import look
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
@@ -120,15 +122,22 @@ def accept_freq_factors(value: Any, pairs: int, scaling: Scaling | None) -> tupl
         allowed = "either freq_factors or a Llama3Scaling: both say by what each frequency is divided"
         raise ArgumentError(name, "numbers beside a Llama3Scaling", allowed)
     if isinstance(value, tuple):
-        factors = value
         shape: tuple[int, ...] = (len(value),)
     else:
         given = accept(name, value, (FLOAT32, np.dtype(np.float64)))
         if given.on_device:
             raise ArgumentError(name, "an array in device memory", "an array in host memory: copy it there once")
-        factors, shape = given.view.numpy().tolist(), given.shape
+        shape = given.shape
     if shape != (pairs,):
         raise ArgumentError(name, f"shape {shape}", f"shape {(pairs,)}, one for each pair that is rotated")
+    return _checked_factors(name, value) if isinstance(value, tuple) else look(_numbers_of_factors, given.view)
+
+
+def _numbers_of_factors(values: np.ndarray) -> tuple[float, ...]:
+    return _checked_factors("freq_factors", values.tolist())
+
+
+def _checked_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
     for pair, factor in enumerate(factors):
         try:
             _checks.number(name, factor, positive=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -156,13 +157,18 @@ def _checked_indices(indices: Argument, table: Argument) -> View:
         raise ArgumentError("table", f"{rows} rows", f"at most {MOST_ROWS}")
     if indices.on_device:
         return indices.aligned()
-    array = indices.view.numpy()
-    wrong = np.argwhere((array < 0) | (array >= rows))
-    if len(wrong):
+    return indices.converted(functools.partial(_row_numbers, rows=rows)).view
+
+
+def _row_numbers(array: np.ndarray, rows: int) -> np.ndarray:
+    """Indices as int32, checked."""
+    # A negative number is a large one without its sign: one pass finds both ends.
+    if array.size and array.view(f"u{array.itemsize}").max() >= rows:
+        wrong = np.argwhere((array < 0) | (array >= rows))
         place = tuple(int(i) for i in wrong[0])
         given = f"{array[place]} at index {place}" if place else str(array)
         raise ArgumentError("indices", given, f"numbers from 0 to {rows - 1}" if rows else "none, as table has no rows")
-    return indices.converted(array.astype(np.int32)).view
+    return array.astype(np.int32)
 
 
 def _order(axes: Any, ndim: int) -> tuple[int, ...]:

@@ -184,13 +184,17 @@ def _each(name: str, value: Any, rows: int, check: Callable[[str, Any], float], 
     if given.on_device:
         view = accept(name, value, kind.device).view
         return replace(given, view=view.cast(_INT64)) if view.dtype == _UINT64 else given
-    numbers = []
-    for row, number in enumerate(given.view.numpy().tolist()):
-        try:
-            numbers.append(check(name, number))
-        except ArgumentError as error:
-            raise ArgumentError(name, f"{error.given} in row {row}", error.allowed) from None
-    return given.converted(np.array(numbers, kind.kernel))
+
+    def checked(array: np.ndarray) -> np.ndarray:
+        numbers = []
+        for row, number in enumerate(array.tolist()):
+            try:
+                numbers.append(check(name, number))
+            except ArgumentError as error:
+                raise ArgumentError(name, f"{error.given} in row {row}", error.allowed) from None
+        return np.array(numbers, kind.kernel)
+
+    return given.converted(checked)
 
 
 def _is_array(value: Any) -> bool:
