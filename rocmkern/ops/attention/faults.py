@@ -149,20 +149,20 @@ FAULTS = (
     _attention(
         "window_counts_diagonal",
         "the left window counts the diagonal key, so a row sees one key too few",
-        "low = T.maximum(diagonal - left, 0)",
-        "low = T.maximum(diagonal - left + 1, 0)",
+        "T.maximum(diagonal - left, 0)",
+        "T.maximum(diagonal - left + 1, 0)",
     ),
     _attention(
         "alignment_swapped",
         "bottom right and top left are exchanged",
-        "shift = (k_len - q_len) * bottom_right",
-        "shift = (k_len - q_len) * (1 - bottom_right)",
+        "(k_len - q_len) * bottom_right",
+        "(k_len - q_len) * (1 - bottom_right)",
     ),
     _attention(
         "sinks_in_numerator",
         "a sink also adds to the numerator",
-        "acc = T.zeros(cfg, block_m, cfg.value_dim)",
-        "acc = T.zeros(cfg, block_m, cfg.value_dim) + l",
+        "acc = T.zeros(cfg, cfg.block_m, cfg.value_dim)",
+        "acc = T.zeros(cfg, cfg.block_m, cfg.value_dim) + l",
     ),
     _attention(
         "sink_in_every_split",

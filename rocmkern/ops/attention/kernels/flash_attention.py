@@ -87,6 +87,15 @@ def rows_of_sequence(cu_seqlens, sequence, length):
 
 
 @T.device
+def part_of_block(cfg, splits):
+    """Sequence, row block and split of a block."""
+    sequence, row_block, split = T.block_id(cfg, 2), 0, T.block_id(cfg, 0)
+    if not cfg.joins:
+        row_block, split = split // splits, split % splits
+    return sequence, row_block, split
+
+
+@T.device
 def heads_of_block(cfg, heads, kv_heads, pack):
     """First query head of a block, and the key-value head that its heads share."""
     first_head, kv_head = T.block_id(cfg, 1) * pack, T.block_id(cfg, 1)
@@ -96,21 +105,43 @@ def heads_of_block(cfg, heads, kv_heads, pack):
 
 
 @T.device
-def queries_of_block(cfg, row0, n_rows, q_len, pack):
-    """The first and the last query among the tile rows of a block, the first of which is ``row0``."""
-    first, last = 0, q_len - 1
-    if n_rows > cfg.block_m and not cfg.joins:
-        first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
-    return first, last
+def factors_of_block(cfg, scale, key_scale, value_scale, kv_head):
+    """What products of queries and keys are multiplied with, and what those of weights and values are."""
+    value_factor = np.float32(1.0)
+    if cfg.paged and key_scale.shape[0] > 0:
+        scale = scale * key_scale[kv_head]
+    if cfg.paged and value_scale.shape[0] > 0:
+        value_factor = value_scale[kv_head]
+    return scale, value_factor
 
 
 @T.device
-def keys_of_block(cfg, first, last, left, right, k_len, split, splits):
+def rows_of_block(cfg, row_block, q_len, queries, pack):
+    """The first tile row of a block, below 0 where it has none, and the number of those of its sequence."""
+    n_rows = q_len * pack
+    if cfg.joins:
+        # Longer sequences than the caller said must not reach the scratch memory of others.
+        n_rows = min(q_len, queries) * pack
+    return ((n_rows + cfg.block_m - 1) // cfg.block_m - 1 - row_block) * cfg.block_m, n_rows
+
+
+@T.device
+def queries_of_block(cfg, row0, n_rows, q_len, k_len, bottom_right, pack):
+    """First and last query among the tile rows of a block from ``row0`` on; the diagonal key of a query less it."""
+    first, last = 0, q_len - 1
+    if n_rows > cfg.block_m and not cfg.joins:
+        first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
+    return first, last, (k_len - q_len) * bottom_right
+
+
+@T.device
+def keys_of_block(cfg, first, last, shift, left, right, k_len, split, splits):
     """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
 
-    ``first`` and ``last`` are the diagonal keys of its first and its last query. What it visits is its share of the
-    steps in which there is a key that some row sees.
+    ``first`` and ``last`` are its first and its last query, ``shift`` the diagonal key of a query less it. What it
+    visits is its share of the steps in which there is a key that some row sees.
     """
+    first, last = first + shift, last + shift
     block_n = cfg.block_n
     any_begin, any_end = max(0, first - left), min(k_len, last + right + 1)
     all_begin, all_end = last - left, min(k_len, first + right + 1)
@@ -122,14 +153,21 @@ def keys_of_block(cfg, first, last, left, right, k_len, split, splits):
 
 
 @T.device
-def start_softmax(cfg, sinks, head, split, exponent_scale, valid):
-    """Maximum and denominator before the first key. A sink is a key that was seen before all others."""
+def start_softmax(cfg, sinks, head, split, scale, valid):
+    """Maximum, denominator and numerator before the first key, and what makes an exponent of 2 of a score.
+
+    A sink is a key that was seen before all others.
+    """
+    exponent_scale = np.float32(scale * LOG2_E)
+    if cfg.score_mods:
+        exponent_scale = np.float32(LOG2_E)
     m = T.full_rows(cfg, cfg.block_m, T.NEG_INF)
     l = T.full_rows(cfg, cfg.block_m, 0.0)
     if sinks.shape[0] > 0 and split == 0:
         m = T.load_rows(sinks, (head,), valid) * (LOG2_E / exponent_scale)
         l = T.where(m == T.NEG_INF, 0.0, 1.0)
-    return m, l
+    acc = T.zeros(cfg, cfg.block_m, cfg.value_dim)
+    return m, l, acc, exponent_scale
 
 
 @T.device
@@ -152,7 +190,8 @@ def modify_scores(cfg, s, scale, softcap, alibi_slopes, bias, mask, head, query,
 def check_pages(cfg, table, n_keys, k, groups, split, splits, error):
     """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache.
 
-    The blocks of all groups of heads and all splits share it out.
+    The blocks of all groups of heads and all splits share it out. Few rows do it when their first copies are on their
+    way.
     """
     pages, page_rows = k.shape[0], k.shape[2]
     needed = (n_keys + page_rows - 1) // page_rows
@@ -196,6 +235,26 @@ def join_rows(
             store_result(cfg.join, m, l, acc, exponent_scale, value_factor, out, lse, head, query, valid)
 
 
+@T.device
+def join_block(
+    cfg, m, l, acc, row, valid, parts, arrivals, sequence, split, splits, queries, exponent_scale, value_factor, out,
+    lse, first_head, pack, q_start, q_len
+):  # fmt: skip
+    """Write a block's part, and join those of all splits if it is the last block that has one."""
+    step = queries * pack
+    place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * step
+    part_rows = T.scratch_rows(parts, cfg.join.pitch)
+    at = row + (place + split * step)
+    T.store_tile(part_rows, (at,), 0, acc, valid)
+    T.store_rows(part_rows, (at, cfg.value_dim), m, valid)
+    T.store_rows(part_rows, (at, cfg.value_dim + 1), l, valid)
+    if T.last_to_arrive(cfg, arrivals[sequence], T.block_id(cfg, 1), splits):
+        join_rows(
+            cfg, part_rows, place, step, splits, exponent_scale, value_factor, out, lse, first_head, pack, q_start,
+            min(q_len, queries),
+        )  # fmt: skip
+
+
 @T.kernel
 def flash_attention(
     cfg,
@@ -226,91 +285,59 @@ def flash_attention(
     splits: T.Int,
     queries: T.Int,
 ):
-    block_m, block_n = cfg.block_m, cfg.block_n
-
-    # Which part of which sequence, which heads.
-    sequence, row_block, split = T.block_id(cfg, 2), 0, T.block_id(cfg, 0)
-    if not cfg.joins:
-        row_block, split = split // splits, split % splits
+    # Which part of which sequence, which heads, which rows, which keys.
+    sequence, row_block, split = part_of_block(cfg, splits)
     batch, q_start, q_len = rows_of_sequence(cu_seqlens_q, sequence, q.shape[2])
     k_batch, k_start, k_len = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
     if cfg.paged:
         k_batch, k_len = 0, int(context_lens[sequence])
-    # Few rows do this when their first copies are on their way.
     if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
         check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
     first_head, kv_head = heads_of_block(cfg, q.shape[1], k.shape[1], pack)
-    value_factor = np.float32(1.0)
-    if cfg.paged and key_scale.shape[0] > 0:
-        scale = scale * key_scale[kv_head]
-    if cfg.paged and value_scale.shape[0] > 0:
-        value_factor = value_scale[kv_head]
-
-    # Which rows and keys.
-    n_rows = q_len * pack
-    if cfg.joins:
-        # Longer sequences than the caller said must not reach the scratch memory of others.
-        n_rows = min(q_len, queries) * pack
-    row0 = ((n_rows + block_m - 1) // block_m - 1 - row_block) * block_m
+    scale, value_factor = factors_of_block(cfg, scale, key_scale, value_scale, kv_head)
+    row0, n_rows = rows_of_block(cfg, row_block, q_len, queries, pack)
     if row0 < 0:
         return
-    query_min, query_max = queries_of_block(cfg, row0, n_rows, q_len, pack)
-    shift = (k_len - q_len) * bottom_right
-    begin, end, all_begin, all_end = keys_of_block(
-        cfg, query_min + shift, query_max + shift, left, right, k_len, split, splits
-    )
+    first, last, shift = queries_of_block(cfg, row0, n_rows, q_len, k_len, bottom_right, pack)
+    begin, end, all_begin, all_end = keys_of_block(cfg, first, last, shift, left, right, k_len, split, splits)
 
     # The first keys and values are on their way before anything else is looked at.
-    keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), block_n, cfg.head_dim, q, cfg.paged)
-    values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), block_n, cfg.value_dim, q, cfg.paged)
+    keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), cfg.block_n, cfg.head_dim, q, cfg.paged)
+    values = T.stage(cfg, T.rows(v[k_batch, kv_head], k_start, k_start + end), cfg.block_n, cfg.value_dim, q, cfg.paged)
     if cfg.paged:
         keys = T.paged(keys, k, kv_head, block_table[sequence], end)
         values = T.paged(values, v, kv_head, block_table[sequence], end)
-    for ahead in range(0, cfg.num_stages * block_n, block_n):
-        keys, values = T.fetch(keys, begin + ahead), T.fetch(values, begin + ahead)
+    ahead = cfg.num_stages * cfg.block_n
+    for step in range(0, ahead, cfg.block_n):
+        keys, values = T.fetch(keys, begin + step), T.fetch(values, begin + step)
     if cfg.paged and cfg.split_kv and row_block == 0:
         check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
 
     # What each row is: a query of a head, which sees the keys low .. high.
-    row = T.row_index(cfg, block_m) + row0
-    valid = row < n_rows
-    query = row // pack
-    head = row % pack + first_head
+    row = T.row_index(cfg, cfg.block_m) + row0
+    valid, query, head = row < n_rows, row // pack, row % pack + first_head
     diagonal = query + shift
-    low = T.maximum(diagonal - left, 0)
-    high = T.minimum(diagonal + right, k_len - 1)
-
+    low, high = T.maximum(diagonal - left, 0), T.minimum(diagonal + right, k_len - 1)
     q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
+    m, l, acc, exponent_scale = start_softmax(cfg, sinks, head, split, scale, valid)
 
-    # The running softmax: maximum m, denominator l, numerator acc.
-    exponent_scale = np.float32(scale * LOG2_E)
-    if cfg.score_mods:
-        exponent_scale = np.float32(LOG2_E)
-    m, l = start_softmax(cfg, sinks, head, split, exponent_scale, valid)
-    acc = T.zeros(cfg, block_m, cfg.value_dim)
-
-    for n0 in range(begin, end, block_n):
-        at_border = n0 < all_begin or n0 + block_n > all_end
-
+    for n0 in range(begin, end, cfg.block_n):
+        at_border = n0 < all_begin or n0 + cfg.block_n > all_end
         # S = Q K^T
         keys, values = T.acquire(keys), T.acquire(values)
-        keys, values = T.fetch(keys, n0 + cfg.num_stages * block_n), T.fetch(values, n0 + cfg.num_stages * block_n)
+        keys, values = T.fetch(keys, n0 + ahead), T.fetch(values, n0 + ahead)
         s = T.dot_nt(q_tile, keys)
         keys = T.release(keys)
 
         # modify, mask
         if cfg.score_mods:
-            slopes = alibi_slopes[sequence]
-            s = modify_scores(
-                cfg, s, scale, softcap, slopes, bias[batch], mask[batch], head, query, diagonal, n0, valid
-            )
+            slopes, biases, masks = alibi_slopes[sequence], bias[batch], mask[batch]
+            s = modify_scores(cfg, s, scale, softcap, slopes, biases, masks, head, query, diagonal, n0, valid)
         if at_border:
             s = T.mask_outside(s, n0, low, high)
 
-        # P = exp(S - m)
+        # P = exp(S - m), O += P V
         p, m, l, acc = T.softmax_step(s, exponent_scale, m, l, acc)
-
-        # O += P V
         weights = T.operand(p, values)
         if at_border or cfg.score_mods:
             acc = T.dot_nn_where(weights, values, acc)
@@ -321,21 +348,11 @@ def flash_attention(
     T.finish(values)
 
     m, l, acc = T.softmax_end(exponent_scale, m, l, acc)
-    if not cfg.joins:
-        out, lse = out[split, batch], lse[split, batch]
-        store_result(cfg, m, l, acc, exponent_scale, value_factor, out, lse, head, query + q_start, valid)
-        return
-
-    # O / l of all splits, by the last block that has one
-    step = queries * pack
-    place = (sequence * arrivals.shape[1] + T.block_id(cfg, 1)) * splits * step
-    part_rows = T.scratch_rows(parts, cfg.join.pitch)
-    at = row + (place + split * step)
-    T.store_tile(part_rows, (at,), 0, acc, valid)
-    T.store_rows(part_rows, (at, cfg.value_dim), m, valid)
-    T.store_rows(part_rows, (at, cfg.value_dim + 1), l, valid)
-    if T.last_to_arrive(cfg, arrivals[sequence], T.block_id(cfg, 1), splits):
-        join_rows(
-            cfg, part_rows, place, step, splits, exponent_scale, value_factor, out[0, batch], lse[0, batch], first_head,
-            pack, q_start, min(q_len, queries),
+    if cfg.joins:
+        join_block(
+            cfg, m, l, acc, row, valid, parts, arrivals, sequence, split, splits, queries, exponent_scale, value_factor,
+            out[0, batch], lse[0, batch], first_head, pack, q_start, q_len,
         )  # fmt: skip
+        return
+    out, lse = out[split, batch], lse[split, batch]
+    store_result(cfg, m, l, acc, exponent_scale, value_factor, out, lse, head, query + q_start, valid)
