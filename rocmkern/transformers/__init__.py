@@ -1,15 +1,23 @@
 """Models of Hugging Face's Transformers on these kernels.
 
-`register` makes attention of ours one of Transformers' implementations, which a model chooses by its name.
+`register` makes attention of ours one of Transformers' implementations, which a model chooses by its name. `patch`
+replaces the norms, the rotary embedding, the gated MLPs and, where asked, the linear layers of one model; `unpatch`
+takes that back.
 
 Transformers and PyTorch are imported by the first call.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from rocmkern.calls.types import QuantizedFormat
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from rocmkern.transformers.patching import PatchReport as PatchReport
+
+__all__ = ["patch", "register", "unpatch"]
 
 # What Transformers treats as another implementation's, wherever it stands in a name.
 _TAKEN = ("flash", "flex_attention", "sdpa", "eager", "paged|", "/", ":")
@@ -53,3 +61,72 @@ def register(name: str = "rocmkern") -> None:
 
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, mask)
+
+
+def patch(
+    model: Any, *, norms: bool = True, rotary: bool = True, mlp: bool = True, linear: QuantizedFormat | None = None
+) -> PatchReport:
+    """Run the parts of a model that these operations can do by these operations.
+
+    Modules are found by what they are: a class of the right kind whose small copy computes the right formula. What is
+    not known stays as it is, and the report says why; parameters, their names and the modules stay in any case. The
+    attention is not among these parts, see `register`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of Transformers. It need not be in ``eval()``, but there are no gradients: a forward pass is refused
+        where one is asked for.
+    norms : bool
+        RMS norms by `rms_norm`: ``weight`` and ``1 + weight``.
+    rotary : bool
+        Rotary embeddings by `rope`, with angles that are exact at every position. Those whose frequencies change with
+        the length of the text stay.
+    mlp : bool
+        Gated MLPs by `mlp`. Mixtures of experts stay.
+    linear : str, optional
+        Format in which the weights of linear layers are quantized, as `quantize` names them. Layers that share their
+        weight, that give the logits, or whose rows are no whole number of blocks stay. MLPs of quantized layers are not
+        replaced otherwise. The weights themselves move to host memory.
+
+    Returns
+    -------
+    PatchReport
+        Which modules were replaced, and which were not for what reason.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        The model is patched already, or has nothing to replace, or an argument is not as above. Nothing was changed.
+
+    Examples
+    --------
+    >>> report = rocmkern.transformers.patch(model)  # doctest: +SKIP
+    >>> print(report)  # doctest: +SKIP
+    norms: 33 replaced
+    rotary: 17 replaced
+    mlp: 16 replaced
+    """
+    # deferred: optional dependency
+    from rocmkern.transformers import patching
+
+    return patching.patch(model, norms=norms, rotary=rotary, mlp=mlp, linear=linear)
+
+
+def unpatch(model: Any) -> None:
+    """Take back what `patch` did: the same modules, weights and results as before.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        One that is patched, or a deep copy of one. Weights of quantized layers move to where their blocks are.
+
+    Raises
+    ------
+    ArgumentError
+        The model is not patched.
+    """
+    # deferred: optional dependency
+    from rocmkern.transformers import patching
+
+    patching.unpatch(model)

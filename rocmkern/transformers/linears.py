@@ -1,0 +1,68 @@
+"""Linear layers of a model by `rocmkern.quantized_linear`.
+
+The blocks lie on the layer's device, as a buffer that is not part of the state. The weights themselves, which the
+state consists of and `unpatch` needs, move to host memory; where they are there already, nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import rocmkern
+from rocmkern.tile.formats import FORMATS
+
+BLOCKS = "rocmkern_blocks"
+
+
+def reasons_to_stay(model: torch.nn.Module, format: str) -> dict[str, str]:
+    """Why linear layers of a model are not quantized, by their names; the others are not in it."""
+    elements = FORMATS[format].elements
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    users: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                users.setdefault(id(parameter), []).append(name)
+    found = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        if module is head:
+            found[name] = "it gives the logits"
+        elif type(module) is not torch.nn.Linear:
+            found[name] = f"it is no plain torch.nn.Linear but a {type(module).__name__}"
+        elif len(users[id(module.weight)]) > 1:
+            found[name] = f"its weight is that of {', '.join(n for n in users[id(module.weight)] if n != name)} too"
+        elif module.weight.is_meta or not module.weight.is_floating_point():
+            found[name] = f"its weight is {module.weight.dtype} on {module.weight.device}"
+        elif module.in_features % elements:
+            found[name] = f"its {module.in_features} columns are no multiple of {elements}, a block of {format}"
+    return found
+
+
+def quantize(layer: torch.nn.Linear, format: Any) -> None:
+    """Give a layer its blocks, and move its weight to host memory."""
+    device = layer.weight.device
+    host = layer.weight.detach().cpu()
+    layer.register_buffer(BLOCKS, rocmkern.quantize(host.contiguous(), format).to(device), persistent=False)
+    layer.weight.data = host
+
+
+def restore(layer: torch.nn.Module) -> None:
+    """Take the blocks of a layer away, if it has some, and bring its weight to where they were."""
+    blocks = layer._buffers.pop(BLOCKS, None)
+    if blocks is not None:
+        layer._non_persistent_buffers_set.discard(BLOCKS)
+        layer.weight.data = layer.weight.data.to(blocks.device)  # type: ignore[operator, union-attr]
+
+
+def forward_of(format: Any) -> Callable[..., Any]:
+    """The forward for a layer that has its blocks."""
+
+    def forward(self: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+        return rocmkern.quantized_linear(input, self._buffers[BLOCKS], format, self._parameters["bias"])
+
+    return forward

@@ -1,0 +1,281 @@
+"""Patched models: held against themselves in float64, token for token against what they were, and as before after."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+
+import pytest
+from small_models import DECODERS, SIZES, Exact, error, model_of, noise, prompts, torch, transformers
+
+import rocmkern
+from rocmkern.transformers import patch, patching, unpatch
+
+NORMS_OF_A_LAYER = {"qwen3": 4, "gemma2": 4, "gemma3": 6}
+PARTS = {"norms": "rms_norm", "rotary": "rope", "mlp": "mlp"}
+
+
+def logits(model, tokens, seen):
+    with torch.no_grad():
+        return model(input_ids=tokens, attention_mask=seen).logits
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each public operation is called."""
+    counts = Counter()
+    for name in (*PARTS.values(), "quantized_linear"):
+        operation = getattr(rocmkern, name)
+
+        def counted(*args, name=name, operation=operation, **kwargs):
+            counts[name] += 1
+            return operation(*args, **kwargs)
+
+        monkeypatch.setattr(rocmkern, name, counted)
+    return counts
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_patched_model_is_as_exact_as_it_was(family, calls):
+    model = model_of(DECODERS[family](), "rocmkern")
+    before = copy.deepcopy(model)
+    before.set_attn_implementation("eager")
+    exact = Exact(model)
+    report = patch(model)
+    norms = 2 * NORMS_OF_A_LAYER.get(family, 2) + 1
+    mlps = 0 if family == "gpt_oss" else 2
+    assert Counter(report.replaced.values()) == Counter(norms=norms, rotary=3, mlp=mlps)
+    assert list(report.left.values()) == ["it is a mixture of experts"] * (2 - mlps)
+    tokens, seen = prompts(4, 17, "left")
+    wanted = exact(input_ids=tokens, attention_mask=seen).logits.detach()
+    bound = 2 * error(logits(before, tokens, seen), wanted, seen) + 2e-7
+    assert error(logits(model, tokens, seen), wanted, seen) <= bound
+    assert calls == Counter(rms_norm=norms, rope=4, mlp=mlps)
+
+    for batch, way in ((1, {}), (4, {}), (3, {"cache_implementation": "static", "disable_compile": True})):
+        tokens, seen = prompts(batch, 11, "left")
+        asked = {"attention_mask": seen, "max_new_tokens": 9, "do_sample": False, **way}
+        assert torch.equal(model.generate(tokens, **asked), before.generate(tokens, **asked))
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_bfloat16_is_within_the_noise_of_the_model(family):
+    model = model_of(DECODERS[family](), "eager", dtype=torch.bfloat16)
+    tokens, seen = prompts(3, 17, "left")
+    wanted = Exact(model)(input_ids=tokens, attention_mask=seen).logits.detach()
+    of_model = noise(logits(model, tokens, seen), wanted, seen)
+    patch(model)
+    model.set_attn_implementation("rocmkern")
+    assert noise(logits(model, tokens, seen), wanted, seen) <= 1.2 * of_model
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_unpatch_gives_the_same_numbers_and_names(part, calls):
+    model = model_of(DECODERS["gemma3"](), "rocmkern")
+    tokens, seen = prompts(2, 9, "left")
+    wanted, state = logits(model, tokens, seen), model.state_dict()
+    report = patch(model, **{name: name == part for name in PARTS})
+    assert set(report.replaced.values()) == {part} and not report.left
+    logits(model, tokens, seen)
+    assert set(calls) == {PARTS[part]}
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items())
+    unpatch(model)
+    calls.clear()
+    assert torch.equal(logits(model, tokens, seen), wanted) and not calls
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_a_copy_has_its_own_weights():
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    tokens, seen = prompts(2, 9)
+    patch(model, linear="q8_0")
+    wanted = logits(model, tokens, seen)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.norm.weight.mul_(2)
+    assert torch.equal(logits(model, tokens, seen), wanted)
+    assert torch.allclose(logits(other, tokens, seen), 2 * wanted, rtol=1e-5, atol=1e-5)
+    unpatch(other)
+    assert "forward" not in other.model.norm.__dict__ and "forward" in model.model.norm.__dict__
+    assert torch.equal(logits(model, tokens, seen), wanted)
+
+
+@pytest.mark.parametrize(("format", "size"), [("q8_0", 32), ("q4_0", 32), ("q4_k", 256)])
+def test_quantized_layers_are_those_of_the_numbers_kept(format, size, calls):
+    sizes = {"hidden_size": size, "head_dim": size // 4, "intermediate_size": 48, "num_hidden_layers": 1}
+    model = model_of(transformers.LlamaConfig(**SIZES | sizes), "rocmkern")
+    kept = copy.deepcopy(model)
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    report = patch(model, norms=False, rotary=False, mlp=True, linear=format)
+    quantized = [name for name, kind in report.replaced.items() if kind == format]
+    assert len(quantized) == 6 and len(report.replaced) == 6
+    assert report.left["lm_head"] == "it gives the logits"
+    assert "no multiple of" in report.left["model.layers.0.mlp.down_proj"]
+    assert "quantized" in report.left["model.layers.0.mlp"]
+    for name in quantized:
+        layer = kept.get_submodule(name)
+        layer.weight.data = rocmkern.dequantize(rocmkern.quantize(layer.weight.data, format), format)
+    tokens, seen = prompts(2, 9, "left")
+    exact = Exact(kept)(input_ids=tokens, attention_mask=seen).logits.detach()
+    bound = 2 * error(logits(kept, tokens, seen), exact, seen) + 2e-7
+    calls.clear()
+    assert error(logits(model, tokens, seen), exact, seen) <= bound
+    assert calls == Counter(quantized_linear=6)
+    for _ in range(2):
+        assert model.state_dict().keys() == state.keys()
+        assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items())
+        if hasattr(model, patching._RECORD):
+            unpatch(model)
+    assert not list(model.get_submodule(quantized[0]).buffers())
+
+
+def test_a_shared_weight_stays():
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    first, second = (layer.self_attn for layer in model.model.layers)
+    second.q_proj.weight = first.q_proj.weight
+    report = patch(model, linear="q8_0")
+    assert "model.layers.1.self_attn.q_proj too" in report.left["model.layers.0.self_attn.q_proj"]
+
+
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn, a factor of its own": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.5,
+    },
+}
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["by words", "by frequencies"])
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_rotations(name, said, calls):
+    parameters = {"rope_theta": 500.0, **SCALINGS[name]}
+    model = model_of(transformers.LlamaConfig(**SIZES, rope_parameters=parameters), "eager")
+    exact = Exact(model)
+    before = copy.deepcopy(model)
+    if not said:
+        model.config.rope_parameters = {"rope_theta": 3.0, "rope_type": "default"}
+    assert set(patch(model, norms=False, mlp=False).replaced.values()) == {"rotary"}
+    tokens, seen = prompts(2, 40, "left")
+    wanted = exact(input_ids=tokens, attention_mask=seen).logits.detach()
+    bound = 2 * error(logits(before, tokens, seen), wanted, seen) + 2e-7
+    assert error(logits(model, tokens, seen), wanted, seen) <= bound
+    assert calls["rope"] == 4
+
+
+def test_interleaved_pairs(calls):
+    sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
+    config = transformers.CohereConfig(**sizes)
+    model = model_of(config, "eager")
+    before = copy.deepcopy(model)
+    patch(model, norms=False, mlp=False)
+    tokens, seen = prompts(2, 17, "left")
+    assert error(logits(model, tokens, seen), logits(before, tokens, seen).double(), seen) < 1e-5
+    assert calls["rope"] == 4
+
+
+def test_frequencies_that_change_stay():
+    parameters = {"rope_theta": 500.0, "rope_type": "dynamic", "factor": 2.0}
+    model = model_of(transformers.LlamaConfig(**SIZES, rope_parameters=parameters), "rocmkern")
+    report = patch(model)
+    assert set(report.replaced.values()) == {"norms", "mlp"}
+    assert "change with the length" in report.left["model.rotary_emb"]
+    assert "stays as it is" in report.left["model.layers.0.self_attn"]
+
+
+def test_tables_that_a_model_changed_are_used_as_they_are(calls):
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    tokens, seen = prompts(2, 9)
+    wanted = logits(model, tokens, seen)
+    patch(model, norms=False, mlp=False)
+    forward = model.model.rotary_emb.forward
+    model.model.rotary_emb.forward = lambda *args, **kwargs: tuple(x.clone() for x in forward(*args, **kwargs))
+    assert torch.equal(logits(model, tokens, seen), wanted) and not calls
+
+
+class OtherRMSNorm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(32)), 1e-6
+
+    def forward(self, x):
+        return x / (x.pow(2).sum(-1, keepdim=True) + self.eps).sqrt() * self.weight
+
+
+def test_what_computes_something_else_stays():
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    model.model.norm = OtherRMSNorm()
+    first, second = model.model.layers
+    first.mlp.act_fn = torch.nn.Tanh()
+    second.mlp.up_proj = torch.nn.Sequential(second.mlp.up_proj)
+    second.input_layernorm.forward = lambda x: x
+    first.self_attn.forward = lambda **kwargs: (kwargs["hidden_states"], None)
+    tokens, seen = prompts(2, 9)
+    left = patch(model).left
+    assert set(left) == {
+        "model.norm",
+        "model.layers.0.mlp",
+        "model.layers.1.mlp",
+        "model.layers.1.input_layernorm",
+        "model.layers.0.self_attn",
+    }
+    assert "another formula" in left["model.norm"] and "another formula" in left["model.layers.0.mlp"]
+    assert "up_proj" in left["model.layers.1.mlp"]
+    assert left["model.layers.1.input_layernorm"] == left["model.layers.0.self_attn"] != ""
+    logits(model, tokens, seen)
+
+
+def test_weights_of_another_type_than_the_states():
+    model = model_of(DECODERS["llama"](), "rocmkern", dtype=torch.bfloat16)
+    norm, x = model.model.norm.float(), torch.randn(2, 32).to(torch.bfloat16)
+    wanted = norm(x)
+    patch(model)
+    with torch.no_grad():
+        found = norm(x)
+    assert found.dtype is wanted.dtype is torch.float32
+    assert torch.allclose(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("model", lambda model: patch("llama")),
+        ("model", lambda model: patch(torch.nn.Linear(3, 3))),
+        ("model", lambda model: [patch(model), patch(model)]),
+        ("model", lambda model: unpatch(model)),
+        ("norms", lambda model: patch(model, norms=1)),
+        ("norms", lambda model: patch(model, norms=False, rotary=False, mlp=False)),
+        ("linear", lambda model: patch(model, linear="q9")),
+    ],
+    ids=["no model", "nothing in it", "twice", "not patched", "no bool", "nothing asked", "no format"],
+)
+def test_what_is_refused(argument, call):
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    with pytest.raises(rocmkern.ArgumentError) as caught:
+        call(model)
+    assert caught.value.argument == argument
+
+
+def test_a_gradient_is_refused():
+    model = model_of(DECODERS["llama"](), "eager")
+    patch(model)
+    tokens, seen = prompts(2, 9)
+    with pytest.raises(rocmkern.ArgumentError) as caught:
+        model(input_ids=tokens, attention_mask=seen)
+    assert "no_grad" in str(caught.value)
+
+
+def test_a_report_says_how_many():
+    model = model_of(DECODERS["gpt_oss"](), "rocmkern")
+    assert str(patch(model)) == "norms: 5 replaced\nrotary: 3 replaced\n2 left: it is a mixture of experts"
