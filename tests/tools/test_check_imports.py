@@ -14,7 +14,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 import check_imports  # noqa: E402
 
 LAYERS = (("low",), ("left", "right"), ("high",))
-NOTHING_KNOWN = check_imports.Known(frozenset(), frozenset(), frozenset())
 MODULE = "import house.low.b"
 DEFERRED = "def f():\n    import house.low.b  # deferred: start-up"
 TYPES = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from house.low.b import B"
@@ -24,13 +23,13 @@ TYPES = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from house.l
 def house(tmp_path):
     """Makes the complaints about a package from the texts of its modules."""
 
-    def complaints(known=NOTHING_KNOWN, **texts):
+    def complaints(**texts):
         for name, text in texts.items():
             path = tmp_path / "house" / f"{name.replace('__', '/')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             (path.parent / "__init__.py").touch()
-        return check_imports.complaints(check_imports.read(tmp_path / "house"), LAYERS, known)
+        return check_imports.complaints(check_imports.read(tmp_path / "house"), LAYERS)
 
     return complaints
 
@@ -127,20 +126,8 @@ def test_one_that_does_not_is_found(house, text):
     assert complaint.startswith("deferred, and does not say why: ") and complaint.endswith(": import numba")
 
 
-def test_what_is_known_is_let_through_and_what_is_mended_is_not_known_any_more(house):
-    known = check_imports.Known(frozenset({"low"}), frozenset({("low", "high")}), frozenset({"low"}))
-    texts = {"low__a": MODULE, "low__b": "def f():\n    import house.low.a", "low__c": "import house.high.d"}
-    assert house(known, **texts, high__d="") == []
-    assert house(known, low__b="", low__c="") == [
-        "low -> high is mended: take it out of KNOWN_ARROWS",
-        "low is mended: take it out of KNOWN_CIRCLES",
-        "low is mended: take it out of KNOWN_SILENT",
-    ]
-
-
-def test_a_circle_that_leaves_a_known_package_is_new(house):
-    known = check_imports.Known(frozenset({"low"}), frozenset(), frozenset())
-    found = house(known, low__a="import house.high.b", high__b="import house.low.a")
+def test_a_circle_of_packages_points_up_somewhere(house):
+    found = house(low__a="import house.high.b", high__b="import house.low.a")
     assert [complaint.partition(":")[0] for complaint in found] == ["a circle of 2 modules", "against the layers"]
 
 

@@ -84,6 +84,16 @@ def flash_attention(
     out: Array | tuple[Array, Array] | None = None,
     **options: Unpack[FlashAttentionOptions],
 ) -> tuple[Array, Array]: ...
+@overload
+def flash_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: bool,
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[FlashAttentionOptions],
+) -> Array | tuple[Array, Array]: ...
 @planned
 def flash_attention(
     q: Array,
@@ -232,6 +242,16 @@ def decode_attention(
     out: Array | tuple[Array, Array] | None = None,
     **options: Unpack[DecodeAttentionOptions],
 ) -> tuple[Array, Array]: ...
+@overload
+def decode_attention(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: bool,
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[DecodeAttentionOptions],
+) -> Array | tuple[Array, Array]: ...
 @planned
 def decode_attention(
     q: Array,

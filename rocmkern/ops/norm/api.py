@@ -36,6 +36,17 @@ def rms_norm(
     out: tuple[Array, Array] | None = ...,
     stream: Stream = ...,
 ) -> tuple[Array, Array]: ...
+@overload
+def rms_norm(
+    x: Array,
+    weight: ArrayLike,
+    eps: float = ...,
+    *,
+    residual: ArrayLike | None,
+    weight_offset: float = ...,
+    out: Array | tuple[Array, Array] | None = ...,
+    stream: Stream = ...,
+) -> Array | tuple[Array, Array]: ...
 @planned
 def rms_norm(
     x: Array,

@@ -60,6 +60,18 @@ def paged_attention(
     out: Array | tuple[Array, Array] | None = None,
     **options: Unpack[PagedAttentionOptions],
 ) -> tuple[Array, Array]: ...
+@overload
+def paged_attention(
+    q: Array,
+    key_cache: ArrayLike,
+    value_cache: ArrayLike,
+    block_table: ArrayLike,
+    context_lens: ArrayLike,
+    *,
+    return_lse: bool,
+    out: Array | tuple[Array, Array] | None = None,
+    **options: Unpack[PagedAttentionOptions],
+) -> Array | tuple[Array, Array]: ...
 @planned
 def paged_attention(
     q: Array,

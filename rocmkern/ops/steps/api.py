@@ -116,6 +116,17 @@ def causal_mask(
     out: Array,
     stream: Stream = ...,
 ) -> Array: ...
+@overload
+def causal_mask(
+    sq: int,
+    sk: int,
+    *,
+    causal: Causal = ...,
+    window: Window = ...,
+    dtype: FloatDType = ...,
+    out: Array | None,
+    stream: Stream = ...,
+) -> np.ndarray | Array: ...
 @planned
 def causal_mask(
     sq: int,
