@@ -62,7 +62,8 @@ def _attention(q: Any, k: Any, v: Any, layout: str = "bhsd", cu_seqlens_q: Any =
 
 
 def _paged_attention(q: Any, value_cache: Any, **_: Any) -> tuple[Result, ...]:
-    return ((*q.shape[:-1], value_cache.shape[-1]), q.dtype), ((q.shape[1], q.shape[0]), torch.float32)
+    lse = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (q.shape[1], q.shape[0])
+    return ((*q.shape[:-1], value_cache.shape[-1]), q.dtype), (lse, torch.float32)
 
 
 def _merge_attention(o1: Any, lse1: Any, **_: Any) -> tuple[Result, ...]:

@@ -5,6 +5,7 @@ What each one means is `reference.py` beside this file; how it is computed, `ker
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -46,6 +47,8 @@ class AttentionOptions(TypedDict, total=False):
     bias: ArrayLike | None
     mask: ArrayLike | None
     sinks: ArrayLike | None
+    seqlens_k: ArrayLike | None
+    leftpad_k: ArrayLike | None
     stream: Stream
 
 
@@ -109,6 +112,8 @@ def flash_attention(
     bias: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    seqlens_k: ArrayLike | None = None,
+    leftpad_k: ArrayLike | None = None,
     return_lse: bool = False,
     cu_seqlens_q: ArrayLike | None = None,
     cu_seqlens_k: ArrayLike | None = None,
@@ -164,6 +169,12 @@ def flash_attention(
         bool, True where a key is visible; broadcastable to ``[B, Hq, Sq, Sk]``.
     sinks : array, ``[Hq]``, optional
         One more logit for each head, in the denominator only; float32, float16 or bfloat16.
+    seqlens_k, leftpad_k : array, ``[B]``, optional
+        int32. The keys of batch element n are rows ``leftpad_k[n]`` to ``seqlens_k[n]`` of its k and v: it is as if the
+        others, and the columns of `bias` and `mask` that belong to them, were not there. So Sk is ``seqlens_k[n] -
+        leftpad_k[n]`` in what is said of `causal`, `window` and `alibi_slopes`. By default all rows up to the end, or
+        from the first. They may lie in host memory whatever q does; in device memory they are not looked at, and a
+        number beyond the rows of k counts as all of them. Not for packed arrays.
     return_lse : bool
         Also return the natural-log log-sum-exp of the scores, sink included.
     cu_seqlens_q, cu_seqlens_k : array, ``[n + 1]``, optional
@@ -208,7 +219,8 @@ def flash_attention(
     # Checks
     visibility = Visibility.of(causal, window)
     tensors = Tensors.of(q, k, v, layout, packed=cu_seqlens_q is not None or cu_seqlens_k is not None)
-    sequences = Sequences.packed(tensors, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    sequences = Sequences.packed(tensors, *lengths, seqlens_k, leftpad_k)
     scores = Scores.of(
         tensors,
         sequences,
@@ -267,6 +279,8 @@ def decode_attention(
     bias: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
+    seqlens_k: ArrayLike | None = None,
+    leftpad_k: ArrayLike | None = None,
     return_lse: bool = False,
     num_splits: int | None = None,
     out: Array | tuple[Array, Array] | None = None,
@@ -315,7 +329,7 @@ def decode_attention(
     # Checks
     visibility = Visibility.of(causal, window)
     tensors = Tensors.of(q, k, v, layout)
-    sequences = Sequences.of(tensors)
+    sequences = Sequences.of(tensors, seqlens_k, leftpad_k)
     scores = Scores.of(
         tensors,
         sequences,
@@ -420,8 +434,17 @@ def merge_attention(
     return result.source, result_lse.source
 
 
-def attend(problem: Attention, return_lse: bool, out: Array | tuple[Array, Array] | None, stream: Stream) -> Any:
-    """The result of a problem, and its log-sum-exps if they are asked for."""
+def attend(
+    problem: Attention,
+    return_lse: bool,
+    out: Array | tuple[Array, Array] | None,
+    stream: Stream,
+    queries: View | None = None,
+) -> Any:
+    """The result of a problem, and its log-sum-exps if they are asked for.
+
+    `queries` are what stands for those of the problem in the launch: others made of them.
+    """
     # Checks
     stream, return_lse = _checks.stream(stream), _checks.flag("return_lse", return_lse)
     tensors = problem.tensors
@@ -434,12 +457,14 @@ def attend(problem: Attention, return_lse: bool, out: Array | tuple[Array, Array
     lse_view = None if lse is None else lse_with_batch(lse.view, tensors.layout)
 
     # Launch
-    if problem.max_k == 0 or tensors.k.shape[0] == 0:
+    if problem.sequences.max_k == 0 or tensors.k.shape[0] == 0:
         _fill_without_keys(result.view, lse_view, problem.scores.sinks, stream)
     elif result.view.size:
         # deferred: start-up
         from rocmkern.ops.attention.launch import launch_attention
 
+        if queries is not None:
+            problem = replace(problem, tensors=replace(tensors, q=Argument("q", queries, tensors.q.source)))
         launch_attention(problem, heads_before_rows(result.view, tensors.layout), lse_view, stream)
     return (result.source, lse.source) if lse is not None else result.source
 

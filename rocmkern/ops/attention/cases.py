@@ -47,6 +47,7 @@ DENSE_MASKS = (
     Feature("bias", ("full", "shared", "per_head", "per_key", "minus_inf", "half_min")),
     Feature("mask", ("random", "shared", "per_key", "empty_rows", "nothing_visible")),
 )
+LENGTHS = Feature("lengths", ("ends", "starts", "both"))
 #: Those that are arguments as they are; of the others arrays are made.
 PASSED_ON = ("causal", "window", "scale", "softcap")
 RETURN_LSE = Feature("return_lse", (True,), default=False)
@@ -67,6 +68,7 @@ def _attention_call(draw: Draw) -> Call:
         "bias": _bias(draw, (batch, heads, seq_q, seq_k)),
         "mask": _mask(draw, (batch, heads, seq_q, seq_k)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
+        **_lengths(draw, batch, seq_k),
     }
     options = options_of(features, *PASSED_ON, "layout", "num_splits", "return_lse")
     out = in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
@@ -91,6 +93,19 @@ def _packed_call(draw: Draw) -> Call:
         options |= {"max_seqlen_q": max(lens_q, default=0), "max_seqlen_k": max(lens_k, default=0)}
     out = (total_q, heads, dims["head_dim_v"])
     return Call(arrays, options, (out, (heads, total_q))[: 1 + features["return_lse"]])
+
+
+def _lengths(draw: Draw, batch: int, seq_k: int) -> dict[str, np.ndarray | None]:
+    """Where the keys of each batch element end, and where they start: some of the rows, all, or none."""
+    kind = draw.features["lengths"]
+    arrays: dict[str, np.ndarray | None] = {"seqlens_k": None, "leftpad_k": None}
+    ends = np.full(batch, seq_k)
+    if kind in ("ends", "both"):
+        ends = draw.rng("seqlens_k").integers(0, seq_k + 1, batch)
+        arrays["seqlens_k"] = ends.astype(np.int32)
+    if kind in ("starts", "both"):
+        arrays["leftpad_k"] = draw.rng("leftpad_k").integers(0, ends + 1).astype(np.int32)
+    return arrays
 
 
 def _offsets(lens: list[int]) -> np.ndarray:
@@ -264,7 +279,7 @@ _DRAWN_FEATURES = {
 _DRAWN = Domain(_DRAWN_DIMS, _DRAWN_FEATURES, accepts=_heads_fit)
 _DRAWN_PACKED = Domain(_DRAWN_DIMS | {"lens_q": (0, 40), "lens_k": (0, 40)}, _DRAWN_FEATURES, accepts=_lengths_fit)
 
-ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks")
+ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks", "seqlens_k", "leftpad_k")
 
 OPERATIONS = (
     Operation(
@@ -273,7 +288,7 @@ OPERATIONS = (
         call=_attention_call,
         dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM, HEAD_DIM_V),
         arrays=ATTENTION_ARRAYS,
-        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LAYOUT, RETURN_LSE),
+        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LENGTHS, LAYOUT, RETURN_LSE),
         outputs=(Output("out"), LSE),
         flops=_attention_flops,
         nbytes=_attention_bytes,
@@ -316,7 +331,7 @@ OPERATIONS = (
             HEAD_DIM_V,
         ),
         arrays=ATTENTION_ARRAYS,
-        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LAYOUT, Feature("num_splits", (int,)), RETURN_LSE),
+        features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LENGTHS, LAYOUT, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
         flops=_attention_flops,
         nbytes=_attention_bytes,

@@ -77,10 +77,10 @@ class _Partition:
         splits = problem.num_splits
         if splits is None:
             whole = sequences.cu_seqlens_q is not None or tuning.fill_device(target, row_blocks * groups)
-            in_window = min(problem.max_k, seen.left + seen.right + longest)  # keys that some row may see
+            in_window = min(sequences.max_k, seen.left + seen.right + longest)  # keys that some row may see
             splits = 1 if whole else tuning.splits(target, row_blocks * groups, ceil_div(in_window, cfg.block_n))
         # A part is a whole number of blocks of keys: more parts than blocks would be empty.
-        splits = max(1, min(splits, ceil_div(problem.max_k, cfg.block_n)))
+        splits = max(1, min(splits, ceil_div(sequences.max_k, cfg.block_n)))
         cfg = tuning.with_splits(target, cfg, row_blocks * groups, splits)
         return cls(cfg, pack, row_blocks, groups, splits)
 

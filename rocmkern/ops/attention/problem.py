@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,10 +24,13 @@ from rocmkern.calls.arguments import FLOAT32, INT32, Argument, accept, accept_ou
 from rocmkern.calls.axes import heads_second
 from rocmkern.calls.types import ArrayLike, Causal, Window
 from rocmkern.calls.values import look
-from rocmkern.calls.view import View
+from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError
 
 UNLIMITED = 1 << 30  # no sequence is as long; sums of two still fit into 32 bits
+
+#: An array argument, or None, under the name that it has for the caller.
+Named: TypeAlias = tuple[str, Any]
 
 # Axes of q, k and v, and where heads and rows are among them.
 _AXES = {
@@ -88,6 +92,11 @@ class Tensors:
     def heads(self) -> int:
         """Number of query heads."""
         return self.q.shape[_HEAD_AXIS[self.layout]]
+
+    @property
+    def keys(self) -> int:
+        """Rows of k: keys of a batch element, of all packed sequences, or of a page."""
+        return self.k.shape[_ROW_AXIS[self.kv_layout]]
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -181,9 +190,16 @@ class Sequences:
     count : int
         Number of sequences.
     max_q, max_k : int
-        Bounds of the lengths of their queries and of their keys; those of pages are `Pages.longest`.
+        Bounds of the lengths of their queries and of their keys.
     cu_seqlens_q, cu_seqlens_k : Argument, optional
-        int32 ``[count + 1]``: where the rows of each begin and end, if they are packed.
+        int32 ``[count + 1]``: where the rows of each begin and end, if they are packed. Of keys in pages, which are not
+        packed, the differences count.
+    seqlens_k : Argument, optional
+        int32 ``[count]``: rows of k up to the end of each, if not all are its own.
+    leftpad_k : Argument, optional
+        int32 ``[count]``: rows of k before its first key.
+    appended : int
+        Rows that each has beyond `seqlens_k`.
     """
 
     count: int
@@ -191,12 +207,63 @@ class Sequences:
     max_k: int = 0
     cu_seqlens_q: Argument | None = None
     cu_seqlens_k: Argument | None = None
+    seqlens_k: Argument | None = None
+    leftpad_k: Argument | None = None
+    appended: int = 0
 
     @classmethod
-    def of(cls, tensors: Tensors) -> Sequences:
-        """One of each batch element."""
+    def of(cls, tensors: Tensors, seqlens_k: ArrayLike | None = None, leftpad_k: ArrayLike | None = None) -> Sequences:
+        """One of each batch element, with all of its keys or those from ``leftpad_k[n]`` to ``seqlens_k[n]``."""
         axis = _ROW_AXIS[tensors.layout]
-        return cls(tensors.q.shape[0], tensors.q.shape[axis], tensors.k.shape[axis])
+        whole = cls(tensors.q.shape[0], tensors.q.shape[axis], tensors.keys)
+        lengths, padding = ("seqlens_k", seqlens_k), ("leftpad_k", leftpad_k)
+        return whole.padded(tensors, lengths, padding, tensors.keys)
+
+    def padded(
+        self, tensors: Tensors, lengths: Named, padding: Named, room: int | None = None, appended: int = 0
+    ) -> Sequences:
+        """These with the keys from ``padding[n]`` to ``lengths[n] + appended`` of each, within `room` if it is known.
+
+        Parameters
+        ----------
+        tensors : Tensors
+        lengths, padding : (str, array or None)
+            Names for errors, and int32 ``[count]``. What lies in host memory is checked.
+        room, appended : int
+        """
+        ends, starts = (
+            None if x is None else beside(tensors.q, accept(name, x, INT32)) for name, x in (lengths, padding)
+        )
+        for x in (ends, starts):
+            if x is not None:
+                _checks.same_shape(x, (self.count,), "one for each sequence")
+        found = replace(self, seqlens_k=ends, leftpad_k=starts, appended=appended)
+        if ends is not None and not ends.on_device:
+            new = f" but the {appended} that are appended" if appended else ""
+
+            def longest_of(array: np.ndarray) -> int:
+                _within(ends.name, array, None if room is None else room - appended, f"the rows of k{new}")
+                return int(array.max(initial=-appended)) + appended
+
+            found = replace(found, max_k=look(longest_of, ends.view))
+        if starts is not None and not starts.on_device:
+
+            def check_starts(first: np.ndarray, *array: np.ndarray) -> None:
+                most = found.numbers_of_keys(*array) if array else room
+                _within(starts.name, first, most, "the rows up to the last key")
+
+            known = [ends.view] if ends is not None and not ends.on_device else []
+            look(check_starts, starts.view, *known)
+        return found
+
+    @property
+    def ends_of_keys(self) -> Argument | None:
+        """What says where the keys of each end, if not the rows of k."""
+        return self.cu_seqlens_k if self.seqlens_k is None else self.seqlens_k
+
+    def numbers_of_keys(self, ends: np.ndarray) -> np.ndarray:
+        """Rows of k up to the end of each sequence, from the elements of `ends_of_keys`."""
+        return ends[1:] - ends[:-1] if self.seqlens_k is None else ends + self.appended
 
     @classmethod
     def packed(
@@ -206,19 +273,24 @@ class Sequences:
         cu_seqlens_k: ArrayLike | None,
         max_seqlen_q: int | None,
         max_seqlen_k: int | None,
+        seqlens_k: ArrayLike | None = None,
+        leftpad_k: ArrayLike | None = None,
     ) -> Sequences:
-        """Several, one behind the other, if cumulative lengths are given: both or neither."""
+        """Several, one behind the other, if cumulative lengths are given: both or neither. Else those of `of`."""
         if cu_seqlens_q is None and cu_seqlens_k is None:
             for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
                 if value is not None:
                     raise ArgumentError(name, repr(value), "None where there are no cu_seqlens_q and cu_seqlens_k")
-            return cls.of(tensors)
+            return cls.of(tensors, seqlens_k, leftpad_k)
         if cu_seqlens_q is None or cu_seqlens_k is None:
             missing, other = ("cu_seqlens_q", "cu_seqlens_k")[:: 1 if cu_seqlens_q is None else -1]
             raise ArgumentError(missing, "None", f"an int32 array, as {other} is given")
+        for name, given in (("seqlens_k", seqlens_k), ("leftpad_k", leftpad_k)):
+            if given is not None:
+                raise ArgumentError(name, describe(given), "None where there are cu_seqlens_q and cu_seqlens_k")
         q, k = tensors.q, tensors.k
-        cu_q, max_q = _cu_seqlens("q", cu_seqlens_q, max_seqlen_q, q, q)
-        cu_k, _ = _cu_seqlens("k", cu_seqlens_k, max_seqlen_k, q, k)
+        cu_q, max_q = cumulative("q", cu_seqlens_q, max_seqlen_q, q, q)
+        cu_k, _ = cumulative("k", cu_seqlens_k, max_seqlen_k, q, k)
         if cu_k.shape != cu_q.shape:
             allowed = f"length {cu_q.shape[0]}, that of cu_seqlens_q"
             raise ArgumentError("cu_seqlens_k", f"length {cu_k.shape[0]}", allowed)
@@ -232,19 +304,30 @@ class Sequences:
             if max_seqlen_q is not None:
                 raise ArgumentError("max_seqlen_q", repr(max_seqlen_q), "None where there is no cu_seqlens_q")
             return cls(total, tensors.q.shape[1] if tensors.layout == "bshd" else 1)
-        cu_q, max_q = _cu_seqlens("q", cu_seqlens_q, max_seqlen_q, tensors.q, tensors.q)
+        cu_q, max_q = cumulative("q", cu_seqlens_q, max_seqlen_q, tensors.q, tensors.q)
         return cls(cu_q.shape[0] - 1, max_q, cu_seqlens_q=cu_q)
 
 
-def _cu_seqlens(of: str, value: ArrayLike, longest: int | None, q: Argument, x: Argument) -> tuple[Argument, int]:
-    """Cumulative lengths of packed sequences, and a bound of the longest; `of` is what they are called after.
+def _within(name: str, numbers: np.ndarray, most: Any, meaning: str) -> None:
+    """Refuse numbers that are not from 0 to `most`: a bound for all, one for each, or none."""
+    wrong = np.flatnonzero((numbers < 0) if most is None else (numbers < 0) | (numbers > most))
+    if wrong.size:
+        n = int(wrong[0])
+        allowed = "numbers of at least 0"
+        if most is not None:
+            allowed = f"numbers from 0 to {int(np.broadcast_to(most, numbers.shape)[n])}, {meaning}"
+        raise ArgumentError(name, f"{numbers[n]} for sequence {n}", allowed)
 
-    They are int32 ``[n + 1]`` from 0 to the number of rows of x, in host memory whatever q does, or beside it. The
-    bound is the length of the longest sequence where `longest` is None, and at least that otherwise; it is at most the
-    number of rows, as no sequence has more than all have. Numbers in device memory are not copied back to be checked:
-    there, None stands for the number of rows.
+
+def cumulative(of: str, value: ArrayLike, longest: int | None, q: Argument, x: Argument | None) -> tuple[Argument, int]:
+    """Cumulative lengths of sequences, and a bound of the longest; `of` is what they are called after.
+
+    They are int32 ``[n + 1]`` from 0 to the number of rows of x, if they are packed in one, in host memory whatever q
+    does, or beside it. The bound is the length of the longest sequence where `longest` is None, and at least that
+    otherwise; it is at most the number of rows, as no sequence has more than all have. Numbers in device memory are not
+    copied back to be checked: there, None stands for the number of rows.
     """
-    name, bound, total = f"cu_seqlens_{of}", f"max_seqlen_{of}", x.shape[0]
+    name, bound, total = f"cu_seqlens_{of}", f"max_seqlen_{of}", UNLIMITED if x is None else x.shape[0]
     lengths = beside(q, accept(name, value, INT32))
     if len(lengths.shape) != 1 or lengths.shape[0] == 0:
         raise ArgumentError(name, f"shape {lengths.shape}", "one axis of length n + 1 for n sequences")
@@ -259,7 +342,7 @@ def _cu_seqlens(of: str, value: ArrayLike, longest: int | None, q: Argument, x: 
             i = int(falls[0])
             given = f"{array[i]} followed by {array[i + 1]} at index {i + 1}"
             raise ArgumentError(name, given, "numbers that do not decrease")
-        if array[-1] != total:
+        if x is not None and array[-1] != total:
             raise ArgumentError(name, f"{array[-1]} as the last element", f"{total}, the number of rows of {x.name}")
         found = int((array[1:] - array[:-1]).max(initial=0))
         return found if longest is None else min(_checks.integer(bound, longest, found), total)
@@ -319,7 +402,7 @@ class Scores:
             for name, value in (("bias", bias), ("mask", mask)):
                 if value is not None:
                     raise ArgumentError(name, "an array", "None where there are cu_seqlens_q and cu_seqlens_k")
-        full = (sequences.count, heads, sequences.max_q, sequences.max_k)
+        full = (sequences.count, heads, sequences.max_q, tensors.keys)
         given = cls(
             factor,
             cap,
@@ -357,19 +440,15 @@ class Pages:
 
     Attributes
     ----------
-    block_table, context_lens : Argument
-        int32 ``[sequences, entries]`` and ``[sequences]``: the pages of each, and how many keys it has.
+    block_table : Argument
+        int32 ``[sequences, entries]``: the pages of each.
     key_scale, value_scale : Argument, optional
         float32 ``[Hkv]``: factors of quantized keys and values.
-    longest : int
-        Bound of ``context_lens``.
     """
 
     block_table: Argument
-    context_lens: Argument
-    key_scale: Argument | None
-    value_scale: Argument | None
-    longest: int
+    key_scale: Argument | None = None
+    value_scale: Argument | None = None
 
 
 @dataclass(frozen=True)
@@ -384,16 +463,11 @@ class Attention:
     num_splits: int | None = None
 
     @property
-    def max_k(self) -> int:
-        """Bound of the numbers of keys."""
-        return self.pages.longest if self.pages else self.sequences.max_k
-
-    @property
     def inputs(self) -> list[Argument | None]:
         """What a result must not overlap with."""
         tensors, sequences, pages = self.tensors, self.sequences, self.pages
-        paged = (pages.key_scale, pages.value_scale, pages.block_table, pages.context_lens) if pages else ()
-        lengths = (sequences.cu_seqlens_q, sequences.cu_seqlens_k)
+        paged = (pages.key_scale, pages.value_scale, pages.block_table) if pages else ()
+        lengths = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, sequences.leftpad_k)
         return [tensors.q, tensors.k, tensors.v, *self.scores.arrays, *lengths, *paged]
 
 

@@ -41,6 +41,8 @@ def flash_attention(
     cu_seqlens_k: np.ndarray | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    seqlens_k: np.ndarray | None = None,
+    leftpad_k: np.ndarray | None = None,
     return_lse: bool = False,
     compute: Any = np.float64,
     **options: Any,
@@ -53,6 +55,8 @@ def flash_attention(
         ``[B, H, S, D]``, ``[B, S, H, D]`` or packed ``[total, H, D]``, of any floating dtype.
     max_seqlen_q, max_seqlen_k : int, optional
         Without effect on the result; taken so that a call can be passed on unchanged.
+    seqlens_k, leftpad_k : numpy.ndarray, optional
+        ``[B]``: the keys of a batch element are those from ``leftpad_k[n]`` to ``seqlens_k[n]``.
     **options
         causal, window, scale, softcap, alibi_slopes, bias, mask, sinks.
 
@@ -63,7 +67,9 @@ def flash_attention(
     lse : numpy.ndarray
         float64 ``[B, Hq, Sq]`` or ``[Hq, total_q]``; only with ``return_lse=True``.
     """
-    if cu_seqlens_q is None or cu_seqlens_k is None:
+    if seqlens_k is not None or leftpad_k is not None:
+        out, lse = _padded(q, k, v, layout, seqlens_k, leftpad_k, compute, **options)
+    elif cu_seqlens_q is None or cu_seqlens_k is None:
         out, lse = dense(q, k, v, layout, compute, **options)
     else:
         out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, compute, **options)
@@ -220,6 +226,37 @@ def _packed(
         some = None if slopes is None else slopes[n]
         o, l = dense(q[of_q][None], k[of_k][None], v[of_k][None], "bshd", compute, alibi_slopes=some, **options)
         out[of_q], lse[:, of_q] = o[0], l[0]
+    return out, lse
+
+
+def _padded(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    layout: str,
+    seqlens_k: np.ndarray | None,
+    leftpad_k: np.ndarray | None,
+    compute: Any,
+    *,
+    alibi_slopes: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Batch element after batch element, each with its own keys and their columns of bias and mask."""
+    rows = 2 if layout == "bhsd" else 1
+    batch, heads, sq, sk = len(q), q.shape[3 - rows], q.shape[rows], k.shape[rows]
+    full = (batch, heads, sq, sk)
+    slopes = None if alibi_slopes is None else np.broadcast_to(alibi_slopes, (batch, heads))
+    columns = {name: np.broadcast_to(x, full) for name, x in (("bias", bias), ("mask", mask)) if x is not None}
+    out, lse = np.zeros((*q.shape[:-1], v.shape[-1]), compute), np.zeros((batch, heads, sq), compute)
+    for n in range(batch):
+        first, last = 0 if leftpad_k is None else int(leftpad_k[n]), sk if seqlens_k is None else int(seqlens_k[n])
+        own = (slice(n, n + 1), *([slice(None)] * (rows - 1)), slice(first, last))
+        some: dict[str, Any] = {name: x[n : n + 1, ..., first:last] for name, x in columns.items()}
+        some["alibi_slopes"] = None if slopes is None else slopes[n : n + 1]
+        o, l = dense(q[n : n + 1], k[own], v[own], layout, compute, **some, **options)
+        out[n], lse[n] = o[0], l[0]
     return out, lse
 
 

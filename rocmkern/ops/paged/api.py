@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from rocmkern.calls import checks as _checks
+from rocmkern.calls.arguments import INT32, accept
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Causal, Stream, Window
 from rocmkern.ops.attention.api import attend
-from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility
+from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility, beside
 from rocmkern.ops.paged.problem import caches, pages
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class PagedAttentionOptions(TypedDict, total=False):
     cu_seqlens_q: ArrayLike | None
     max_seqlen_q: int | None
     max_context_len: int | None
+    leftpad_k: ArrayLike | None
     causal: Causal
     window: Window
     scale: float | None
@@ -83,6 +85,7 @@ def paged_attention(
     cu_seqlens_q: ArrayLike | None = None,
     max_seqlen_q: int | None = None,
     max_context_len: int | None = None,
+    leftpad_k: ArrayLike | None = None,
     causal: Causal = True,
     window: Window = None,
     scale: float | None = None,
@@ -121,6 +124,9 @@ def paged_attention(
     max_seqlen_q, max_context_len : int, optional
         Bounds of the lengths. Found out by default; where the lengths lie in device memory, from the shapes of q and of
         the table.
+    leftpad_k : array, int32, ``[n_seq]``, optional
+        Tokens at the beginning of each sequence that are padding: it is as if they and their rows of the cache were not
+        there.
     causal : {True, False, "bottom_right", "top_left"}
         As in `flash_attention`, of the queries and the keys of a sequence.
     window : (left, right), optional
@@ -178,7 +184,11 @@ def paged_attention(
     visibility = Visibility.of(causal, window)
     tensors = caches(q, key_cache, value_cache, packed=cu_seqlens_q is not None)
     sequences = Sequences.of_queries(tensors, cu_seqlens_q, max_seqlen_q)
-    table = pages(tensors, sequences.count, block_table, context_lens, max_context_len, key_scale, value_scale)
+    accept("context_lens", context_lens, INT32)  # None, too, is refused
+    sequences = sequences.padded(tensors, ("context_lens", context_lens), ("leftpad_k", leftpad_k))
+    table = beside(tensors.q, accept("block_table", block_table, INT32))
+    longest = ("max_context_len", max_context_len)
+    sequences, found = pages(tensors, sequences, table, longest, key_scale, value_scale)
     scores = Scores.of(tensors, sequences, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
     parts = None if num_splits is None else _checks.integer("num_splits", num_splits, 1)
-    return attend(Attention(tensors, visibility, scores, sequences, table, parts), return_lse, out, stream)
+    return attend(Attention(tensors, visibility, scores, sequences, found, parts), return_lse, out, stream)

@@ -18,6 +18,7 @@ CONTEXT = Dim("lens", "k", many=True)
 PAGES = (
     Feature("cache", ("int8", "float8_e4m3fn", "float8_e5m2")),
     Feature("table", ("shared",)),
+    Feature("leftpad", (True,), default=False),
     Feature("causal", (False, "bottom_right", "top_left"), default=True),
     Feature("window", (list,)),
 )
@@ -25,8 +26,8 @@ PAGES = (
 QUERIES = Dim("seq_q", "s", default=1)
 
 PAGED_ARRAYS = (
-    "q", "key_cache", "value_cache", "block_table", "context_lens", "cu_seqlens_q", "key_scale", "value_scale",
-    "alibi_slopes", "sinks",
+    "q", "key_cache", "value_cache", "block_table", "context_lens", "cu_seqlens_q", "leftpad_k", "key_scale",
+    "value_scale", "alibi_slopes", "sinks",
 )  # fmt: skip
 PAGED_DIMS = (HEADS, KV_HEADS, CONTEXT, BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V)
 
@@ -61,6 +62,7 @@ def _paged_call(draw: Draw) -> Call:
         "block_table": table,
         "context_lens": np.array(lens, np.int32),
         "cu_seqlens_q": None if lens_q is None else np.concatenate([[0], np.cumsum(lens_q)]).astype(np.int32),
+        "leftpad_k": None,
         "key_scale": None,
         "value_scale": None,
         "alibi_slopes": None,
@@ -73,6 +75,8 @@ def _paged_call(draw: Draw) -> Call:
     if features["alibi"]:
         shape = (heads,) if features["alibi"] == "per_head" else (len(lens), heads)
         arrays["alibi_slopes"] = draw.rng("alibi_slopes").uniform(0.25, 1.0, shape).astype(np.float32)
+    if features["leftpad"]:
+        arrays["leftpad_k"] = draw.rng("leftpad_k").integers(0, np.array(lens, np.int64) + 1).astype(np.int32)
     _hide_unused(arrays, lens, size)
     options = options_of(features, *PASSED_ON, "num_splits", "return_lse")
     if features["causal"] is False:
@@ -100,8 +104,9 @@ def _table(draw: Draw, lens: list[int], size: int) -> tuple[np.ndarray, int]:
 def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
     """NaN in all rows of floating caches that no sequence has."""
     used = np.zeros(arrays["key_cache"].shape[:2], bool)
-    for blocks, length in zip(arrays["block_table"], lens, strict=True):
-        token = np.arange(length)
+    first = np.zeros(len(lens), np.int32) if arrays["leftpad_k"] is None else arrays["leftpad_k"]
+    for blocks, start, length in zip(arrays["block_table"], first, lens, strict=True):
+        token = np.arange(start, length)
         used[blocks[token // size], token % size] = True
     for name in ("key_cache", "value_cache"):
         if arrays[name].dtype != np.int8:

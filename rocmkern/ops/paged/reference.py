@@ -21,6 +21,7 @@ def paged_attention(
     cu_seqlens_q: np.ndarray | None = None,
     max_seqlen_q: int | None = None,
     max_context_len: int | None = None,
+    leftpad_k: np.ndarray | None = None,
     key_scale: np.ndarray | None = None,
     value_scale: np.ndarray | None = None,
     alibi_slopes: np.ndarray | None = None,
@@ -40,6 +41,8 @@ def paged_attention(
         ``[n_blocks, block_size, Hkv, D]``.
     block_table, context_lens : numpy.ndarray
         ``[n_seq, max_blocks]`` and ``[n_seq]``.
+    leftpad_k : numpy.ndarray, optional
+        ``[n_seq]``: tokens at the beginning that are not looked at.
     key_scale, value_scale : numpy.ndarray, optional
         ``[Hkv]``, factors of keys and values.
     alibi_slopes, causal, return_lse, **options
@@ -62,7 +65,8 @@ def paged_attention(
     out, lse = np.zeros((*q.shape[:2], values.shape[-1]), compute), np.zeros((heads, len(q)), compute)
     for n in range(sequences):
         rows, length = slice(int(offsets[n]), int(offsets[n + 1])), int(context_lens[n])
-        k, v = (gather(cache, block_table[n], length)[None] for cache in (keys, values))
+        first = 0 if leftpad_k is None else int(leftpad_k[n])
+        k, v = (gather(cache, block_table[n], length, first)[None] for cache in (keys, values))
         some = None if slopes is None else slopes[n]
         o, l = dense(q[rows][None], k, v, "bshd", compute, alibi_slopes=some, causal=causal, **options)
         out[rows], lse[:, rows] = o[0], l[0]
@@ -71,10 +75,10 @@ def paged_attention(
     return (out, lse) if return_lse else out
 
 
-def gather(cache: np.ndarray, blocks: np.ndarray, length: int) -> np.ndarray:
-    """Rows ``[length, H, D]`` of one sequence."""
-    rows = [cache[blocks[j // cache.shape[1]], j % cache.shape[1]] for j in range(length)]
-    return np.array(rows, cache.dtype).reshape(length, *cache.shape[2:])
+def gather(cache: np.ndarray, blocks: np.ndarray, length: int, first: int = 0) -> np.ndarray:
+    """Rows ``[length - first, H, D]`` of one sequence."""
+    rows = [cache[blocks[j // cache.shape[1]], j % cache.shape[1]] for j in range(first, length)]
+    return np.array(rows, cache.dtype).reshape(max(length - first, 0), *cache.shape[2:])
 
 
 def _dequantized(cache: np.ndarray, scale: np.ndarray | None, compute: Any) -> np.ndarray:

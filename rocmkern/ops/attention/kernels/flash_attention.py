@@ -13,9 +13,11 @@ Shapes (any strides)::
     with cfg.joins, where out and lse have one part: arrivals [N, Hq / pack] int32   parts, as below, float32
 
 With cu_seqlens_q and cu_seqlens_k the batch axis has length 1 and sequence n is rows cu[n] .. cu[n + 1] of the S axis.
-Paged keys and values are [pages, Hkv, L, D]: key j of sequence n is row j % L of page block_table[n, j // L], and there
-are context_lens[n] of them. A page that is not there counts as zeros, and 1 is written to ``error`` [1]. Where there
-are scales [Hkv], they multiply keys and values of 8 bits.
+Its keys are those from leftpad_k[n] to seqlens_k[n] + appended, where these are given; what is before and behind them
+is not there, but counts in the numbers of keys. Paged keys and values are [pages, Hkv, L, D]: key j of sequence n is
+row j % L of page block_table[n, j // L], and cu_seqlens_k says how many there are, not where. A page that is not there
+counts as zeros, and 1 is written to ``error`` [1]. Where there are scales [Hkv], they multiply keys and values of 8
+bits.
 
 Mapping. A block computes ``block_m`` tile rows of one sequence; its grid index is (row block x split, head group,
 sequence). A tile row is a pair (query, head): ``pack`` query heads that share a key-value head lie side by side, so
@@ -27,9 +29,9 @@ With ``cfg.joins`` there is one row block, and the last of its blocks to arrive 
 denominator of a tile row lie in one row of ``parts``, as `combine_splits.Config` has it; those of a block, for at most
 ``queries`` queries, behind those of the split before. Nothing is divided, no logarithm taken, before all are added up.
 
-Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(0, i + o - left)
-<= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, 0 at the top left). Key
-tiles outside the range of every row are not visited, and only the tiles at its border are masked.
+Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(first, i + o -
+left) <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, the first key at
+the top left). Key tiles outside the range of every row are not visited, and only the tiles at its border are masked.
 
 Shared memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
 """
@@ -87,6 +89,22 @@ def rows_of_sequence(cu_seqlens, sequence, length):
 
 
 @T.device
+def keys_of_sequence(cfg, cu_seqlens_k, seqlens_k, leftpad_k, appended, sequence, k):
+    """Batch index and first row of a sequence, and its first key and the end of its keys, counted from that row."""
+    batch, start, end = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
+    if cfg.paged:
+        batch, start = 0, 0
+    if seqlens_k.shape[0] > 0:
+        rows, end = end, int(seqlens_k[sequence]) + appended
+        if not cfg.paged:
+            end = min(end, rows)  # numbers in device memory are as nobody has seen them
+    first = 0
+    if leftpad_k.shape[0] > 0:
+        first = max(0, int(leftpad_k[sequence]))
+    return batch, start, first, end
+
+
+@T.device
 def part_of_block(cfg, splits):
     """Sequence, row block and split of a block."""
     sequence, row_block, split = T.block_id(cfg, 2), 0, T.block_id(cfg, 0)
@@ -126,16 +144,16 @@ def rows_of_block(cfg, row_block, q_len, queries, pack):
 
 
 @T.device
-def queries_of_block(cfg, row0, n_rows, q_len, k_len, bottom_right, pack):
+def queries_of_block(cfg, row0, n_rows, q_len, first_key, k_len, bottom_right, pack):
     """First and last query among the tile rows of a block from ``row0`` on; the diagonal key of a query less it."""
     first, last = 0, q_len - 1
     if n_rows > cfg.block_m and not cfg.joins:
         first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
-    return first, last, (k_len - q_len) * bottom_right
+    return first, last, first_key + (k_len - q_len - first_key) * bottom_right
 
 
 @T.device
-def keys_of_block(cfg, first, last, shift, left, right, k_len, split, splits):
+def keys_of_block(cfg, first, last, shift, left, right, first_key, k_len, split, splits):
     """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
 
     ``first`` and ``last`` are its first and its last query, ``shift`` the diagonal key of a query less it. What it
@@ -143,8 +161,8 @@ def keys_of_block(cfg, first, last, shift, left, right, k_len, split, splits):
     """
     first, last = first + shift, last + shift
     block_n = cfg.block_n
-    any_begin, any_end = max(0, first - left), min(k_len, last + right + 1)
-    all_begin, all_end = last - left, min(k_len, first + right + 1)
+    any_begin, any_end = max(first_key, first - left), min(k_len, last + right + 1)
+    all_begin, all_end = max(first_key, last - left), min(k_len, first + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
     share = (tiles + splits - 1) // splits * block_n
@@ -187,7 +205,7 @@ def modify_scores(cfg, s, scale, softcap, alibi_slopes, bias, mask, head, query,
 
 
 @T.device
-def check_pages(cfg, table, n_keys, k, groups, split, splits, error):
+def check_pages(cfg, table, first_key, n_keys, k, groups, split, splits, error):
     """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache.
 
     The blocks of all groups of heads and all splits share it out. Few rows do it when their first copies are on their
@@ -195,7 +213,8 @@ def check_pages(cfg, table, n_keys, k, groups, split, splits, error):
     """
     pages, page_rows = k.shape[0], k.shape[2]
     needed = (n_keys + page_rows - 1) // page_rows
-    for first in range((T.block_id(cfg, 1) * splits + split) * cfg.block_m, needed, groups * splits * cfg.block_m):
+    begin = first_key // page_rows + (T.block_id(cfg, 1) * splits + split) * cfg.block_m
+    for first in range(begin, needed, groups * splits * cfg.block_m):
         entry = T.row_index(cfg, cfg.block_m) + first
         used = entry < needed
         listed = entry < table.shape[0]
@@ -270,7 +289,8 @@ def flash_attention(
     bias: T.Tensor[4].optional("float32"),
     mask: T.Tensor[4].optional("bool"),
     block_table: T.Tensor[2].optional("int32"),
-    context_lens: T.Tensor[1].optional("int32"),
+    seqlens_k: T.Tensor[1].optional("int32"),
+    leftpad_k: T.Tensor[1].optional("int32"),
     key_scale: T.Tensor[1].optional("float32"),
     value_scale: T.Tensor[1].optional("float32"),
     error: T.Out[1].optional("float32"),
@@ -284,22 +304,25 @@ def flash_attention(
     pack: T.Int,
     splits: T.Int,
     queries: T.Int,
+    appended: T.Int,
 ):
     # Which part of which sequence, which heads, which rows, which keys.
     sequence, row_block, split = part_of_block(cfg, splits)
     batch, q_start, q_len = rows_of_sequence(cu_seqlens_q, sequence, q.shape[2])
-    k_batch, k_start, k_len = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
-    if cfg.paged:
-        k_batch, k_len = 0, int(context_lens[sequence])
+    k_batch, k_start, first_key, k_len = keys_of_sequence(
+        cfg, cu_seqlens_k, seqlens_k, leftpad_k, appended, sequence, k
+    )
     if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
-        check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], first_key, k_len, k, q.shape[1] // pack, split, splits, error)
     first_head, kv_head = heads_of_block(cfg, q.shape[1], k.shape[1], pack)
     scale, value_factor = factors_of_block(cfg, scale, key_scale, value_scale, kv_head)
     row0, n_rows = rows_of_block(cfg, row_block, q_len, queries, pack)
     if row0 < 0:
         return
-    first, last, shift = queries_of_block(cfg, row0, n_rows, q_len, k_len, bottom_right, pack)
-    begin, end, all_begin, all_end = keys_of_block(cfg, first, last, shift, left, right, k_len, split, splits)
+    first, last, shift = queries_of_block(cfg, row0, n_rows, q_len, first_key, k_len, bottom_right, pack)
+    begin, end, all_begin, all_end = keys_of_block(
+        cfg, first, last, shift, left, right, first_key, k_len, split, splits
+    )
 
     # The first keys and values are on their way before anything else is looked at.
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), cfg.block_n, cfg.head_dim, q, cfg.paged)
@@ -311,13 +334,13 @@ def flash_attention(
     for step in range(0, ahead, cfg.block_n):
         keys, values = T.fetch(keys, begin + step), T.fetch(values, begin + step)
     if cfg.paged and cfg.split_kv and row_block == 0:
-        check_pages(cfg, block_table[sequence], k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], first_key, k_len, k, q.shape[1] // pack, split, splits, error)
 
     # What each row is: a query of a head, which sees the keys low .. high.
     row = T.row_index(cfg, cfg.block_m) + row0
     valid, query, head = row < n_rows, row // pack, row % pack + first_head
     diagonal = query + shift
-    low, high = T.maximum(diagonal - left, 0), T.minimum(diagonal + right, k_len - 1)
+    low, high = T.maximum(diagonal - left, first_key), T.minimum(diagonal + right, k_len - 1)
     q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
     m, l, acc, exponent_scale = start_softmax(cfg, sinks, head, split, scale, valid)
 
