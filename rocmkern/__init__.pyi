@@ -50,6 +50,7 @@ from rocmkern.runtime.errors import IndexOutOfRangeError as IndexOutOfRangeError
 from rocmkern.runtime.errors import LeakError as LeakError
 from rocmkern.runtime.errors import MatrixError as MatrixError
 from rocmkern.runtime.errors import OutOfBlocksError as OutOfBlocksError
+from rocmkern.runtime.errors import PeerError as PeerError
 from rocmkern.runtime.errors import RocmkernError as RocmkernError
 from rocmkern.runtime.errors import TargetError as TargetError
 from rocmkern.runtime.errors import TileError as TileError

@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("decoder", "torch"),
     ("transformers",),
+    ("distributed",),
     ("matrix",),
     ("declarations",),
     ("testing",),

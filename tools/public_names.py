@@ -24,7 +24,7 @@ OTHERS = {
     "rocmkern.runtime.errors": (
         "ArgumentError", "ArgumentTypeError", "CheckpointError", "ClosedError", "DeadlineError", "DeviceMemoryError",
         "DeviceUnavailableError", "GuardBandError", "IndexOutOfRangeError", "LeakError", "MatrixError",
-        "OutOfBlocksError", "RocmkernError", "TargetError", "TileError",
+        "OutOfBlocksError", "PeerError", "RocmkernError", "TargetError", "TileError",
     ),
     "rocmkern.runtime.kv_cache": ("KVCache",),
     "rocmkern.runtime.manager": ("DeviceTensor", "ResourceManager", "default_manager"),

@@ -123,6 +123,24 @@ class DeadlineError(RocmkernError, TimeoutError):
     """Work on a stream did not finish before its deadline; the message names the operation that is stuck."""
 
 
+class PeerError(RocmkernError, RuntimeError):
+    """Another process of a group has ended, hangs, or refused a call; the message says what is left to do.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Which ones, by their numbers in the group; empty where all live and one of them did not come.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], size: int, why: str):
+        self.ranks, self.size, self.why = ranks, size, why
+        named = " and ".join(f"rank {rank}" for rank in ranks) or "a rank"
+        super().__init__(f"{named} of {size}: {why}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.ranks, self.size, self.why)
+
+
 class LockTimeoutError(DeadlineError):
     """The lock of a device was not free in time; the message says who holds it. The device may be well."""
 

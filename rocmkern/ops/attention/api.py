@@ -183,7 +183,8 @@ def flash_attention(
     max_seqlen_q, max_seqlen_k : int, optional
         Length of the longest sequence or more; found out by default.
     out : array, or (array, array) with ``return_lse=True``, optional
-        Where to write the result (and the lse): exact shape and dtype, apart from the inputs. No result is allocated.
+        Where to write the result (and the lse): exact shape, apart from the inputs; of the dtype of q, or float32,
+        which is the result before it is rounded. No result is allocated.
     stream : optional
         Stream that orders the work; the default stream of the device otherwise.
 
@@ -369,7 +370,8 @@ def merge_attention(
     layout : {"bhsd", "bshd"}
         Order of the axes of `o1`, `o2` and the result. Not used for packed arrays.
     out : (array, array) or array, optional
-        Where to write the result and its lse, or the result alone.
+        Where to write the result and its lse, or the result alone. The result may be `o1` or `o2` itself, or float32
+        whatever they are; the lse is apart from the inputs.
     stream : optional
         Stream that orders the work.
 
@@ -411,7 +413,7 @@ def merge_attention(
     shape_of_lse = lse_shape(o1.shape, layout)
     for lse in (lse1, lse2):
         _checks.same_shape(lse, shape_of_lse, "that of the rows of o1")
-    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, shape_of_lse, inputs)
+    given, given_lse = checked_outputs(out, True, o1.shape, o1.dtype, shape_of_lse, inputs, elementwise=True)
 
     # Configuration
     result = given or _results.allocate("out", o1.shape, o1.dtype, o1)

@@ -478,14 +478,22 @@ def checked_outputs(
     dtype: np.dtype,
     shape_of_lse: tuple[int, ...],
     inputs: Sequence[Argument | None],
+    *,
+    elementwise: bool = False,
 ) -> tuple[Argument | None, Argument | None]:
-    """The arguments of ``out=``: a result, or a pair (result, lse)."""
+    """The arguments of ``out=``: a result, or a pair (result, lse).
+
+    The result may be float32, which is what it is computed in, whatever the inputs are.
+    With ``elementwise`` it may be one of the inputs; the lse may not.
+    """
     if out is None:
         return None, None
-    if not isinstance(out, tuple):
-        return accept_out(out, shape, dtype, inputs), None
-    if not with_lse or len(out) != 2:
+    pair = out if isinstance(out, tuple) else (out,)
+    if isinstance(out, tuple) and (not with_lse or len(out) != 2):
         allowed = "an array, or a pair (out, lse)" if with_lse else "an array, as no lse is returned"
         raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
-    result = accept_out(out[0], shape, dtype, inputs)
-    return result, accept_out(out[1], shape_of_lse, FLOAT32, [*inputs, result], name="out[1]")
+    wanted = accept("out", pair[0], (dtype,) if dtype == FLOAT32 else (dtype, FLOAT32)).dtype
+    result = accept_out(pair[0], shape, wanted, inputs, elementwise=elementwise)
+    if len(pair) == 1:
+        return result, None
+    return result, accept_out(pair[1], shape_of_lse, FLOAT32, [*inputs, result], name="out[1]")

@@ -1,0 +1,141 @@
+"""Attention with the keys going round: each rank has its queries, and sees the keys of one other after the other.
+
+In step t rank r takes the keys of rank r - t, piece by piece, from their owner (Liu, Zaharia, Abbeel, 2023: Ring
+Attention, where neighbours pass them on: as many bytes, and every step waits for the one before). A piece that no query
+of a rank sees is not sent to it. While one piece is used the next is on its way.
+
+Every piece gives a partial result of every piece of queries, in float32, which `rocmkern.merge_attention` adds to what
+is there; the result is rounded once, at the end. A sink is a part that was seen before all keys: value 0, and the sink
+as its log-sum-exp.
+
+Memory of a rank beside its arguments: the result in float32, a partial result of one piece of queries, two pieces of
+keys and values that come and, where tokens of k and v are not neighbours in memory, one that goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import rocmkern
+from rocmkern.distributed.positions import Piece
+from rocmkern.distributed.problem import Problem
+from rocmkern.distributed.ranks import Ranks, Transfer
+
+
+def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
+    """The result of this rank, in float32, and its log-sum-exps ``[B, Hq, S]``."""
+    state = _State(ranks.rank, problem)
+    coming = _messages(ranks, problem)
+    following = next(coming, None)
+    own = problem.keys.pieces(ranks.rank)
+    for piece in own:
+        state.see(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all))
+    while following is not None:
+        message = following
+        message.transfer.wait()
+        following = next(coming, None)
+        if message.piece is not None:
+            state.see(message.piece, *message.arrays)
+    return state.out, state.lse
+
+
+class _Message:
+    """A piece of keys and values on its way here, and one of this rank's to another; either may be missing."""
+
+    def __init__(self, transfer: Transfer, piece: Piece | None, arrays: list[Any], kept: list[Any]):
+        self.transfer, self.piece, self.arrays, self._kept = transfer, piece, arrays, kept
+
+
+def _messages(ranks: Ranks, problem: Problem) -> Iterator[_Message]:
+    """Begin one message after the other, in the same order on all ranks."""
+    size, rank = ranks.size, ranks.rank
+    pieces = [problem.keys.pieces(r) for r in range(size)]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        for number in range(max(len(pieces[rank]), len(pieces[source]))):
+            goes = _if_needed(problem, pieces[rank], number, to)
+            comes = _if_needed(problem, pieces[source], number, source, by=rank)
+            if goes is None and comes is None:
+                continue
+            sent = [] if goes is None else [problem.rows(x, goes.all).contiguous() for x in (problem.k, problem.v)]
+            arrays = [] if comes is None else [_empty(problem, x, comes) for x in (problem.k, problem.v)]
+            transfer = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
+            yield _Message(transfer, comes, arrays, sent)
+
+
+def _if_needed(problem: Problem, pieces: list[Piece], number: int, other: int, by: int | None = None) -> Piece | None:
+    if number >= len(pieces):
+        return None
+    piece = pieces[number]
+    return piece if problem.is_needed(other if by is None else by, piece) else None
+
+
+def _empty(problem: Problem, like: Any, piece: Piece) -> Any:
+    shape = list(like.shape)
+    shape[problem.row_axis] = piece.stop - piece.start
+    return like.new_empty(shape)
+
+
+class _State:
+    """What the queries of a rank have seen so far."""
+
+    def __init__(self, rank: int, problem: Problem):
+        # deferred: optional dependency
+        import torch
+
+        self._problem, q, v = problem, problem.q, problem.v
+        self.out = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=torch.float32)
+        heads, rows = problem.heads_of(q), q.shape[problem.row_axis]
+        self.lse = q.new_full((q.shape[0], heads, rows), -math.inf, dtype=torch.float32)
+        if problem.sinks is not None:
+            self.lse.copy_(problem.sinks[:, None].expand_as(self.lse))
+        self._pieces = problem.queries.pieces(rank)
+        self._fresh = set(self._pieces) if problem.sinks is None else set()
+
+    def see(self, keys: Piece, k: Any, v: Any) -> None:
+        """Let all queries see a piece of keys."""
+        for queries in self._pieces:
+            if self._problem.seen.cu_seqlens and queries[:2] == keys[:2]:
+                self._see_packed(queries, k, v)
+                continue
+            for part in self._problem.seen.dense(queries, keys):
+                rows, columns = queries.local(*part.queries), keys.local(*part.keys)
+                columns = slice(columns.start - keys.at, columns.stop - keys.at)
+                some_k, some_v = (self._problem.rows(x, columns) for x in (k, v))
+                options = {"window": part.window, "layout": self._problem.layout}
+                self._join(queries, rows, (some_k, some_v), options)
+
+    def _see_packed(self, piece: Piece, k: Any, v: Any) -> None:
+        """The sequences of a piece of tokens, each by itself."""
+        # deferred: optional dependency
+        import torch
+
+        seen = self._problem.seen
+        borders = torch.tensor(seen.cut(piece), dtype=torch.int32)
+        window = tuple(None if side > piece.stop else side for side in (seen.left, seen.right))
+        options = {"window": window, "cu_seqlens_q": borders, "cu_seqlens_k": borders}
+        self._join(piece, piece.all, (k, v), options)
+
+    def _join(self, piece: Piece, rows: slice, keys: tuple[Any, Any], options: dict[str, Any]) -> None:
+        """Add what some queries of a piece see of some keys."""
+        # deferred: optional dependency
+        import torch
+
+        problem = self._problem
+        q, out = problem.rows(problem.q, rows), problem.rows(self.out, rows)
+        lse = self.lse[..., rows]
+        options = options | {"scale": problem.scale, "softcap": problem.softcap, "return_lse": True}
+        first = piece in self._fresh and rows == piece.all
+        self._fresh.discard(piece)
+        part = (out, lse) if first else (torch.empty_like(out), torch.empty_like(lse))
+        if "cu_seqlens_q" in options:
+            k, v = (x[0] for x in keys)
+            rocmkern.flash_attention(q[0], k, v, **options, out=(part[0][0], part[1][0]))
+        else:
+            rocmkern.flash_attention(q, *keys, **options, out=part)
+        if not first:
+            joined = torch.empty_like(lse)
+            rocmkern.merge_attention(out, lse, *part, layout=problem.layout, out=(out, joined))
+            lse.copy_(joined)

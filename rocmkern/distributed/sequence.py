@@ -1,0 +1,107 @@
+"""Cutting a sequence into the parts of ranks, and putting it together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rocmkern.distributed.positions import check_split, runs
+from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.torch_tensors import torch_of
+
+
+def _place(rank: int | None, size: int | None, group: Any) -> tuple[int, int]:
+    if rank is None or size is None:
+        # The group is asked for only where there are no numbers: cutting needs no processes.
+        # deferred: start-up
+        from rocmkern.distributed.ranks import ranks_of
+
+        ranks = ranks_of(group)
+        return ranks.rank, ranks.size
+    return rank, size
+
+
+def sequence_positions(
+    total: int,
+    *,
+    split: Literal["contiguous", "zigzag"] = "contiguous",
+    rank: int | None = None,
+    size: int | None = None,
+    group: Any = None,
+) -> np.ndarray:
+    """Positions of a rank's tokens in a sequence of `total` tokens, int32: what `rocmkern.rope` takes.
+
+    Parameters
+    ----------
+    total : int
+    split : {"contiguous", "zigzag"}
+    rank, size : int, optional
+        Those of this process in `group` by default.
+    group : torch.distributed.ProcessGroup, optional
+
+    Examples
+    --------
+    >>> from rocmkern.distributed import sequence_positions
+    >>> sequence_positions(8, split="zigzag", rank=0, size=2)
+    array([0, 1, 6, 7], dtype=int32)
+    """
+    rank, size = _place(rank, size, group)
+    return np.concatenate([np.arange(*run, dtype=np.int32) for run in runs(total, rank, size, check_split(split))])
+
+
+def shard_sequence(
+    x: Any,
+    *,
+    axis: int = -2,
+    split: Literal["contiguous", "zigzag"] = "contiguous",
+    rank: int | None = None,
+    size: int | None = None,
+    group: Any = None,
+) -> Any:
+    """A rank's part of an array of all tokens, contiguous.
+
+    Parameters
+    ----------
+    x : torch.Tensor or numpy.ndarray
+    axis : int
+        Of the tokens; the last but one by default, as in ``[B, H, S, D]``.
+    split, rank, size, group
+        As in `sequence_positions`.
+    """
+    rank, size = _place(rank, size, group)
+    axis %= x.ndim
+    parts = [x[(slice(None),) * axis + (slice(*run),)] for run in runs(x.shape[axis], rank, size, check_split(split))]
+    torch = torch_of(x)
+    return np.concatenate(parts, axis) if torch is None else torch.cat(parts, axis)
+
+
+def join_sequence(
+    parts: Sequence[Any], *, axis: int = -2, split: Literal["contiguous", "zigzag"] = "contiguous"
+) -> Any:
+    """The array of all tokens from the parts of all ranks, as `shard_sequence` cuts it.
+
+    Parameters
+    ----------
+    parts : sequence of torch.Tensor or numpy.ndarray
+        By rank.
+    axis, split
+        As in `shard_sequence`.
+    """
+    check_split(split)
+    if not parts:
+        raise ArgumentError("parts", "none", "the part of each rank")
+    axis %= parts[0].ndim
+    total = sum(part.shape[axis] for part in parts)
+    pieces = []
+    for rank, part in enumerate(parts):
+        own = runs(total, rank, len(parts), split)
+        if split == "contiguous":
+            own = [(sum(p.shape[axis] for p in parts[:rank]), 0)]
+        middle = own[0][1] - own[0][0] if len(own) == 2 else part.shape[axis]
+        cuts = [slice(0, middle), slice(middle, None)][: len(own)]
+        pieces += [(start, part[(slice(None),) * axis + (cut,)]) for (start, _), cut in zip(own, cuts, strict=True)]
+    ordered = [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
+    torch = torch_of(parts[0])
+    return np.concatenate(ordered, axis) if torch is None else torch.cat(ordered, axis)

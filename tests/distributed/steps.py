@@ -1,0 +1,50 @@
+"""What the ranks of the tests do: functions that `LocalRanks` calls in each process, as ``group, *arguments``."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+import rocmkern
+from rocmkern import distributed
+from rocmkern.distributed.ranks import ranks_of
+
+
+def attention(group, q, k, v, options):
+    """Out, lse and the bytes sent."""
+    ranks = ranks_of(group)
+    before = ranks.sent
+    with rocmkern.using("cpu"):
+        out, lse = distributed.attention(q, k, v, group=group, return_lse=True, **options)
+    return out, lse, ranks.sent - before
+
+
+def absent(group, stays_away):
+    """A rank that is alive and does not come."""
+    if stays_away:
+        time.sleep(5)
+        return "absent"
+    x = np.ones((1, 1, 2, 16), np.float32)
+    with rocmkern.using("cpu"):
+        return distributed.attention(x, x, x, group=group, timeout=1.0)
+
+
+def until_it_fails(group, steps):
+    """The first error of many calls, when it came, and the bytes that are still held afterwards."""
+    rng = np.random.default_rng(0)
+    found = None
+    with rocmkern.using("cpu"), rocmkern.ResourceManager("host") as manager:
+        q, k, v = (manager.from_numpy(rng.standard_normal((1, 4, 64, 32), dtype=np.float32)) for _ in range(3))
+        for _ in range(steps + 1):
+            try:
+                distributed.attention(q, k, v, group=group, causal=True, split="zigzag", timeout=4.0)
+            except rocmkern.PeerError as error:
+                found = error.with_traceback(None)
+                found.__cause__ = found.__context__ = None
+                break
+        when = time.time()
+        for x in (q, k, v):
+            x.close()
+        leaked = manager.memory_stats().held
+    return found, when, leaked
