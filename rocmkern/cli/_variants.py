@@ -7,6 +7,8 @@ rows.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,6 +118,27 @@ def variants(
         for v in recorder.found
         if (not kernels or v.name in kernels) and (not dtypes or v.dtypes[0] in dtypes)
     ]
+
+
+def sample(variants: Iterable[Variant], count: int) -> list[Variant]:
+    """``count`` variants of each kernel and type of its first tensor on each architecture, always the same ones.
+
+    They are those with the smallest hashes, so that a new variant changes the sample by one; another architecture has
+    others.
+    """
+
+    def place(variant: Variant) -> str:
+        words = (variant.cfg.arch, variant.name, *variant.dtypes, variant.features)
+        return hashlib.sha256(" ".join(words).encode()).hexdigest()
+
+    found = list(variants)
+    taken, counts = set[Variant](), Counter[tuple[str, ...]]()
+    for variant in sorted(found, key=place):
+        kind = (variant.cfg.arch, variant.name, variant.dtypes[0])
+        counts[kind] += 1
+        if counts[kind] <= count:
+            taken.add(variant)
+    return [variant for variant in found if variant in taken]
 
 
 def record(recorders: Sequence[VariantRecorder], matrix: Document, operations: Sequence[str] = ()) -> None:

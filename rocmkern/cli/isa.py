@@ -94,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", default="", metavar="LIST", help="of configurations with these values: head_dim=128,waves=4"
     )
     parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="N variants of each kernel and type on each architecture, always the same ones (default: all)",
+    )
+    parser.add_argument(
         "--lds",
         type=Path,
         metavar="FILE",
@@ -110,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     # deferred: start-up
     from rocmkern.architectures import known
     from rocmkern.cli import _budgets
-    from rocmkern.cli._variants import check_archs, variants
+    from rocmkern.cli._variants import check_archs, sample, variants
     from rocmkern.matrix import load
 
     archs, kernels, dtypes = (_words(text) for text in (arguments.arch, arguments.kernel, arguments.dtype))
@@ -118,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         archs = known("hip")
     if arguments.jobs < 1:
         raise ArgumentError("--jobs", str(arguments.jobs), "a number of processes, 1 or more")
+    if arguments.sample is not None and arguments.sample < 1:
+        raise ArgumentError("--sample", str(arguments.sample), "a number of variants, 1 or more")
     check_archs(archs, "hip")
     kernels += [word for text in arguments.explain for word in _words(text)]
     settings = _settings(arguments.config)
@@ -129,11 +137,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not wanted:
         given = " ".join(filter(None, (*kernels, *dtypes, arguments.config)))
         raise ArgumentError("--kernel, --explain, --dtype, --config", given, "what fits a kernel")
+    if arguments.sample is not None:
+        wanted = sample(wanted, arguments.sample)
     if arguments.list:
         for variant in wanted:
             print(f"{variant.cfg.arch:<8} {variant.name:<17} {_short(variant.dtypes):<24} {variant.features}")
         return 0
-    if not kernels and not dtypes and not settings and set(archs) == set(ARCHITECTURES):
+    if len(wanted) == len(found) and not kernels and not dtypes and set(archs) == set(ARCHITECTURES):
         unused = _budgets.without_kernel(matrix, wanted)
         if unused is not None:
             raise unused

@@ -4,13 +4,14 @@ import functools
 import importlib
 import json
 import lzma
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rocmkern.cli import _assembly, _budgets, isa, main
-from rocmkern.cli._variants import ShapeDraw, Variant, variants
+from rocmkern.cli._variants import ShapeDraw, Variant, sample, variants
 from rocmkern.matrix import expand, load, loads
 from rocmkern.matrix.schema import KernelBudget
 from rocmkern.ops.places import kernel_modules
@@ -331,6 +332,17 @@ def test_the_rows_of_the_matrix_reach_every_kernel():
     assert len(written) > 15 and written <= {v.name for v in committed()[1] if v.cfg.arch == "gfx1100"}
 
 
+def test_a_sample_has_every_kernel_and_type_on_every_architecture():
+    everything = committed()[1]
+    one, two = sample(everything, 1), sample(everything, 2)
+    kinds = Counter((v.cfg.arch, v.name, v.dtypes[0]) for v in everything)
+    assert Counter((v.cfg.arch, v.name, v.dtypes[0]) for v in one) == dict.fromkeys(kinds, 1)
+    assert Counter((v.cfg.arch, v.name, v.dtypes[0]) for v in two) == {kind: min(n, 2) for kind, n in kinds.items()}
+    assert [v for v in everything if v in set(two)] == two and set(one) < set(two)
+    # It is not a matter of the order of the rows.
+    assert set(sample(everything[::-1], 1)) == set(one)
+
+
 def test_other_makers_architectures_are_refused():
     with pytest.raises(TargetError, match="'sm_90' is not an AMD architecture"):
         variants(["sm_90"], loads(SMALL))
@@ -348,6 +360,15 @@ def test_the_list_needs_no_compiler(small_matrix, capsys):
     assert main(["isa", *words]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == ["gfx1201", "softmax", "2f32"] and "waves=" in line and "block_m=" in line
+
+
+def test_a_sample_is_of_what_was_chosen(small_matrix, capsys):
+    words = ["isa", "--matrix", small_matrix, "--arch", "gfx1201,gfx942", "--dtype", "float16", "--list"]
+    assert main([*words, "--sample", "1"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in listed] == [["gfx1201", "softmax", "2f16"], ["gfx942", "softmax", "2f16"]]
+    assert main([*words, "--sample", "0"]) == 2
+    assert capsys.readouterr().err.startswith("rocmkern: --sample: got 0; allowed: a number of variants, 1 or more")
 
 
 def test_all_architectures_can_be_asked_for(small_matrix, capsys):

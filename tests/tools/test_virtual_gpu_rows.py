@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rocmkern.matrix import expand, loads
+
 FOLDER = Path(__file__).parents[2] / "tools" / "virtual_gpu"
 sys.path.insert(0, str(FOLDER))
 
+import kept  # noqa: E402
 import rows  # noqa: E402
 
 
@@ -91,3 +94,75 @@ def test_the_record_has_the_hashes_of_every_row():
     assert made["rows"]["b"] == {"outcome": "passed", "reason": "", "code": ["bb", "aa"]}
     assert list(made["rows"]) == ["a", "b"] and set(made["code_objects"]) == {"aa", "bb"}
     assert (made["lacks"], made["problems"]) == (["gfx950: v_some"], ["a problem"])
+
+
+@pytest.fixture
+def stopping(tmp_path, monkeypatch):
+    """Runs of rows of which each is a file's name, its code and how it ends; the log of what was run."""
+    asked, ends = [], {}
+
+    def run(ids, _):
+        asked.append(ids)
+        if "stop" in ids:
+            raise KeyboardInterrupt
+        log = [{"loaded": {"sha256": f"code of {name}"}} for name in ids]
+        log += [{"problem": "reads v3"} for name in ids if name == "checked"]
+        found = {name: {**result(code=[f"code of {name}"]), "case": name, **ends.get(name, {})} for name in ids}
+        return found, log, False
+
+    arguments = argparse.Namespace(keep=tmp_path / "kept", jobs=1, arch="gfx1100", seed="0")
+    monkeypatch.setattr(rows, "AT_ONCE", 2)
+    monkeypatch.setattr(rows, "run", run)
+    monkeypatch.setattr(rows, "keys_of", lambda ids, _: {name: f"key of {name}" for name in ids})
+    return lambda ids: rows.kept_and_run(ids, arguments), asked, ends
+
+
+def test_a_run_that_was_stopped_goes_on(stopping):
+    run, asked, _ = stopping
+    with pytest.raises(KeyboardInterrupt):
+        run(["a", "b", "c", "d", "stop"])
+    results, log, failed = run(["a", "b", "c", "d", "e"])
+    assert asked == [["a", "b"], ["c", "d"], ["stop"], ["e"]]
+    assert (list(results), failed) == (["a", "b", "c", "d", "e"], False)
+    assert rows.judge(list(results), results, log) == []
+
+
+def test_only_what_is_known_to_be_right_is_kept(stopping):
+    run, asked, ends = stopping
+    ends.update(failed={"outcome": "failed", "reason": "check value failed"}, host={"code": []})
+    names = ["failed", "b", "host", "d", "checked", "f"]
+    run(names)
+    run(names)
+    assert asked[3:] == [["failed", "host"], ["checked", "f"]]
+
+
+def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path):
+    path = tmp_path / "kept"
+    file = kept.KeptRows(path)
+    file.add({"a": "k", "b": "l"}, [{**result(), "case": "a"}, {**result(code=["bb"]), "case": "b"}], LOG)
+    assert kept.KeptRows(path).rows == file.rows and set(file.rows) == {"k", "l"}
+    path.write_text(path.read_text()[:-9])
+    cut = kept.KeptRows(path)
+    assert set(cut.rows) == {"k"}
+    cut.add({"c": "m"}, [{**result(), "case": "c"}], LOG)
+    assert set(kept.KeptRows(path).rows) == {"k", "m"}
+
+
+def test_a_key_is_of_the_row_its_code_and_what_is_the_same_for_all(monkeypatch):
+    text = """
+    version: 1
+    registry: rocmkern.ops.catalog
+    groups:
+      some:
+        why: a test
+        operation: softmax
+        rows:
+          - {shape: {size: [3, 4]}, dtypes: [f32, f16]}
+          - {name: bad, shape: {size: [4]}, spoil: {x: as_list}, expect_error: {type: ArgumentTypeError, argument: x}}
+    """
+    cases = expand(loads(text))
+    keys = [kept.key_of(case, arch, [word]) for case in cases for arch in ("gfx1100", "gfx942") for word in "ab"]
+    assert len(set(keys)) == len(keys) == 12
+    assert kept.key_of(cases[0], "gfx1100", ["a"]) == keys[0]
+    monkeypatch.setattr(kept.source, "kernel_fingerprint", lambda kernel: "other source")
+    assert kept.key_of(cases[0], "gfx1100", ["a"]) != keys[0]

@@ -11,6 +11,8 @@ to as many processes as there are cores, each with a virtual GPU of its own. It 
     a check of the executed code (waits, order) or of memory (out of bounds, use after free) has found something
 
 Rows with an instruction that the emulator lacks are listed, and are no failure: nothing is known of them.
+
+With ``--keep FILE`` rows are run a few at a time, and what passed is written there: see `kept`.
 """
 
 from __future__ import annotations
@@ -27,9 +29,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from kept import KeptRows, key_of
+
 ROOT = Path(__file__).resolve().parents[2]
 #: What a launch reports of an instruction that cannot be emulated (`hipErrorNotSupported`), and nothing else here does.
 NOT_EMULATED = "hipErrorNotSupported"
+#: Rows that a process runs before what it found is kept.
+AT_ONCE = 10
+#: What the virtual GPU is made of.
+EMULATOR = ("vgpu.py", "vgpu_hip.c", "vgpu_checks.py", "vgpu_checks.c")
 
 #: Operations whose every result is made on the host, whatever the target.
 ON_THE_HOST = {"quantize"}
@@ -46,18 +54,14 @@ def main() -> int:
     parser.add_argument(
         "--lds", type=Path, metavar="FILE", help="check bank conflicts of shared memory too, for `rocmkern isa`; slower"
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write rows that pass there; a run that was stopped goes on from it"
+    )
     arguments = parser.parse_args()
-    ids = sample(arguments.rows)
-    jobs = max(1, min(arguments.jobs, len(ids)))
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="amd-test-") as directory:
-        parts = [Path(directory, str(number)) for number in range(jobs)]
-        running = [start(part, ids[number::jobs], arguments) for number, part in enumerate(parts)]
-        failed = [process.wait() not in (0, 1) for process in running]
-        results, log = collect(parts)
-        if any(failed):
-            for part in parts:
-                print((part / "output").read_text(errors="replace")[-6000:])
+    if arguments.keep and arguments.lds:
+        parser.error("--keep and --lds exclude each other: bank conflicts are counted in rows that run")
+    ids, started = sample(arguments.rows), time.perf_counter()
+    results, log, failed = kept_and_run(ids, arguments) if arguments.keep else run(ids, arguments)
     problems = judge(ids, results, log)
     report(results, log, arguments, time.perf_counter() - started)
     if arguments.json:
@@ -69,9 +73,63 @@ def main() -> int:
         print(f"conflicts of shared memory in {len(code)} code objects: {arguments.lds}")
     for problem in problems:
         print(f"FAILS: {problem}")
-    if any(failed):
+    if failed:
         print("FAILS: pytest itself ended with an error, see above")
-    return 1 if problems or any(failed) else 0
+    return 1 if problems or failed else 0
+
+
+#: Results by the names of rows, the virtual GPU's log, and whether pytest ended with an error.
+Found = tuple[dict[str, dict[str, Any]], list[dict[str, Any]], bool]
+
+
+def run(ids: list[str], arguments: argparse.Namespace) -> Found:
+    """Run rows, dealt to processes."""
+    jobs = max(1, min(arguments.jobs, len(ids)))
+    with tempfile.TemporaryDirectory(prefix="amd-test-") as directory:
+        parts = [Path(directory, str(number)) for number in range(jobs)]
+        running = [start(part, ids[number::jobs], arguments) for number, part in enumerate(parts)]
+        failed = any([process.wait() not in (0, 1) for process in running])
+        if failed:
+            for part in parts:
+                print((part / "output").read_text(errors="replace")[-6000:])
+        return *collect(parts), failed
+
+
+def kept_and_run(ids: list[str], arguments: argparse.Namespace) -> Found:
+    """Take the rows that a file has, and run the others, a few at a time."""
+    kept, keys = KeptRows(arguments.keep), keys_of(ids, arguments)
+    there = [kept.rows[keys[name]] for name in ids if keys[name] in kept.rows]
+    results = {row["result"]["case"]: row["result"] for row in there}
+    log = [{"loaded": each} for row in there for each in row["loaded"]]
+    missing = [name for name in ids if name not in results]
+    print(f"{len(there)} rows passed earlier, of the same code; {len(missing)} are run", flush=True)
+    failed, step = False, AT_ONCE * arguments.jobs
+    for first in range(0, len(missing), step):
+        some = missing[first : first + step]
+        found, said, wrong = run(some, arguments)
+        # What a check found is not said of a row: then none of them is known to be right.
+        if not wrong and not any("problem" in entry for entry in said):
+            kept.add(keys, found.values(), said)
+        results, log, failed = {**results, **found}, log + said, failed or wrong
+        passed = sum(result["outcome"] == "passed" for result in results.values())
+        print(f"{len(results)} of {len(ids)} rows, {passed} passed", flush=True)
+        for problem in judge(some, found, said):
+            print(f"FAILS: {problem}", flush=True)
+    return results, log, failed
+
+
+def keys_of(ids: list[str], arguments: argparse.Namespace) -> dict[str, str]:
+    """The keys of rows, by their names."""
+    from amd_test import commit_of
+
+    from rocmkern.matrix import load_cases
+    from rocmkern.targets.hip import versions
+
+    here = Path(__file__).parent
+    emulator = hashlib.sha256(b"".join((here / name).read_bytes() for name in EMULATOR)).hexdigest()
+    common = (str(versions()), emulator, commit_of(os.environ["TINYGRAD"]), arguments.seed)
+    cases = {case.id: case for case in load_cases(ROOT / "matrix.yaml")[1]}
+    return {name: key_of(cases[name], arguments.arch, common) for name in ids}
 
 
 def sample(count: str) -> list[str]:
