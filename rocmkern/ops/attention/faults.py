@@ -149,25 +149,25 @@ FAULTS = (
     _attention(
         "window_counts_diagonal",
         "the left window counts the diagonal key, so a row sees one key too few",
-        "T.maximum(diagonal - left, first_key)",
-        "T.maximum(diagonal - left + 1, first_key)",
+        "T.maximum(diagonal - left, k_first)",
+        "T.maximum(diagonal - left + 1, k_first)",
     ),
     _attention(
         "alignment_swapped",
         "bottom right and top left are exchanged",
-        "first_key + (k_len - q_len - first_key) * bottom_right",
-        "first_key + (k_len - q_len - first_key) * (1 - bottom_right)",
+        "k_first + (k_len - q_len - k_first) * bottom_right",
+        "k_first + (k_len - q_len - k_first) * (1 - bottom_right)",
     ),
     _attention(
         "padding_is_seen",
         "rows before the first key of a sequence are seen where they share a tile with it",
-        "T.maximum(diagonal - left, first_key)",
+        "T.maximum(diagonal - left, k_first)",
         "T.maximum(diagonal - left, 0)",
     ),
     _attention(
         "top_left_of_the_padding",
         "the diagonal starts at the first row of k, whether it is a key or padding",
-        "first_key + (k_len - q_len - first_key) * bottom_right",
+        "k_first + (k_len - q_len - k_first) * bottom_right",
         "(k_len - q_len) * bottom_right",
     ),
     _attention(

@@ -144,16 +144,16 @@ def rows_of_block(cfg, row_block, q_len, queries, pack):
 
 
 @T.device
-def queries_of_block(cfg, row0, n_rows, q_len, first_key, k_len, bottom_right, pack):
+def queries_of_block(cfg, row0, n_rows, q_len, k_first, k_len, bottom_right, pack):
     """First and last query among the tile rows of a block from ``row0`` on; the diagonal key of a query less it."""
     first, last = 0, q_len - 1
     if n_rows > cfg.block_m and not cfg.joins:
         first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
-    return first, last, first_key + (k_len - q_len - first_key) * bottom_right
+    return first, last, k_first + (k_len - q_len - k_first) * bottom_right
 
 
 @T.device
-def keys_of_block(cfg, first, last, shift, left, right, first_key, k_len, split, splits):
+def keys_of_block(cfg, first, last, shift, left, right, k_first, k_len, split, splits):
     """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
 
     ``first`` and ``last`` are its first and its last query, ``shift`` the diagonal key of a query less it. What it
@@ -161,8 +161,8 @@ def keys_of_block(cfg, first, last, shift, left, right, first_key, k_len, split,
     """
     first, last = first + shift, last + shift
     block_n = cfg.block_n
-    any_begin, any_end = max(first_key, first - left), min(k_len, last + right + 1)
-    all_begin, all_end = max(first_key, last - left), min(k_len, first + right + 1)
+    any_begin, any_end = max(k_first, first - left), min(k_len, last + right + 1)
+    all_begin, all_end = max(k_first, last - left), min(k_len, first + right + 1)
     begin = any_begin // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
     share = (tiles + splits - 1) // splits * block_n
@@ -205,7 +205,7 @@ def modify_scores(cfg, s, scale, softcap, alibi_slopes, bias, mask, head, query,
 
 
 @T.device
-def check_pages(cfg, table, first_key, n_keys, k, groups, split, splits, error):
+def check_pages(cfg, table, k_first, n_keys, k, groups, split, splits, error):
     """Write 1 to ``error`` where a page that should hold keys is not in the table, or not in the cache.
 
     The blocks of all groups of heads and all splits share it out. Few rows do it when their first copies are on their
@@ -213,7 +213,7 @@ def check_pages(cfg, table, first_key, n_keys, k, groups, split, splits, error):
     """
     pages, page_rows = k.shape[0], k.shape[2]
     needed = (n_keys + page_rows - 1) // page_rows
-    begin = first_key // page_rows + (T.block_id(cfg, 1) * splits + split) * cfg.block_m
+    begin = k_first // page_rows + (T.block_id(cfg, 1) * splits + split) * cfg.block_m
     for first in range(begin, needed, groups * splits * cfg.block_m):
         entry = T.row_index(cfg, cfg.block_m) + first
         used = entry < needed
@@ -309,20 +309,16 @@ def flash_attention(
     # Which part of which sequence, which heads, which rows, which keys.
     sequence, row_block, split = part_of_block(cfg, splits)
     batch, q_start, q_len = rows_of_sequence(cu_seqlens_q, sequence, q.shape[2])
-    k_batch, k_start, first_key, k_len = keys_of_sequence(
-        cfg, cu_seqlens_k, seqlens_k, leftpad_k, appended, sequence, k
-    )
+    k_batch, k_start, k_first, k_len = keys_of_sequence(cfg, cu_seqlens_k, seqlens_k, leftpad_k, appended, sequence, k)
     if cfg.paged and row_block == 0 and (not cfg.split_kv or q_len == 0):
-        check_pages(cfg, block_table[sequence], first_key, k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], k_first, k_len, k, q.shape[1] // pack, split, splits, error)
     first_head, kv_head = heads_of_block(cfg, q.shape[1], k.shape[1], pack)
     scale, value_factor = factors_of_block(cfg, scale, key_scale, value_scale, kv_head)
     row0, n_rows = rows_of_block(cfg, row_block, q_len, queries, pack)
     if row0 < 0:
         return
-    first, last, shift = queries_of_block(cfg, row0, n_rows, q_len, first_key, k_len, bottom_right, pack)
-    begin, end, all_begin, all_end = keys_of_block(
-        cfg, first, last, shift, left, right, first_key, k_len, split, splits
-    )
+    first, last, shift = queries_of_block(cfg, row0, n_rows, q_len, k_first, k_len, bottom_right, pack)
+    begin, end, all_begin, all_end = keys_of_block(cfg, first, last, shift, left, right, k_first, k_len, split, splits)
 
     # The first keys and values are on their way before anything else is looked at.
     keys = T.stage(cfg, T.rows(k[k_batch, kv_head], k_start, k_start + end), cfg.block_n, cfg.head_dim, q, cfg.paged)
@@ -334,13 +330,13 @@ def flash_attention(
     for step in range(0, ahead, cfg.block_n):
         keys, values = T.fetch(keys, begin + step), T.fetch(values, begin + step)
     if cfg.paged and cfg.split_kv and row_block == 0:
-        check_pages(cfg, block_table[sequence], first_key, k_len, k, q.shape[1] // pack, split, splits, error)
+        check_pages(cfg, block_table[sequence], k_first, k_len, k, q.shape[1] // pack, split, splits, error)
 
     # What each row is: a query of a head, which sees the keys low .. high.
     row = T.row_index(cfg, cfg.block_m) + row0
     valid, query, head = row < n_rows, row // pack, row % pack + first_head
     diagonal = query + shift
-    low, high = T.maximum(diagonal - left, first_key), T.minimum(diagonal + right, k_len - 1)
+    low, high = T.maximum(diagonal - left, k_first), T.minimum(diagonal + right, k_len - 1)
     q_tile = T.load_operand(cfg, q[batch], (head, query + q_start), 0, cfg.head_dim, valid)
     m, l, acc, exponent_scale = start_softmax(cfg, sinks, head, split, scale, valid)
 
