@@ -3,6 +3,7 @@
 from rocmkern import reference as reference
 from rocmkern import tile as tile
 from rocmkern import torch as torch
+from rocmkern.calls.invariance import batch_invariant as batch_invariant
 from rocmkern.checkpoint import Checkpoint as Checkpoint
 from rocmkern.checkpoint import FileTensor as FileTensor
 from rocmkern.checkpoint import open_checkpoint as open_checkpoint

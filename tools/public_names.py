@@ -19,6 +19,7 @@ STUB = PACKAGE / "__init__.pyi"
 DECORATORS = {"planned", "unplanned"}
 SUBMODULES = ("reference", "tile", "torch")
 OTHERS = {
+    "rocmkern.calls.invariance": ("batch_invariant",),
     "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),
     "rocmkern.ops.rotary.scaling": ("LinearScaling", "Llama3Scaling", "YarnScaling"),
     "rocmkern.runtime.errors": (

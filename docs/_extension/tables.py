@@ -17,6 +17,7 @@ from rocmkern.tile.language.operation import OPERATIONS, Operation
 #: Parts of the API reference beside the operations, and the packages that their names come from.
 PARTS = {
     "targets": ("rocmkern.targets",),
+    "invariance": ("rocmkern.calls.invariance",),
     "memory": ("rocmkern.runtime.manager", "rocmkern.runtime.kv_cache", "rocmkern.runtime.probe.status"),
     "files": ("rocmkern.checkpoint",),
     "scaling": ("rocmkern.ops.rotary.scaling",),

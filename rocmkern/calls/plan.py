@@ -4,7 +4,7 @@ An operation is checks, choice of a configuration, and launches. All of it follo
 array its device, element type, shape, strides and alignment (its layout); for anything else its value. It does not
 follow from *where* the arrays are. So `planned`, the decorator of public operations,
 
-1. makes a key of the layouts and values of the arguments, the target and the stream;
+1. makes a key of the layouts and values of the arguments, the target, the stream, and whether it is batch-invariant;
 2. on the first call with a key runs the operation and notes its launches (`recording`): kernel, grid, all launch
    words, and which words are addresses, as "argument number n plus so many bytes". That is the plan;
 3. on later calls puts the new addresses in and launches (`replay`).
@@ -36,6 +36,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls import recording as _recording
 from rocmkern.calls import routing as _routing
 from rocmkern.calls import spellings as _spellings
@@ -173,7 +174,7 @@ def _record(
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """The fields of a `PlannedCall`; None where it is none for a plan. Each call comes here: it counts nanoseconds."""
-    key: list[Any] = [len(args), *kwargs]
+    key: list[Any] = [_invariance.active(), len(args), *kwargs]
     arrays: list[Any] = []
     addresses: list[int] = []
     owners: list[Any] = []

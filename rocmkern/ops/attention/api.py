@@ -12,6 +12,7 @@ import numpy as np
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import FLOAT32, Argument, accept
 from rocmkern.calls.axes import heads_second
@@ -29,6 +30,7 @@ from rocmkern.ops.attention.problem import (
     heads_before_rows,
     lse_shape,
     lse_with_batch,
+    parts_of_keys,
 )
 
 if TYPE_CHECKING:
@@ -341,7 +343,7 @@ def decode_attention(
         mask=mask,
         sinks=sinks,
     )
-    parts = None if num_splits is None else _checks.integer("num_splits", num_splits, 1)
+    parts = parts_of_keys(num_splits)
     return attend(Attention(tensors, visibility, scores, sequences, num_splits=parts), return_lse, out, stream)
 
 
@@ -459,7 +461,9 @@ def attend(
     lse_view = None if lse is None else lse_with_batch(lse.view, tensors.layout)
 
     # Launch
-    if problem.sequences.max_k == 0 or tensors.k.shape[0] == 0:
+    # The kernel's log-sum-exp of nothing but a sink is a rounding off what is written here.
+    by_kernel = lse is not None and problem.scores.sinks is not None and _invariance.active()
+    if (problem.sequences.max_k == 0 or tensors.k.shape[0] == 0) and not by_kernel:
         _fill_without_keys(result.view, lse_view, problem.scores.sinks, stream)
     elif result.view.size:
         # deferred: start-up

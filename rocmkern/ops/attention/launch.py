@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import FLOAT32, Argument
 from rocmkern.calls.axes import four_axes
@@ -60,7 +61,7 @@ class _Partition:
         # The kernel's fast path needs a positive factor that turns products into exponents, of a size that float32
         # can invert and multiply by log2(e).
         score_mods = scores.modified or not _SMALL_SCALE < scores.scale < 1 / _SMALL_SCALE
-        longest = sequences.max_q
+        longest, invariant = sequences.max_q, _invariance.active()
         pack = heads // kv_heads if longest < _PACK_UP_TO else 1
         groups = heads // pack * sequences.count
         cfg = tuning.attention(
@@ -72,9 +73,10 @@ class _Partition:
             score_mods,
             paged=problem.pages is not None,
             sinks=scores.sinks is not None,
+            invariant=invariant,
         )
         row_blocks = ceil_div(longest * pack, cfg.block_m)
-        splits = problem.num_splits
+        splits = 1 if invariant else problem.num_splits
         if splits is None:
             whole = sequences.cu_seqlens_q is not None or tuning.fill_device(target, row_blocks * groups)
             in_window = min(sequences.max_k, seen.left + seen.right + longest)  # keys that some row may see

@@ -20,6 +20,7 @@ import numpy as np
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.arguments import FLOAT32, INT32, Argument, accept, accept_out
 from rocmkern.calls.axes import heads_second
 from rocmkern.calls.types import ArrayLike, Causal, Window
@@ -469,6 +470,16 @@ class Attention:
         paged = (pages.key_scale, pages.value_scale, pages.block_table) if pages else ()
         lengths = (sequences.cu_seqlens_q, sequences.cu_seqlens_k, sequences.seqlens_k, sequences.leftpad_k)
         return [tensors.q, tensors.k, tensors.v, *self.scores.arrays, *lengths, *paged]
+
+
+def parts_of_keys(num_splits: int | None) -> int | None:
+    """The argument ``num_splits``."""
+    if num_splits is None:
+        return None
+    parts = _checks.integer("num_splits", num_splits, 1)
+    if parts > 1 and _invariance.active():
+        raise ArgumentError("num_splits", f"{parts} within batch_invariant()", "None or 1 there")
+    return parts
 
 
 def checked_outputs(

@@ -39,6 +39,8 @@ class AttentionBlocks:
         8 rows a wave, and twice the waves of ``rows``.
     narrow_itemsize : int
         Elements of so many bytes, and longer ones, are multiplied by FMAs.
+    alike : tuple of int
+        Tile rows of blocks in which a row is computed alike, to the bit: what batch-invariant calls choose from.
     """
 
     rows: Mapping[int, int]
@@ -49,15 +51,20 @@ class AttentionBlocks:
     one_wave_bucket: int = 256
     narrow: Mapping[int, int] = field(default_factory=dict)
     narrow_itemsize: int = 4
+    alike: tuple[int, ...] = (64,)
 
     def bucket(self, head_dim: int) -> int:
         """Smallest bucket that holds a head dimension."""
         return next(size for size in self.keys if size >= head_dim)
 
-    def block(self, needed: int, bucket: int, itemsize: int, at_least: int = 0) -> dict[str, Any]:
+    def block(
+        self, needed: int, bucket: int, itemsize: int, at_least: int = 0, invariant: bool = False
+    ) -> dict[str, Any]:
         """Rows of a block for a problem of so many rows, its waves, and the rows of a wave."""
         wide = bucket > self.one_wave_bucket
         sizes = [size for size, waves in self.rows.items() if size >= at_least and not (wide and waves == 1)]
+        if invariant:
+            sizes = list(self.alike)
         size = next((size for size in sizes if size >= needed), sizes[-1])
         if itemsize >= self.narrow_itemsize and bucket >= self.narrow.get(size, bucket + 1):
             return {"block_m": size, "waves": 2 * self.rows[size], "wave_rows": 8}
@@ -168,11 +175,14 @@ _NVIDIA = Sizes(
 _TABLE = {
     # Small on purpose: tests of a few dozen rows cross block borders.
     "python": Sizes(
-        AttentionBlocks(rows={8: 1, 16: 1}, keys={64: 16, 256: 16}),
+        AttentionBlocks(rows={8: 1, 16: 1}, keys={64: 16, 256: 16}, alike=(16,)),
         joining=Joining(rows=2, splits=4, waves=1, up_to_rows=8),
     ),
     "cpu": Sizes(
-        AttentionBlocks(rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32),
+        # From 16 rows on lanes run over rows, and every lane computes alike.
+        AttentionBlocks(
+            rows={1: 1, 4: 1, 16: 1, 64: 1}, keys={64: 64, 128: 64, 256: 64}, few_rows_keys=32, alike=(16, 64)
+        ),
         joining=Joining(rows=4, waves=1),
     ),
     "cdna": Sizes(_CDNA),
@@ -229,19 +239,23 @@ def attention(
     score_mods: bool,
     paged: bool = False,
     sinks: bool = False,
+    invariant: bool = False,
 ) -> flash_attention.Config:
-    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions."""
+    """Variant for ``rows`` tile rows (queries times packed heads) of these dimensions.
+
+    ``invariant``: a row is the same bits in all variants that may be chosen for it, however many rows there are.
+    """
     sizes = sizes_of(arch)
     blocks, tall = sizes.blocks, sizes.tall
     dim = blocks.bucket(max(head_dim, value_dim))
-    block = blocks.block(rows, dim, itemsize)
+    block = blocks.block(rows, dim, itemsize, invariant=invariant)
     plain_halves = itemsize == 2 and not score_mods
-    if tall and plain_halves and _TALL_BLOCKS * tall.rows <= rows and dim <= tall.up_to_head_dim:
+    if tall and not invariant and plain_halves and _TALL_BLOCKS * tall.rows <= rows and dim <= tall.up_to_head_dim:
         block |= {"block_m": tall.rows, "waves": tall.waves}
     keys = blocks.block_keys(block["block_m"], dim, itemsize)
     if block["waves"] > 1 and plain_halves and dim in sizes.resident:
         block["resident"], keys = sizes.resident[dim].blocks, sizes.resident[dim].keys
-    if block["block_m"] == 16 and itemsize == 2 and not sinks and dim in sizes.decode:
+    if block["block_m"] == 16 and itemsize == 2 and not sinks and not invariant and dim in sizes.decode:
         decode = sizes.decode[dim]
         keys = decode.keys
         block |= {"waves": decode.waves, "num_stages": decode.num_stages, "split_kv": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.arguments import FLOAT32
 from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops import streaming
@@ -34,6 +35,10 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     step_k, step_n = b.strides[2:]
     transposed = step_k == b.itemsize or step_n != b.itemsize
     right = b.swapaxes(2, 3) if transposed else b
+    if _invariance.active():
+        alike = tuning.product(target, (1, rows, b.shape[3]), b.itemsize, transposed, invariant=True)
+        launch_product(target, alike, a, right, bias, out, activation, stream, rows)
+        return
     sizes = tuning.one_row(target.arch, rows, b.shape[3], b.shape[2]) if step_k == b.itemsize else None
     if sizes:
         launch_row(target, tuning.row_product_of(target.arch, sizes), a, right, bias, out, activation, stream)
@@ -65,11 +70,14 @@ def launch_row(
 def launch_product(
     target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
 ) -> None:
-    """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them."""
+    """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them.
+
+    In a batch-invariant call it never is: by how many depends on the rows.
+    """
     outer, inner, own_rows, depth = a.shape
     across = ceil_div(out.shape[3], cfg.block_n)
     splits = 1
-    if depth:
+    if depth and not _invariance.active():
         few = max(ceil_div(rows, cfg.block_m) * across * _products_of(a, rows), 1)
         # A block of many waves has a multiprocessor to itself, where two small ones would be.
         wanted = ceil_div(2 * target.parallelism, few) if cfg.waves < _MANY_WAVES else target.parallelism // (2 * few)

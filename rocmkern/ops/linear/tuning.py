@@ -51,34 +51,42 @@ ByRows = Mapping[int, ProductBlock]
 
 @dataclass(frozen=True)
 class Products:
-    """Blocks on one architecture: of 2-byte elements, and of float32."""
+    """Blocks on one architecture: of 2-byte elements, and of float32.
+
+    ``alike`` are the rows of blocks in which a row is computed alike, to the bit: what batch-invariant calls choose
+    from.
+    """
 
     half: ByRows
     single: ByRows
+    alike: tuple[int, ...] = (64,)
 
-    def config(self, rows: int, itemsize: int) -> dict[str, Any]:
+    def config(self, rows: int, itemsize: int, invariant: bool = False) -> dict[str, Any]:
         """What a configuration says of a block, for so many rows."""
         sizes = self.half if itemsize == 2 else self.single
-        size = next((size for size in sizes if size >= rows), max(sizes))
+        choice = self.alike if invariant else sizes
+        size = next((size for size in choice if size >= rows), max(choice))
         return sizes[size].config(size)
 
 
-def for_all(sizes: ByRows) -> Products:
+def for_all(sizes: ByRows, alike: tuple[int, ...]) -> Products:
     """The same blocks for all element types."""
-    return Products(sizes, sizes)
+    return Products(sizes, sizes, alike)
 
 
 SIZES = {
-    "python": for_all({16: ProductBlock(16, 16, 1)}),
+    "python": for_all({16: ProductBlock(16, 16, 1)}, alike=(16,)),
     # Few rows: a step is long, because every sum is added up over its lanes. Many rows: the left side (64 KiB and more)
-    # and the lines of the right side that are in use stay in the caches of a core.
+    # and the lines of the right side that are in use stay in the caches of a core. From 16 rows on lanes run over rows,
+    # and every lane computes alike.
     "cpu": for_all(
         {
             1: ProductBlock(64, 1024, 1),
             4: ProductBlock(64, 1024, 1),
             16: ProductBlock(256, 256, 1),
             128: ProductBlock(256, 256, 1),
-        }
+        },
+        alike=(16, 128),
     ),
     # Few rows: the weights are what takes time, so there are many small blocks with long steps, one wave each.
     # Longer steps of float32 would take more scalar registers than CDNA has.
@@ -120,14 +128,22 @@ _BUSY = 0.75
 
 
 def product(
-    target: Any, shape: tuple[int, int, int], itemsize: int, transposed: bool, left_transposed: bool = False
+    target: Any,
+    shape: tuple[int, int, int],
+    itemsize: int,
+    transposed: bool,
+    left_transposed: bool = False,
+    invariant: bool = False,
 ) -> matmul.Config:
     """Variant of ``matmul`` for so many products, and rows of a and columns of b in each.
 
     ``transposed``: b is [N, K], ``left_transposed``: a is [K, M]. The latter makes a difference only where several
-    windows are on their way, and is left alone elsewhere.
+    windows are on their way, and is left alone elsewhere. ``invariant``: a row is the same bits in all variants that
+    may be chosen for it, whatever the numbers of products and rows.
     """
     arch, (products, rows, columns) = target.arch, shape
+    if invariant:
+        return matmul.Config(arch=arch, **tuned(SIZES, arch).config(rows, itemsize, True), transposed=transposed)
     block = tuned(SIZES, arch).config(rows, itemsize)
     for narrow in tuned(_NARROW, arch, ()) if itemsize == 2 else ():
         count = products * -(-rows // block["block_m"]) * -(-columns // block["block_n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
 from rocmkern.ops.linear.launch import ACTIVATIONS, launch_matmul
 from rocmkern.ops.linear.tuning import one_row
@@ -40,14 +41,15 @@ def launch_mlp(
         else:
             args = {"x": x, "w_gate": w_gate, "w_up": w_up, "b_gate": b_gate, "b_up": b_up, "out": hidden}
             args["activation"] = ACTIVATIONS[activation]
-            by_rows = all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
+            invariant = _invariance.active()
+            by_rows = not invariant and all(w.strides[1] == w.itemsize for w in (w_gate, w_up))
             sizes = one_row(target.arch, rows, hidden_size, x.shape[3]) if by_rows else None
             if sizes:
                 row_cfg = tuning.gated_row_of(target.arch, sizes)
                 grid = (ceil_div(hidden_size, row_cfg.block_n), inner, outer)
                 launch(target, gated_row.gated_row, row_cfg, grid, args, stream)
             else:
-                cfg = tuning.gated_product(target.arch, rows, x.itemsize)
+                cfg = tuning.gated_product(target.arch, rows, x.itemsize, invariant)
                 grid = (ceil_div(own_rows, cfg.block_m) * ceil_div(hidden_size, cfg.block_n), inner, outer)
                 launch(target, gated_mlp.gated_mlp, cfg, grid, args, stream)
         launch_matmul(hidden, weights(w_down), b_down, out, None, stream, rows)

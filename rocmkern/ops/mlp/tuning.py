@@ -38,9 +38,9 @@ SIZES = {
 _RESIDENT_ROW = {"nvidia": 12}
 
 
-def gated_product(arch: str, rows: int, itemsize: int) -> gated_mlp.Config:
-    """Variant of ``gated_mlp`` for so many rows of x."""
-    return gated_mlp.Config(arch=arch, **tuned(SIZES, arch).config(rows, itemsize))
+def gated_product(arch: str, rows: int, itemsize: int, invariant: bool = False) -> gated_mlp.Config:
+    """Variant of ``gated_mlp`` for so many rows of x; ``invariant`` as in `_linear.product`."""
+    return gated_mlp.Config(arch=arch, **tuned(SIZES, arch).config(rows, itemsize, invariant))
 
 
 def gated_row_of(arch: str, sizes: OneRow) -> gated_row.Config:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
-from rocmkern.calls import checks as _checks
 from rocmkern.calls.arguments import INT32, accept
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Causal, Stream, Window
 from rocmkern.ops.attention.api import attend
-from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility, beside
+from rocmkern.ops.attention.problem import Attention, Scores, Sequences, Visibility, beside, parts_of_keys
 from rocmkern.ops.paged.problem import caches, pages
 
 if TYPE_CHECKING:
@@ -190,5 +189,5 @@ def paged_attention(
     longest = ("max_context_len", max_context_len)
     sequences, found = pages(tensors, sequences, table, longest, key_scale, value_scale)
     scores = Scores.of(tensors, sequences, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
-    parts = None if num_splits is None else _checks.integer("num_splits", num_splits, 1)
+    parts = parts_of_keys(num_splits)
     return attend(Attention(tensors, visibility, scores, sequences, found, parts), return_lse, out, stream)

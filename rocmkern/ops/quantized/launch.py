@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import target_for
 from rocmkern.ops.linear.launch import launch_product, launch_row
 from rocmkern.ops.linear.tuning import one_row
@@ -36,11 +37,12 @@ def launch_quantized_linear(
     """
     target = target_for(x)
     weights = blocks.broadcast_to((*x.shape[:2], *blocks.shape))
-    if one_row(target.arch, rows, blocks.shape[0], x.shape[3]):
+    invariant = _invariance.active()
+    if not invariant and one_row(target.arch, rows, blocks.shape[0], x.shape[3]):
         bits = blocks.address | blocks.strides[0] if blocks.on_device else 1
         alignment = next(n for n in (16, 8, 1) if bits % n == 0)
         row_cfg = tuning.quantized_row(target.arch, x.shape[3], name, alignment, x.dtype.name)
         launch_row(target, row_cfg, x, weights, bias, out, activation, stream)
         return
-    cfg = tuning.quantized_product(target.arch, rows, x.itemsize, name)
+    cfg = tuning.quantized_product(target.arch, rows, x.itemsize, name, invariant)
     launch_product(target, cfg, x, weights, bias, out, activation, stream, rows)

@@ -21,7 +21,8 @@ SIZES = {
             4: ProductBlock(32, 256, 1),
             16: ProductBlock(64, 256, 1),
             64: ProductBlock(64, 256, 1),
-        }
+        },
+        alike=(16, 64),
     ),
     "hopper": replace(
         _linear.SIZES["hopper"],
@@ -30,9 +31,10 @@ SIZES = {
 }
 
 
-def quantized_product(arch: str, rows: int, itemsize: int, format: str) -> matmul.Config:
-    """Variant of ``matmul`` for so many rows of a and quantized weights."""
-    return matmul.Config(arch=arch, **tuned(SIZES, arch).config(rows, itemsize), transposed=True, format=format)
+def quantized_product(arch: str, rows: int, itemsize: int, format: str, invariant: bool = False) -> matmul.Config:
+    """Variant of ``matmul`` for so many rows of a and quantized weights; ``invariant`` as in `_linear.product`."""
+    block = tuned(SIZES, arch).config(rows, itemsize, invariant)
+    return matmul.Config(arch=arch, **block, transposed=True, format=format)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import ceil_div, launch, target_for
 from rocmkern.ops.steps import tuning
 from rocmkern.ops.steps.kernels import (
@@ -24,7 +25,7 @@ def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> Non
     """``kernels.qk_scores``."""
     batch, heads, rows, head_dim = q.shape
     target = target_for(q)
-    cfg = tuning.scores(target.arch, rows, head_dim, q.dtype.itemsize)
+    cfg = tuning.scores(target.arch, rows, head_dim, q.dtype.itemsize, _invariance.active())
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
     launch(target, qk_scores.qk_scores, cfg, grid, {"q": q, "k": k, "out": out, "scale": scale}, stream)
 
@@ -33,7 +34,7 @@ def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
     """``kernels.weighted_values``."""
     batch, heads, rows, _ = p.shape
     target = target_for(p)
-    cfg = tuning.values(target.arch, rows, v.shape[3], p.dtype.itemsize)
+    cfg = tuning.values(target.arch, rows, v.shape[3], p.dtype.itemsize, _invariance.active())
     grid = (ceil_div(rows, cfg.block_m), heads, batch)
     launch(target, weighted_values.weighted_values, cfg, grid, {"p": p, "v": v, "out": out}, stream)
 

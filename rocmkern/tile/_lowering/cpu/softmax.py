@@ -31,13 +31,15 @@ class SoftmaxLowering(RotaryLowering):
         low = const(rows, float("-inf"))
 
         # The maximum may lag behind as long as no exponent grows beyond LAZY_EXPONENT: then acc and l stay as they are.
+        # Each row decides for itself, so that it is the same bits whatever the others are: those that stay as they are
+        # are multiplied by 1 where others do not.
         grown = fmax(b, self.row_maximum(b, s_ty, scores), m)
         excess = b.fmul(b.fsub(grown, m), wide_factor)
-        rescale = any_of(b, b.fcmp_ordered(">", excess, const(rows, LAZY_EXPONENT)))
+        rescale = b.fcmp_ordered(">", excess, const(rows, LAZY_EXPONENT))
         new = b.select(rescale, grown, m)
         base = b.select(b.fcmp_ordered("==", new, low), const(rows, 0.0), new)
         denominator = cgutils.alloca_once_value(b, l)
-        with b.if_then(rescale, likely=False):
+        with b.if_then(any_of(b, rescale), likely=False):
             shrink = exp2(b, b.fmul(b.fsub(m, base), wide_factor))
             b.store(b.fmul(l, shrink), denominator)
             data = self.data(context, b, acc_ty, acc)
@@ -71,7 +73,14 @@ class SoftmaxLowering(RotaryLowering):
             b,
             all_of(b, done),
             lambda: squares.add_plain(b, plain, scale, total),
-            lambda: self.scaled_squares(b, ty, data, scale, total),
+            lambda: [
+                b.select(done, *each)
+                for each in zip(
+                    squares.add_plain(b, plain, scale, total),
+                    self.scaled_squares(b, ty, data, scale, total),
+                    strict=True,
+                )
+            ],
             likely=True,
         )
         return context.make_tuple(b, sig.return_type, results)
@@ -85,7 +94,7 @@ class SoftmaxLowering(RotaryLowering):
             with yes:
                 self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(v, rows[0]), (product,))
             with no:
-                parts = (scale, factor)
+                parts = squares.in_order(b, product, ordinary, scale, factor)
                 self.map(context, b, ty, tile, lambda i, v, rows, c: b.fmul(b.fmul(v, rows[0]), rows[1]), parts)
         return tile
 

@@ -33,7 +33,7 @@ class SoftmaxLowering(RotaryLowering):
         ty, rows = sig.args[0], self.by_slot(sig.args[0], unpack(b, tile))
         old, before = (complete_rows(b, t, x) for t, x in zip(sig.args[1:], (scale, total), strict=True))
         plain = [self.over_row(b, ty, self.sum_of_squares(b, row), b.fadd) for row in rows]
-        done = tree(b, [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)], b.and_)
+        done = [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)]
 
         def as_they_are() -> list[ir.Value]:
             pairs = [squares.add_plain(b, *each) for each in zip(plain, old, before, strict=True)]
@@ -46,11 +46,11 @@ class SoftmaxLowering(RotaryLowering):
             for row, was, now, sum_before in zip(rows, old, new, before, strict=True):
                 more = self.over_row(b, ty, tree(b, [squares.square(b, v, now) for v in row], b.fadd), b.fadd)
                 sums.append(b.fadd(squares.rescale(b, sum_before, was, now), more))
-            return new + sums
+            return [b.select(*each) for each in zip(done * 2, as_they_are(), new + sums, strict=True)]
 
         larger = functools.partial(fmax, b)
         # Lanes that share a row agree; where it lies along several warps, these have no other.
-        results = if_else(b, any_in_warp(b, b.not_(done)), scaled, as_they_are)
+        results = if_else(b, any_in_warp(b, b.not_(tree(b, done, b.and_))), scaled, as_they_are)
         halves = results[: len(rows)], results[len(rows) :]
         return context.make_tuple(b, sig.return_type, [pack(b, half) for half in halves])
 
@@ -60,7 +60,8 @@ class SoftmaxLowering(RotaryLowering):
         values = list(zip([slot for slot, _ in elements_of(sig.args[0])], unpack(b, tile), strict=True))
 
         def in_order() -> list[ir.Value]:
-            return [b.fmul(b.fmul(v, rows[0][slot]), rows[1][slot]) for slot, v in values]
+            factors = [squares.in_order(b, *each, *pair) for each, *pair in zip(products, *rows, strict=True)]
+            return [b.fmul(b.fmul(v, factors[slot][0]), factors[slot][1]) for slot, v in values]
 
         ordinary = tree(b, [each for _, each in products], b.and_)
         at_once = [products[slot][0] for slot, _ in values]
@@ -99,14 +100,15 @@ class SoftmaxLowering(RotaryLowering):
         # The base of a tile's weights is its own maximum, unless that is far below the running one: the largest
         # weight is then 1 in every tile, which rounding to 16 bits does not change. With 64 keys a tile that makes the
         # error of the result 7 % smaller than the running maximum as the base does, and 11 % smaller than a maximum
-        # that may lag behind.
+        # that may lag behind. Scores that are masked throughout leave the base, and so the row, as it is.
         highest = [over_lanes(b, tree(b, row, larger), larger) for row in self.by_slot(s_ty, scores)]
         maxima = [larger(x, y) for x, y in zip(old_maxima, highest, strict=True)]
         drop = divide(b, const(F32, self.DROP), factor)
         new = []
-        for high, maximum in zip(highest, maxima, strict=True):
+        for high, maximum, base in zip(highest, maxima, old, strict=True):
             far = b.fcmp_ordered("<", high, b.fsub(maximum, drop))
-            new.append(b.select(far, maximum, high))
+            masked = b.fcmp_ordered("==", high, const(F32, float("-inf")))
+            new.append(b.select(masked, base, b.select(far, maximum, high)))
 
         # A weight is 2 ** (s * scale + offset) in one FMA, with offset = -base * scale. Its rounding is the same in all
         # weights, sums and rescalings of a row, so it cancels in the result.

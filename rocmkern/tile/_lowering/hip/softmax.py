@@ -30,7 +30,7 @@ from rocmkern.tile._lowering.hip.layouts import Layout, is_line
 from rocmkern.tile._lowering.hip.rotary import RotaryLowering
 from rocmkern.tile._lowering.shared import squares
 from rocmkern.tile._lowering.shared.atoms import Atom
-from rocmkern.tile._lowering.shared.ir_types import F32, I1, const
+from rocmkern.tile._lowering.shared.ir_types import F32, const
 from rocmkern.tile._lowering.shared.tensors import if_else
 
 #: A row's maximum may lag behind by this much, in base-2 exponent, before the accumulator is rescaled.
@@ -45,13 +45,14 @@ class SoftmaxLowering(RotaryLowering):
     def square_step(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, scale: Any, total: Any) -> ir.Value:
         ty, old, before = sig.args[0], items_of(b, scale), items_of(b, total)
         plain = self.reduce_rows(b, ty, self.on_tile(b, ty, tile, lambda v, c: b.fmul(v, v)), b.fadd)
-        done = functools.reduce(b.and_, [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)])
+        done = [squares.is_plain(b, *each) for each in zip(plain, old, strict=True)]
 
         def as_they_are() -> list:
             pairs = [squares.add_plain(b, *each) for each in zip(plain, old, before, strict=True)]
             return [x for column in zip(*pairs, strict=True) for x in column]
 
         def scaled() -> list:
+            """The same for rows whose squares as they are would do: no row depends on the others."""
             sizes = self.on_tile(b, ty, tile, lambda v, c: math(b, "fabs", v))
             largest = self.reduce_rows(b, ty, sizes, lambda x, y: math(b, "maxnum", x, y))
             new = [squares.scale_of(b, *each) for each in zip(largest, old, strict=True)]
@@ -60,10 +61,11 @@ class SoftmaxLowering(RotaryLowering):
             )
             more = self.reduce_rows(b, ty, parts, b.fadd)
             rescaled = [squares.rescale(b, *each) for each in zip(before, old, new, strict=True)]
-            return new + [b.fadd(x, y) for x, y in zip(rescaled, more, strict=True)]
+            sums = [b.fadd(x, y) for x, y in zip(rescaled, more, strict=True)]
+            return [b.select(*each) for each in zip(done * 2, as_they_are(), new + sums, strict=True)]
 
         # Lanes that share a row agree; where it lies along several waves, these have no other.
-        results = if_else(b, any_lane(b, Layout(ty).atom, b.not_(done)), scaled, as_they_are)
+        results = if_else(b, any_lane(b, Layout(ty).atom, b.not_(functools.reduce(b.and_, done))), scaled, as_they_are)
         halves = results[: len(old)], results[len(old) :]
         return context.make_tuple(b, sig.return_type, [array_of(b, half) for half in halves])
 
@@ -80,7 +82,13 @@ class SoftmaxLowering(RotaryLowering):
         ordinary = functools.reduce(b.and_, [each for _, each in products])
         at_once = array_of(b, [product for product, _ in products])
         wanted = any_lane(b, Layout(ty).atom, b.not_(ordinary))
-        return array_of(b, if_else(b, wanted, lambda: by(scale, factor), lambda: by(at_once)))
+
+        def in_order() -> list:
+            pairs = zip(products, items_of(b, scale), items_of(b, factor), strict=True)
+            pairs = [squares.in_order(b, *product, *each) for product, *each in pairs]
+            return by(*(array_of(b, list(column)) for column in zip(*pairs, strict=True)))
+
+        return array_of(b, if_else(b, wanted, in_order, lambda: by(at_once)))
 
     def softmax_step(
         self, context: Any, b: ir.IRBuilder, sig: Any, s: Any, scale: Any, m: Any, l: Any, acc: Any
@@ -122,17 +130,19 @@ class SoftmaxLowering(RotaryLowering):
         # Each lane looks at its own part of the rows. Only when a maximum has grown by more than float32 can bear does
         # a wave find the new ones. A comparison with NaN (rows that have seen nothing but -inf) counts as grown.
         highest = [largest_of(b, block) for block in in_blocks(scores, per_block)]
-        grown = const(I1, 0)
-        for high, offset in zip(highest, old_offsets, strict=True):
-            excess = math(b, "fma", high, scale, offset)
-            grown = b.or_(grown, b.fcmp_unordered(">", excess, const(F32, LAZY_EXPONENT)))
-            grown = b.or_(grown, self.is_huge(b, offset))
+
+        def has_grown(high: ir.Value, offset: ir.Value) -> ir.Value:
+            excess = b.fcmp_unordered(">", math(b, "fma", high, scale, offset), const(F32, LAZY_EXPONENT))
+            return b.or_(excess, self.is_huge(b, offset))
+
+        grown = functools.reduce(b.or_, map(has_grown, highest, old_offsets))
 
         def rescale() -> list:
             maxima, offsets, sums, tiles, moved = [], [], [], [], []
             for r, before in enumerate(old):
                 new = over_groups(b, atom, lambda x, y: math(b, "maxnum", x, y), highest[r])
-                new = math(b, "maxnum", before, new)
+                # A row whose own maximum may lag stays as it is, times 1: whatever the others are, it is the same bits.
+                new = b.select(has_grown(new, old_offsets[r]), math(b, "maxnum", before, new), before)
                 base = b.select(b.fcmp_ordered("==", new, const(F32, NEG_INF)), const(F32, 0.0), new)
                 offset = b.fmul(base, negative_scale)
                 huge = self.is_huge(b, offset)

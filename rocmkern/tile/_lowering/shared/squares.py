@@ -1,5 +1,8 @@
 """What the targets' `square_step` and `multiply_rows` share, as LLVM IR for float32 scalars and vectors.
 
+Which of two ways is taken is decided for a whole tile, or what a wave has of it, but every row of it gets what it would
+get alone: on the longer way, a row for which the shorter one would do takes its numbers from there.
+
 When values are scaled, and how. A scale is a power of two, so that it changes no digit.
 """
 
@@ -60,3 +63,10 @@ def joined(b: ir.IRBuilder, scale: ir.Value, factor: ir.Value) -> tuple[ir.Value
     product = b.fmul(scale, factor)
     low, high = (const(product.type, x) for x in (LEAST_SUM, LARGEST_SUM))
     return product, b.and_(b.fcmp_ordered(">=", product, low), b.fcmp_ordered("<=", product, high))
+
+
+def in_order(
+    b: ir.IRBuilder, product: ir.Value, ordinary: ir.Value, scale: ir.Value, factor: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Two factors to multiply values by, one after the other; where the `joined` one will do, that one and 1."""
+    return b.select(ordinary, product, scale), b.select(ordinary, const(factor.type, 1.0), factor)
