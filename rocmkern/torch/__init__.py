@@ -8,5 +8,6 @@ with such operators imports this first.
 from __future__ import annotations
 
 from rocmkern.torch import operators as _operators  # noqa: F401
+from rocmkern.torch.attention import scaled_dot_product_attention
 
-__all__: list[str] = []
+__all__ = ["scaled_dot_product_attention"]

@@ -81,7 +81,9 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     ArgumentError
         A tensor asks for a gradient, and there is none.
     """
-    operator = OPERATORS[operation.__name__]
+    operator = OPERATORS.get(operation.__name__)
+    if operator is None:
+        return _directly(operation, args, kwargs)
     try:
         given = _by_name(operator, args, kwargs)
         outs, second = _outs(kwargs), _second(operator, kwargs)
@@ -161,15 +163,28 @@ def _directly(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return operation(*args, **kwargs)
 
 
-def _hide_from_tracer(function: Any) -> None:
-    """What `torch.compiler.disable` does, without its import of some seconds: a graph ends before the function."""
+def _end_graphs_before(function: Any) -> None:
+    """What `torch.compiler.disable` does to a function, without its import of some seconds."""
     function._torchdynamo_disable, function._torchdynamo_disable_msg = True, _NOT_IN_A_GRAPH
+
+
+def _run_as_it_is(function: Any) -> None:
+    """Let the tracer leave a public function alone, and all that it calls, where it is called outside of a graph.
+
+    ``torch.compile`` of the function itself gets the way to the operator.
+    """
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    operation = function.__wrapped__
+
+    def in_graph(*args: Any, **kwargs: Any) -> Any:
+        return call(operation, args, kwargs)
+
+    function._torchdynamo_orig_callable, function._torchdynamo_wrapper_id = in_graph, id(function)
 
 
-_hide_from_tracer(_directly)
+_end_graphs_before(_directly)
 
 
 # Definitions.
@@ -268,9 +283,12 @@ def _define_all() -> Iterator[tuple[str, Operator]]:
     for module in modules("api"):
         importlib.import_module(module)
     for name, function in sorted(OPERATIONS.items()):
-        if name in rocmkern.__all__:
+        if name in rocmkern.__all__ and name in RESULTS:
             yield name, _define(name, function, parameters_of(function))
 
 
 #: By the names of the public operations.
 OPERATORS: dict[str, Operator] = dict(_define_all())
+
+for _function in OPERATIONS.values():
+    _run_as_it_is(_function)

@@ -137,7 +137,8 @@ def _nothing(**_: Any) -> tuple[Result, ...]:
     return ()
 
 
-#: By the names of the public operations. One without an entry has no operator, and `operators` says so.
+#: By the names of the public operations. One without an entry has no operator: PyTorch's tracers end a graph
+#: before it.
 RESULTS: dict[str, Results] = {
     **dict.fromkeys(
         ("add_residual", "apply_mask", "clamp", "layer_norm", "rope", "scale", "softmax"), Results(_like_first)

@@ -301,4 +301,5 @@ KINDS: dict[str, Kind] = {
 
 
 def _kind_of(annotation: str) -> Kind:
+    """The kind of an annotation; a new one gets an entry in `KINDS`."""
     return _WORD if annotation.startswith("Literal[") else KINDS[annotation]

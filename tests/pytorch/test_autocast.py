@@ -1,0 +1,102 @@
+"""Autocast of the operators: PyTorch's own rules for its operations of the same kind."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch.nn import functional as F  # noqa: E402
+
+import rocmkern  # noqa: E402
+from rocmkern import targets  # noqa: E402
+from rocmkern.torch import autocast  # noqa: E402
+from rocmkern.torch.operators import OPERATORS  # noqa: E402
+
+X, W = torch.randn(2, 4), torch.randn(4, 4)
+Q = torch.randn(1, 2, 4, 4)
+PAIRS = {
+    "linear": (lambda x: rocmkern.linear(x, W.to(x.dtype)), lambda x: F.linear(x, W.to(x.dtype))),
+    "matmul": (lambda x: rocmkern.matmul(x, W.to(x.dtype)), lambda x: x @ W.to(x.dtype)),
+    "flash_attention": (
+        lambda x: rocmkern.flash_attention(*(Q.to(x.dtype),) * 3),
+        lambda x: F.scaled_dot_product_attention(*(Q.to(x.dtype),) * 3),
+    ),
+    "layer_norm": (rocmkern.layer_norm, lambda x: F.layer_norm(x, (4,))),
+    "rms_norm": (lambda x: rocmkern.rms_norm(x, W[0]), lambda x: F.rms_norm(x, (4,), W[0])),
+    "softmax": (rocmkern.softmax, lambda x: torch.softmax(x, -1)),
+    "swiglu": (lambda x: rocmkern.swiglu(x, x), lambda x: F.silu(x) * x),
+    "add_residual": (lambda x: rocmkern.add_residual(x, x), lambda x: x + x),
+    "embedding": (lambda x: rocmkern.embedding(x, torch.tensor([1])), lambda x: F.embedding(torch.tensor([1]), x)),
+}
+
+
+@pytest.fixture(autouse=True)
+def interpreted():
+    with targets.using("python"):
+        yield
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wanted", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PAIRS)
+def test_on_the_cpu_as_pytorch(name, wanted, given):
+    ours, theirs = PAIRS[name]
+    with torch.autocast("cpu", wanted):
+        got, exact = ours(X.to(given)), theirs(X.to(given))
+    if name == "rms_norm":  # theirs has no fused kernel for mixed dtypes on the CPU: its result is promoted
+        assert got.dtype == given
+    else:
+        assert got.dtype == exact.dtype
+    torch.testing.assert_close(got.float(), exact.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_the_operator_computes_in_autocasts_dtype():
+    x, weight = torch.randn(3, 64), torch.randn(5, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = rocmkern.linear(x, weight, torch.ones(5))
+        assert torch.equal(got, torch.ops.rocmkern.linear(x, weight, torch.ones(5)))
+    assert torch.equal(got, rocmkern.linear(x.bfloat16(), weight.bfloat16(), torch.ones(5)))
+
+
+def test_what_is_written_to_out_is_not_cast():
+    out = torch.empty(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rocmkern.linear(X, W, out=out) is out
+    torch.testing.assert_close(out, X @ W.T)
+
+
+def test_numpy_is_not_cast():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rocmkern.linear(X.numpy(), W.numpy()).dtype == "float32"
+
+
+def test_inside_a_graph_as_outside():
+    def layer(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return rocmkern.linear(rocmkern.softmax(x), W)
+
+    got = torch.compile(layer, backend="aot_eager", fullgraph=True)(X)
+    assert got.dtype == torch.bfloat16 and torch.equal(got, layer(X))
+
+
+def test_rules_for_gpus_as_pytorch():
+    """Of those without a card: that there are kernels for the key of CUDA and ROCm, by PyTorch's lists."""
+
+    def has(name, key):
+        return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+    assert has("aten::layer_norm", "AutocastCUDA") and not has("aten::layer_norm", "AutocastCPU")
+    pairs = {
+        "linear": "linear", "matmul": "matmul", "flash_attention": "scaled_dot_product_attention",
+        "layer_norm": "layer_norm", "rms_norm": "rms_norm", "softmax": "softmax.int", "swiglu": "silu",
+        "add_residual": "add.Tensor", "embedding": "embedding", "transpose": "permute", "clamp": "clamp",
+    }  # fmt: skip
+    for ours, theirs in pairs.items():
+        for key in ("AutocastCPU", "AutocastCUDA"):
+            assert has(f"rocmkern::{ours}", key) == has(f"aten::{theirs}", key), (ours, key)
+
+
+def test_every_argument_that_is_cast_is_one():
+    for name, arguments in [*autocast.LOWER.items(), *autocast.FLOAT32.items()]:
+        assert set(arguments) <= {p.name for p in OPERATORS[name].parameters}
