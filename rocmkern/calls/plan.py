@@ -131,7 +131,7 @@ def planned(operation: Function) -> Function:
                 return operation(*args, **kwargs)
             if isinstance(plan, _Untried) or plan.ended:
                 return _record(plans, operation, PlannedCall(*found), args, kwargs)
-            if not plan.applies(addresses) or (plan.looks and not plan.agrees(arrays)):
+            if not plan.applies(addresses) or (plan.looks and not plan.agrees(arrays, addresses)):
                 return operation(*args, **kwargs)
             return plan.run(arrays, addresses, owners)
         except TypeError as error:
@@ -179,7 +179,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
     addresses: list[int] = []
     owners: list[Any] = []
     stream = layout = None
-    on_host = False
+    on_host = of_torch = False
     values = [*args, *kwargs.values()]
     for value in values:  # a tuple adds its items at the end
         kind = type(value)
@@ -203,14 +203,21 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             key += (kind, value or str(value))  # 0.0 and -0.0 are equal too
             continue
         elif kind in _torch_kinds:
-            if not value.is_cuda or value.layout is not _strided or value.is_neg():
+            if value.layout is not _strided or value.is_nested or value.is_neg():
                 return None
             if value.requires_grad and _torch.is_grad_enabled():
                 return None
-            if stream is None:
+            if not of_torch:
                 if not outside_of_transforms(_torch) and not _recording.thread.in_operator:
                     return None
-                stream = _streams.current_stream_of_torch(value.get_device())
+                of_torch = True
+            if value.is_cuda:
+                if stream is None:
+                    stream = _streams.current_stream_of_torch(value.get_device())
+            elif value.is_cpu:
+                on_host = True
+            else:
+                return None
             address = value.data_ptr()
             layout = _torch_layout(value, address) if address else None
             if layout is None:
@@ -240,8 +247,13 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
         arrays.append(value)
     if layout is None or (not on_host and layout.device.host_accessible):
         return None
-    if on_host and not all([type(array) is np.ndarray for array in arrays]):
-        return None  # a mixture
+    if on_host:
+        if of_torch:
+            if not all([type(array) in _torch_kinds and array.is_cpu for array in arrays]):
+                return None  # a mixture
+            key.append(_torch)  # their layouts are those of NumPy's arrays
+        elif not all([type(array) is np.ndarray for array in arrays]):
+            return None
     if len(set(addresses)) != len(addresses):
         # Also which are one object: one of them may be the result.
         objects = [*map(id, arrays)]
@@ -291,7 +303,7 @@ def _host_layout(x: np.ndarray, address: int, key: tuple[Any, ...]) -> StridedLa
 
 
 def _torch_layout(x: Any, address: int) -> StridedLayout | None:
-    """StridedLayout of a torch tensor in device memory; None where operations do not take its element type."""
+    """StridedLayout of a torch tensor; None where operations do not take its element type."""
     key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
     layout = _torch_layouts.get(key, UNTRIED)
     if isinstance(layout, _Untried):

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rocmkern.calls.notes import thread
-from rocmkern.calls.view import View, host_array
+from rocmkern.calls.view import View
 from rocmkern.runtime import transfer
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.interface import PER_THREAD_STREAM
+from rocmkern.runtime.views import memory_view
 from rocmkern.tile.language.kernel import Kernel
 
 
@@ -37,7 +38,8 @@ class Fresh:
     zeros : bool
         Whether it is filled with zeros; undefined otherwise.
     make : callable, optional
-        Makes it of the values of that argument.
+        Makes it of ``values``.
+    values : Values, optional
     """
 
     shape: tuple[int, ...]
@@ -45,14 +47,31 @@ class Fresh:
     like: int
     result: bool
     zeros: bool = False
-    make: Callable[[Any], Any] | None = None
+    make: Callable[[np.ndarray], np.ndarray] | None = None
+    values: Values | None = None
+
+
+class Values(NamedTuple):
+    """The elements of an argument in host memory: its number, and its layout."""
+
+    number: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+    def read(self, arrays: Sequence[Any], addresses: Sequence[int]) -> np.ndarray:
+        """Those of the arguments of a call, as an array."""
+        array = arrays[self.number]
+        if type(array) is np.ndarray:
+            return array
+        return memory_view(addresses[self.number], self.shape, self.strides, self.dtype, array)
 
 
 class Look(NamedTuple):
-    """A question that a call has about the values of arguments of these numbers, and the answer; see `values.look`."""
+    """A question that a call has about the values of arguments, and the answer; see `values.look`."""
 
     question: Callable[..., Any]
-    numbers: tuple[int, ...]
+    values: tuple[Values, ...]
     answer: Any
 
 
@@ -123,6 +142,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self._bases = list(self.addresses)
         self._numbers: dict[int, int] = {}
+        self._wholes: dict[int, View] = {}
         for number, array in enumerate(self.arrays):
             self._numbers.setdefault(id(array), number)
         self._unviewed = {id(array) for array in self.arrays}
@@ -133,9 +153,12 @@ class Recorder:
         """There will be no plan."""
         self.refused = self.refused or reason
 
-    def viewed(self, x: Any) -> None:
-        """Note that the call takes an argument for memory."""
+    def viewed(self, x: Any, view: View) -> None:
+        """Note that the call takes an argument for memory, and all of it as it is viewed."""
         self._unviewed.discard(id(x))
+        number = self._numbers.get(id(x))
+        if number is not None:
+            self._wholes[number] = view
 
     def launched(self, target: Any, kernel: Kernel, args: Sequence[Any], stream: int, prepared: Any) -> None:
         """Note a launch (an observer of `rocmkern.targets.launches`)."""
@@ -180,15 +203,16 @@ class Recorder:
 
     def looked(self, views: Sequence[View], question: Callable[..., Any], answer: Any) -> None:
         """Note a question about values of arguments, and its answer."""
-        numbers: list[Any] = [self._number_of_whole(view) for view in views]
-        if None not in numbers:
-            self.looks.append(Look(question, tuple(numbers), answer))
+        values: list[Any] = [self._values_of(view) for view in views]
+        if None not in values:
+            self.looks.append(Look(question, tuple(values), answer))
 
-    def converted(self, view: View, make: Callable[[Any], Any], made: View) -> None:
+    def converted(self, view: View, make: Callable[[np.ndarray], np.ndarray], made: View) -> None:
         """Note a new array that was made of the values of an argument."""
-        number = self._number_of_whole(view)
-        if number is not None:
-            self._made(Fresh(made.shape, made.dtype, number, False, make=make), made.address, made.owner)
+        values = self._values_of(view)
+        if values is not None:
+            fresh = Fresh(made.shape, made.dtype, values.number, False, make=make, values=values)
+            self._made(fresh, made.address, made.owner)
 
     def number_of_result(self, x: Any) -> int | None:
         """Number of an array that the call returned; None if it is none of those that were noted."""
@@ -230,17 +254,20 @@ class Recorder:
                 self._alive.append(known)
                 self._numbers[id(known)] = number
 
-    def _number_of_whole(self, view: View) -> int | None:
-        """Number of the argument in host memory that a view is all of; None, and no plan, if there is none."""
+    def _values_of(self, view: View) -> Values | None:
+        """What a view of an argument is of it, if that is all of it; otherwise None, and there is no plan."""
         number = self._number_of(view)
-        if number is None or number >= len(self.arrays):
-            self.refuse("the call looks at values that are not an argument's")
+        whole = None if number is None else self._wholes.get(number)
+        if whole is None or (whole.address, whole.dtype, whole.shape, whole.strides) != (
+            view.address,
+            view.dtype,
+            view.shape,
+            view.strides,
+        ):
+            self.refuse("the call looks at values that are not those of an argument")
             return None
-        array = self.arrays[number]
-        if type(array) is not np.ndarray or host_array(view) is not array:
-            self.refuse("the call looks at a part of an argument")
-            return None
-        return number
+        assert number is not None
+        return Values(number, view.shape, view.strides, view.dtype)
 
     def _number_of(self, view: View) -> int | None:
         number = self._numbers.get(id(view.owner))
@@ -255,10 +282,10 @@ def active() -> Recorder | None:
     return thread.recorder
 
 
-def viewed(x: Any) -> None:
+def viewed(x: Any, view: View) -> None:
     """Say that this thread's call takes an argument for memory: nothing but its layout matters."""
     if thread.recorder is not None:
-        thread.recorder.viewed(x)
+        thread.recorder.viewed(x, view)
 
 
 def keep(owner: Any) -> None:

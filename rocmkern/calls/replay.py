@@ -82,10 +82,10 @@ class Plan:
             self._allowed = addresses.copy()
         return True
 
-    def agrees(self, arrays: list[Any]) -> bool:
+    def agrees(self, arrays: list[Any], addresses: list[int]) -> bool:
         """Whether values of the arguments are as they were, in all that was asked; raises what a question raises."""
-        for question, numbers, answer in self.looks:
-            if question(*[arrays[number] for number in numbers]) != answer:
+        for question, values, answer in self.looks:
+            if question(*[each.read(arrays, addresses) for each in values]) != answer:
                 return False
         return True
 
@@ -107,10 +107,19 @@ class Plan:
 
 
 class HostPlan(Plan):
-    """Launches of the cpu target, on NumPy arrays."""
+    """Launches of the cpu target, on arrays in host memory: of NumPy, or of PyTorch.
 
-    def __init__(self, recorder: _recording.Recorder, returned: Any, apart: list[Pair]):
+    Parameters
+    ----------
+    of_torch : bool
+        Whether they are PyTorch's.
+    recorder, returned, apart
+        See `Plan`.
+    """
+
+    def __init__(self, of_torch: bool, recorder: _recording.Recorder, returned: Any, apart: list[Pair]):
         super().__init__(recorder, returned, apart)
+        self._of_torch = of_torch
         made = dict(enumerate(self._fresh, len(recorder.arrays)))
         self._zeros = [
             slice(offset, offset + math.prod(made[number].shape) * made[number].dtype.itemsize)
@@ -120,13 +129,19 @@ class HostPlan(Plan):
 
     def run(self, arrays: list[Any], addresses: list[int], owners: list[Any]) -> Any:
         for fresh in self._fresh:
-            array = None
-            if fresh.result:
+            array: Any = None
+            address = 0
+            if fresh.result and self._of_torch:
+                array = _results.new_tensor(fresh.shape, fresh.dtype, arrays[fresh.like])
+                address = array.data_ptr()
+            elif fresh.result:
                 array = _results.new_array(fresh.shape, fresh.dtype)
-            elif fresh.make is not None:
-                array = fresh.make(arrays[fresh.like])
+                address = array.__array_interface__["data"][0]
+            elif fresh.make is not None and fresh.values is not None:
+                array = fresh.make(fresh.values.read(arrays, addresses))
+                address = array.__array_interface__["data"][0]
             arrays.append(array)
-            addresses.append(0 if array is None else array.__array_interface__["data"][0])
+            addresses.append(address)
         if self._inner:
             with default_manager("host").empty(self._inner_bytes, np.uint8, uninitialized=True) as scratch:
                 for number, offset in self._inner:
@@ -205,14 +220,16 @@ class DevicePlan(Plan):
     def _allocate(self, arrays: list[Any], addresses: list[int]) -> None:
         """Append the results to the lists, and places for the inner results."""
         for fresh in self._fresh:
-            array, address = None, 0
+            array: Any = None
+            address = 0
             if fresh.result:
                 beside = arrays[fresh.like]
-                own = isinstance(beside, DeviceTensor)
-                manager = beside.manager if own else self._manager
-                library = None if own else _streams.library_of(beside)
-                tensor, array = _results.new_result(fresh.shape, fresh.dtype, manager, self._stream, library)
-                address = tensor.data_ptr
+                if isinstance(beside, DeviceTensor):
+                    array, _ = _results.new_result(fresh.shape, fresh.dtype, beside.manager, self._stream)
+                    address = array.data_ptr
+                else:
+                    array = _results.new_tensor(fresh.shape, fresh.dtype, beside)
+                    address = array.data_ptr()
             arrays.append(array)
             addresses.append(address)
 
@@ -267,9 +284,7 @@ def plan_of(call: PlannedCall, recorder: _recording.Recorder, result: Any) -> Pl
         one, other = layouts[a], layouts[b]
         apart.append((a, one.first, one.end, b, other.first, other.end))
     if recorder.target.device is None:
-        if any(fresh.result and type(call.arrays[fresh.like]) is not np.ndarray for fresh in recorder.fresh):
-            return None
-        plan: Plan = HostPlan(recorder, returned, apart)
+        plan: Plan = HostPlan(type(call.arrays[0]) is not np.ndarray, recorder, returned, apart)
     else:
         plan = DevicePlan(call.stream, recorder, returned, apart)
     # Arrays that interleave were told apart by their strides, which a plan does not do.

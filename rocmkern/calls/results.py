@@ -14,12 +14,14 @@ import numpy as np
 
 from rocmkern.calls import recording as _recording
 from rocmkern.calls import streams as _streams
+from rocmkern.calls.adapters import torch_tensors as _torch_tensors
 from rocmkern.calls.arguments import Argument
-from rocmkern.calls.view import HOST, View, view_of
+from rocmkern.calls.view import HOST, View, host_array, view_of
 from rocmkern.runtime import dlpack
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.manager import DeviceTensor, ResourceManager
 from rocmkern.runtime.memory import POISON_BYTE
+from rocmkern.runtime.torch_tensors import torch_of
 
 _poison: Callable[[np.ndarray], None] | None = None
 
@@ -40,9 +42,12 @@ def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument 
     Argument
         With `source` to be returned to the caller.
     """
-    if like is not None and like.on_device:
-        return _on_device(name, shape, dtype, like)
-    if like is not None and like.place != HOST:
+    if like is not None and torch_of(like.source) is not None:
+        source = new_tensor(shape, dtype, like.source, name)
+        view = _torch_tensors.view(name, source)
+    elif like is not None and like.on_device:
+        view, source = _on_device(shape, dtype, like)
+    elif like is not None and like.place != HOST:
         source = like.source.manager.empty(shape, dtype, uninitialized=True)
         view = view_of(source)
         poison(source.numpy_view())
@@ -62,23 +67,40 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype, name: str = "out") -> np.
     try:
         array = np.empty(shape, dtype)
     except ValueError:  # more bytes, or a longer axis, than NumPy counts
-        words = f"a result of shape {shape}, {math.prod(shape) * dtype.itemsize} bytes"
-        raise ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments") from None
+        raise _too_large(name, shape, dtype) from None
     poison(array)
     return array
 
 
-def _on_device(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument) -> Argument:
+def new_tensor(shape: tuple[int, ...], dtype: np.dtype, like: Any, name: str = "out") -> Any:
+    """A new tensor of PyTorch beside another one, from PyTorch's own memory; refused as in `new_array`."""
+    try:
+        tensor = _torch_tensors.empty(shape, dtype, like)
+    except (RuntimeError, TypeError):  # PyTorch has no more of an error for it
+        if math.prod(shape) * dtype.itemsize < 1 << 63:
+            raise
+        raise _too_large(name, shape, dtype) from None
+    if _poison is not None:
+        view = _torch_tensors.view(name, tensor)
+        if view.origin is None:
+            poison(host_array(view))
+        elif view.size:
+            view.owner.device.fill(view.address, view.nbytes, POISON_BYTE, view.origin.stream)
+    return tensor
+
+
+def _too_large(name: str, shape: tuple[int, ...], dtype: np.dtype) -> ArgumentError:
+    words = f"a result of shape {shape}, {math.prod(shape) * dtype.itemsize} bytes"
+    return ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments")
+
+
+def _on_device(shape: tuple[int, ...], dtype: np.dtype, like: Argument) -> tuple[View, Any]:
     view = like.view
     manager = view.owner.manager
     library = None if view.origin is None else _streams.library_of(like.source)
     home = _streams.launched_on(manager, _streams.choose(manager, [view]))
     tensor, source = new_result(shape, dtype, manager, home, library)
-    made = view_of(tensor)
-    recorder = _recording.active()
-    if recorder is not None:
-        recorder.allocated(made, view, source)
-    return Argument(name, made, source)
+    return view_of(tensor), source
 
 
 def new_result(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rocmkern.runtime.errors import TargetError
@@ -17,6 +18,10 @@ _CODE = (
 )  # fmt: skip
 #: Variables that leave nothing to launch, and Numba's settings of the same meaning.
 SWITCHES = {"NUMBA_DISABLE_JIT": "DISABLE_JIT", "NUMBA_ENABLE_CUDASIM": "ENABLE_CUDASIM"}
+
+# What os.environ looks into, and how it spells a name there.
+_variables = getattr(os.environ, "_data", os.environ)
+_encoded: Callable[[str], Any] = getattr(os.environ, "encodekey", str)
 
 
 def compiles() -> bool:
@@ -38,9 +43,23 @@ def check_switches(target: str) -> None:
         raise TargetError(f"{target}: NUMBA_ENABLE_CUDASIM is set, a simulator that kernels do not run in: unset it")
 
 
-def _is_on(variable: str) -> bool:
-    config: Any = getattr(sys.modules.get("numba"), "config", None)
-    setting = SWITCHES[variable]
-    if hasattr(config, setting):
-        return bool(getattr(config, setting))
-    return os.environ.get(variable, "").strip() not in ("", "0")
+def switches() -> tuple[bool, ...]:
+    """Which of `SWITCHES` are on; importing numba changes nothing of it."""
+    return tuple([_is_on(name) for name in SWITCHES])
+
+
+def variable(name: str) -> str | None:
+    """An environment variable; None where it is not set.
+
+    Each call of an operation asks for some, and `os.environ` takes a microsecond for one that is not set.
+    """
+    value = _variables.get(_encoded(name))
+    return value if value is None or isinstance(value, str) else os.fsdecode(value)
+
+
+def _is_on(name: str) -> bool:
+    setting = getattr(getattr(sys.modules.get("numba"), "config", None), SWITCHES[name], None)
+    if setting is not None:
+        return bool(setting)
+    value = variable(name)
+    return value is not None and value.strip() not in ("", "0")

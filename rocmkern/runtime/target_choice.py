@@ -6,13 +6,11 @@ automatic (HIP if a usable AMD card is there, else CUDA, else CPU).
 
 from __future__ import annotations
 
-import os
-import sys
 from contextvars import ContextVar
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
-from rocmkern.runtime.numba_switches import SWITCHES, compiles
+from rocmkern.runtime.numba_switches import compiles, switches, variable
 from rocmkern.runtime.once import once
 
 #: Targets that run on a graphics card, and all targets, best first.
@@ -40,9 +38,7 @@ def choose_for_thread(name: str | None) -> str | None:
 
 def state() -> tuple[Any, ...]:
     """Return all that the choice follows from, and whether its target may launch: equal states, the same target."""
-    config = getattr(sys.modules.get("numba"), "config", None)
-    settings = [getattr(config, name, None) for name in SWITCHES.values()]
-    return (_thread.get(), _process, os.environ.get("ROCMKERN_TARGET"), *map(os.environ.get, SWITCHES), *settings)
+    return _thread.get() or _process or (variable("ROCMKERN_TARGET"),), switches()
 
 
 def chosen() -> tuple[str, str]:
@@ -52,7 +48,7 @@ def chosen() -> tuple[str, str]:
         return override, "chosen by using() in this thread"
     if _process:
         return _process, "chosen by use()"
-    wanted = os.environ.get("ROCMKERN_TARGET", "").strip()
+    wanted = (variable("ROCMKERN_TARGET") or "").strip()
     if wanted:
         if wanted not in NAMES:
             raise ArgumentError("ROCMKERN_TARGET", repr(wanted), ", ".join(NAMES))

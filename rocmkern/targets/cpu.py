@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 from rocmkern.runtime import fork
@@ -33,6 +34,10 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+#: A launch that took less the last time is made by its caller alone, in one call: sharing it out takes some 20 us.
+_SHORT_S = 50e-6
+
+
 class PreparedLaunch:
     """One launch, ready to be made again, also by several threads at once: kernel and grid are fixed.
 
@@ -42,23 +47,31 @@ class PreparedLaunch:
         Launch words that it was made with.
     """
 
-    __slots__ = ("_grid", "_name", "_pack", "_run", "_threads", "words")
+    __slots__ = ("_grid", "_name", "_pack", "_run", "_short", "_threads", "words")
 
     words: list[int]
 
     def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
         self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
         self._pack = objects.words_layout(len(words)).pack
+        self._short = False
 
     def __call__(self, words: Sequence[int]) -> None:
         """Run all blocks with these launch words, and wait for them."""
-        nx, ny, nz = self._grid
-        work = functools.partial(self._run, self._pack(*words), nx, ny)
         if launches.watchers:
             with launches.launching(self._name):
-                workers.run(work, nx * ny * nz, self._threads)
+                self._work(words)
         else:
-            workers.run(work, nx * ny * nz, self._threads)
+            self._work(words)
+
+    def _work(self, words: Sequence[int]) -> None:
+        nx, ny, nz = self._grid
+        begin = perf_counter()
+        if self._short:
+            self._run(self._pack(*words), nx, ny, 0, nx * ny * nz)
+        else:
+            workers.run(functools.partial(self._run, self._pack(*words), nx, ny), nx * ny * nz, self._threads)
+        self._short = perf_counter() - begin < _SHORT_S
 
 
 class CpuTarget:

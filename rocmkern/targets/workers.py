@@ -120,7 +120,7 @@ class Workers:
         share = max(1, total // (threads * _TAKES_PER_THREAD))
         helpers = min(threads, -(-total // share)) - 1
         if helpers < 1:
-            _Job(work, total, share, 0).do()
+            _Job(work, total, total, 0).do()  # there is nobody to leave blocks to
             return
         gates = self._gates
         gate = gates.pop() if gates else _allocate()

@@ -46,8 +46,9 @@ def view(name: str, x: Any) -> View:
         raise ArgumentTypeError(
             name, describe(x), "an array: NumPy, DeviceTensor, or an object with __dlpack__ or __cuda_array_interface__"
         )
-    _recording.viewed(x)
-    return adapter(name, x)
+    whole = adapter(name, x)
+    _recording.viewed(x, whole)
+    return whole
 
 
 def _find(x: Any) -> Adapter | None:

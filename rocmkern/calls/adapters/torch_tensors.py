@@ -1,15 +1,21 @@
-"""PyTorch's tensors. In device memory their attributes say all: a DLPack capsule would cost 30 us more."""
+"""PyTorch's tensors: their attributes say all, and a DLPack capsule would cost 30 us more in device memory.
+
+New ones come from PyTorch, so from its caching allocator: it knows their stream, which is its current one. A launch on
+another stream comes before all later work of that one (`streams.between_uses`), so that memory that is freed while the
+launch runs is handed out again behind it.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from rocmkern.calls.adapters import dlpack_arrays
-from rocmkern.calls.adapters.foreign import device_view
-from rocmkern.calls.view import View
+from rocmkern.calls.adapters.foreign import device_view, host_view
+from rocmkern.calls.view import HOST, View
 from rocmkern.runtime.foreign import ForeignArray
 from rocmkern.runtime.layout import StridedLayout, layout_of
 from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
@@ -25,24 +31,38 @@ DTYPES = {
         ),
     )
 }  # fmt: skip
+#: PyTorch's dtypes by NumPy's, as far as they were asked for.
+_theirs: dict[np.dtype, Any] = {}
 
 
 def view(name: str, x: Any) -> View:
     """View of the memory of a tensor that is plain memory (see `plain_tensor`)."""
     plain_tensor(torch_of(x), x, name)
+    there = _attributes(x)
+    if there is not None and x.is_cpu:
+        return host_view(there, False)
     where = dlpack_arrays.place_of(name, x)
     if where is None:
         return dlpack_arrays.view_on_host(name, x)
-    there = _attributes(x)
     return dlpack_arrays.view_on_device(name, x, *where) if there is None else device_view(there, *where, False)
 
 
 def layout(x: Any) -> StridedLayout | None:
-    """Layout of a tensor in device memory; None if its element type is none that operations take."""
-    there, where = _attributes(x), dlpack_arrays.place_of("x", x)
-    if there is None or where is None:
+    """Layout of a tensor; None if its element type is none that operations take."""
+    there = _attributes(x)
+    if there is None:
         return None
-    return layout_of(where[0], there.address, there.dtype, there.shape, there.strides)
+    where = None if x.is_cpu else dlpack_arrays.place_of("x", x)
+    return layout_of(HOST if where is None else where[0], there.address, there.dtype, there.shape, there.strides)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype, like: Any) -> Any:
+    """A new tensor beside another one, not initialised."""
+    torch: Any = sys.modules["torch"]
+    theirs = _theirs.get(dtype)
+    if theirs is None:  # NumPy takes microseconds to make a name
+        theirs = _theirs[dtype] = getattr(torch, dtype.name)
+    return torch.empty(shape, dtype=theirs, device=like.device)
 
 
 def _attributes(x: Any) -> ForeignArray | None:
