@@ -15,12 +15,12 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from _extension import paths, pictures, tables
+from _extension import paths, pictures, ranks, tables
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-INSERTS: dict[str, Callable[..., str]] = {**tables.INSERTS, **pictures.INSERTS, **paths.INSERTS}
+INSERTS: dict[str, Callable[..., str]] = {**tables.INSERTS, **pictures.INSERTS, **paths.INSERTS, **ranks.INSERTS}
 _BLOCK = re.compile(r"^```\{insert\} (.+)\n```$", re.MULTILINE)
 
 

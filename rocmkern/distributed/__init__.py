@@ -1,6 +1,7 @@
 """Beyond one card: attention and linear layers over the processes of a ``torch.distributed`` group.
 
-`attention` is for sequences that are shared out among ranks. PyTorch is needed, and imported when a name of here is
+`attention` is for sequences that are shared out among ranks, `linear`, `mlp` and `ParallelDecoder` are for weights and
+heads that are. PyTorch is needed, and imported when a name of here is
 first used.
 """
 
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rocmkern.distributed.api import attention
+    from rocmkern.distributed.decoder import ParallelDecoder, shard_decoder
     from rocmkern.distributed.local import LocalRanks, RankFailedError
     from rocmkern.distributed.sequence import join_sequence, sequence_positions, shard_sequence
+    from rocmkern.distributed.tensor_parallel import linear, mlp, shard_linear
 
 _HOMES = {
     "attention": "api",
@@ -21,14 +24,24 @@ _HOMES = {
     "join_sequence": "sequence",
     "sequence_positions": "sequence",
     "shard_sequence": "sequence",
+    "ParallelDecoder": "decoder",
+    "linear": "tensor_parallel",
+    "mlp": "tensor_parallel",
+    "shard_decoder": "decoder",
+    "shard_linear": "tensor_parallel",
 }
 
 __all__ = [
     "LocalRanks",
+    "ParallelDecoder",
     "RankFailedError",
     "attention",
     "join_sequence",
+    "linear",
+    "mlp",
     "sequence_positions",
+    "shard_decoder",
+    "shard_linear",
     "shard_sequence",
 ]
 

@@ -238,7 +238,8 @@ class Ranks:
         if self.size > 1:
             other = self._members[(self.rank + 1) % self.size]
             with contextlib.suppress(RuntimeError):
-                self._dist.irecv(torch.empty(1), other, group=self._control).wait(timedelta(milliseconds=1))
+                work: Any = self._dist.irecv(torch.empty(1), other, group=self._control)
+                work.wait(timedelta(milliseconds=1))
 
 
 class Transfer:

@@ -12,7 +12,8 @@ from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import torch_of
 
 
-def _place(rank: int | None, size: int | None, group: Any) -> tuple[int, int]:
+def place_of(rank: int | None, size: int | None, group: Any) -> tuple[int, int]:
+    """Numbers that were given, or those of this process in a group."""
     if rank is None or size is None:
         # The group is asked for only where there are no numbers: cutting needs no processes.
         # deferred: start-up
@@ -47,7 +48,7 @@ def sequence_positions(
     >>> sequence_positions(8, split="zigzag", rank=0, size=2)
     array([0, 1, 6, 7], dtype=int32)
     """
-    rank, size = _place(rank, size, group)
+    rank, size = place_of(rank, size, group)
     return np.concatenate([np.arange(*run, dtype=np.int32) for run in runs(total, rank, size, check_split(split))])
 
 
@@ -70,7 +71,7 @@ def shard_sequence(
     split, rank, size, group
         As in `sequence_positions`.
     """
-    rank, size = _place(rank, size, group)
+    rank, size = place_of(rank, size, group)
     axis %= x.ndim
     parts = [x[(slice(None),) * axis + (slice(*run),)] for run in runs(x.shape[axis], rank, size, check_split(split))]
     torch = torch_of(x)

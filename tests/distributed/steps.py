@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -48,3 +49,42 @@ def until_it_fails(group, steps):
             x.close()
         leaked = manager.memory_stats().held
     return found, when, leaked
+
+
+def linears(group, x, columns, rows, options):
+    """A layer by columns and one by rows, both without an exchange between them."""
+    with rocmkern.using("cpu"):
+        own = distributed.linear(x, *columns, "gelu", by="columns", group=group, **options)
+        return own, distributed.linear(own, *rows, by="rows", group=group, **options)
+
+
+def mlp(group, x, weights, options):
+    with rocmkern.using("cpu"):
+        return distributed.mlp(x, *weights, group=group, **options)
+
+
+def generated(group, config, weights, prompts, options):
+    """Tokens that are drawn, and the logits after the prompts."""
+    with rocmkern.using("cpu"):
+        decoder = distributed.ParallelDecoder(config, weights, group=group)
+        with decoder.new_cache(16, 4) as cache:
+            logits = decoder.logits(cache, [cache.add() for _ in prompts], prompts, every=True)
+            shape = cache.keys.shape
+        return decoder.generate(prompts, 12, **options), np.asarray(logits), shape
+
+
+def peak_memory(group, tokens, heads, options):
+    """By how much a call raises the resident memory of this process at most, and the bytes of its arguments."""
+    x = np.random.default_rng(0).standard_normal((3, 1, heads, tokens, 64), dtype=np.float32)
+    with rocmkern.using("cpu"):
+        small = x[:, :, :, :64]
+        distributed.attention(*small, group=group, **options)
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        before = _kilobytes("VmRSS")
+        distributed.attention(*x, group=group, **options)
+        return (_kilobytes("VmHWM") - before) * 1024, x.nbytes
+
+
+def _kilobytes(name):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

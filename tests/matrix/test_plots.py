@@ -17,7 +17,7 @@ SERIES = {"ours": [(1.0, 2e9), (8.0, 16e9), (64.0, 2e12)], "theirs": [(2.0, 4e10
 
 
 def chart(series=SERIES, joined=False, rules=None):
-    return ElementTree.fromstring(plots._chart(series, "FLOP per byte", "FLOP/s", joined, rules))
+    return ElementTree.fromstring(plots.chart(series, "FLOP per byte", "FLOP/s", joined, rules))
 
 
 def circles(svg):
@@ -62,7 +62,7 @@ def test_a_single_point_has_axes_too():
 
 @pytest.mark.parametrize("series", [{}, {"none": []}, {"nothing": [(0.0, 1.0)]}])
 def test_nothing_to_show_is_no_chart(series):
-    assert plots._chart(series, "x", "y", False) == ""
+    assert plots.chart(series, "x", "y", False) == ""
 
 
 def test_lines_join_the_points_of_a_series_and_rules_have_no_marks():

@@ -54,7 +54,7 @@ def speed_over_length(summary: Summary) -> str:
             key = "; ".join(x for x in (result.operation, result.dtype, others, features, place.title) if x)
             series[key].append((float(length), speed["flop_per_s"]))
     lines = {name: sorted(set(points)) for name, points in series.items() if len({x for x, _ in points}) > 1}
-    return _chart(lines, "keys", "FLOP/s", joined=True)
+    return chart(lines, "keys", "FLOP/s", joined=True)
 
 
 def roofline(summary: Summary) -> str:
@@ -75,10 +75,10 @@ def roofline(summary: Summary) -> str:
     for (peak, bandwidth), names in roofs.items():
         knee = peak / bandwidth
         lines[f"roof of {', '.join(names)}"] = [(knee / 256, bandwidth * knee / 256), (knee, peak), (knee * 64, peak)]
-    return _chart(dict(points), "FLOP per byte", "FLOP/s", joined=False, rules=lines)
+    return chart(dict(points), "FLOP per byte", "FLOP/s", joined=False, rules=lines)
 
 
-def _chart(
+def chart(
     series: dict[str, list[tuple[float, float]]],
     x_name: str,
     y_name: str,
