@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import rocmkern
 from rocmkern import DeviceTensor
+from rocmkern import tile as T
+from rocmkern.targets import current_target
 
 class Foreign:
     def __dlpack__(self, *, stream: int | None = None) -> Any: ...
@@ -36,6 +38,9 @@ t: DeviceTensor = given()
 f: Foreign = given()
 either: bool = given()
 maybe: DeviceTensor | None = given()
+cfg: T.Config = given()
+tile = T.zeros(cfg, 16, 64)
+rows = T.row_index(cfg, 16)
 """
 #: An expression, and the type that is revealed of it.
 REVEALED = {
@@ -65,6 +70,11 @@ REVEALED = {
     "rocmkern.dequantize(t)": "DeviceTensor",
     "rocmkern.embedding(t, a)": "DeviceTensor",
     "rocmkern.sample(a, seed=0, top_k=a)": "ndarray",
+    "current_target().arch": "str",
+    "tile * rows + 1.0": "Tile",
+    "1 + rows % 4": "Rows",
+    "(rows < 3) & (rows != 0)": "Rows",
+    "T.softmax_step(tile, 1.0, rows, rows, tile)": "tuple[Tile, Rows, Rows, Tile]",
 }
 #: A statement, and the code of the error that it is.
 REFUSED = {
@@ -81,6 +91,12 @@ REFUSED = {
     "rocmkern.quantize(a, 'q4_0', nan='keep')": "call-overload",
     "rocmkern.scale(t, t)": "arg-type",
     "rocmkern.layer_norm(a, stream='default')": "arg-type",
+    "current_target().launch('kernel', cfg, (1, 1, 1), [a])": "arg-type",
+    "tile / 2.0": "operator",
+    "tile < 1.0": "operator",
+    "rows + 'one'": "operator",
+    "T.rowmax(rows)": "arg-type",
+    "T.load_tile(cfg, a, 0, 0, 64, rows < 3)": "arg-type",
 }
 
 

@@ -14,6 +14,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls.adapters.torch_tensors import DTYPES
 from rocmkern.calls.arguments import Argument
 from rocmkern.calls.streams import STREAM_HANDLES
+from rocmkern.calls.types import Stream
 from rocmkern.calls.values import look
 from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
@@ -151,7 +152,7 @@ def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> View:
         raise ArgumentError(x.name, f"shape {x.shape}", allowed) from None
 
 
-def stream(value: Any) -> Any:
+def stream(value: Any) -> Stream:
     """None or a stream; a number is a stream's handle, of which 0 is forbidden by the array interface protocols."""
     handle = any(hasattr(value, name) for name in STREAM_HANDLES)
     if isinstance(value, bool) or not (value is None or handle or isinstance(value, numbers.Integral)):

@@ -18,22 +18,24 @@ from rocmkern.calls import results as _results
 from rocmkern.calls import streams as _streams
 from rocmkern.calls import view as _view
 from rocmkern.calls.staging import Staging
+from rocmkern.calls.types import Stream
 from rocmkern.calls.view import View, view_of
 from rocmkern.runtime.errors import IndexOutOfRangeError, RocmkernError
 from rocmkern.runtime.manager import DeviceTensor, default_manager
-from rocmkern.targets import current_target, target_of
+from rocmkern.targets import Target, current_target, target_of
 from rocmkern.tile.language.kernel import Config, Kernel
 
 #: Where kernels write that an index is wrong if nobody reads it.
 _UNREAD_WORD = view_of(np.zeros(1, np.float32))
 
 
-def target_for(view: View) -> Any:
+def target_for(view: View) -> Target:
     """Where an operation on this array runs: on its own device, or on the chosen target for host memory."""
-    return target_of(view.place) if view.on_device else current_target()
+    place = view.place
+    return current_target() if isinstance(place, str) or place.host_accessible else target_of(place)
 
 
-def stream_of(view: View, stream: Any) -> Any:
+def stream_of(view: View, stream: Stream) -> Stream:
     """The stream of all launches of an operation, of which `view` is an argument; ``stream`` is what was asked for.
 
     A later launch may see nothing but inner results and a new result, and would go elsewhere by itself.
@@ -62,7 +64,7 @@ def bind(kernel: Kernel, given: Mapping[str, Any]) -> list[Any]:
 
 
 def launch(
-    target: Any, kernel: Kernel, cfg: Config, grid: tuple[int, int, int], given: Mapping[str, Any], stream: Any
+    target: Target, kernel: Kernel, cfg: Config, grid: tuple[int, int, int], given: Mapping[str, Any], stream: Stream
 ) -> None:
     """Launch a kernel with arguments by the names of its parameters (see `bind`); nothing where the grid is empty."""
     if not all(grid):
@@ -86,7 +88,7 @@ def launch(
 
 
 def error_word(
-    target: Any,
+    target: Target,
     operation: str,
     indices: str,
     of: str,
@@ -105,7 +107,7 @@ def error_word(
     return error_word_for(target, f"{operation}: {indices}", make_error)
 
 
-def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernError]) -> View:
+def error_word_for(target: Target, kind: str, make_error: Callable[[], RocmkernError]) -> View:
     """Where a kernel writes 1 for a kind of error that the next wait raises; off GPUs, an array of no consequence."""
     if target.device is None:
         _recording.keep(_UNREAD_WORD.owner)
@@ -116,7 +118,7 @@ def error_word_for(target: Any, kind: str, make_error: Callable[[], RocmkernErro
     return view_of(tensor)
 
 
-def constant(target: Any, array: np.ndarray) -> View:
+def constant(target: Target, array: np.ndarray) -> View:
     """A read-only array that many calls read, as kernels take it: on a GPU one copy of it stays in device memory."""
     if target.device is None:
         _recording.keep(array)
@@ -127,7 +129,7 @@ def constant(target: Any, array: np.ndarray) -> View:
     return view_of(tensor)
 
 
-def counters(shape: tuple[int, ...], target: Any, stream: Any) -> View:
+def counters(shape: tuple[int, ...], target: Target, stream: Stream) -> View:
     """int32 zeros with which the blocks of a launch on `stream` count, and which they leave as zeros."""
     if target.device is None:
         zeros = view_of(np.zeros(shape, np.int32))
@@ -142,7 +144,7 @@ def counters(shape: tuple[int, ...], target: Any, stream: Any) -> View:
     return view_of(tensor)[: math.prod(shape)].reshape(shape)
 
 
-def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Any, stream: Any) -> DeviceTensor:
+def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Target, stream: Stream) -> DeviceTensor:
     """A new `DeviceTensor` for inner results of an operation, its content undefined; to be closed after the launches.
 
     It comes from the manager's pool: counted by the cap, and reused by the next call. `beside` is an argument of the
@@ -158,7 +160,9 @@ def temporary(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Any
 
 
 @contextmanager
-def inner_result(shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Any, stream: Any) -> Iterator[View]:
+def inner_result(
+    shape: tuple[int, ...], dtype: np.dtype, beside: View, target: Target, stream: Stream
+) -> Iterator[View]:
     """A `temporary` as kernels take it, closed behind the ``with`` block."""
     with temporary(shape, dtype, beside, target, stream) as tensor:
         yield view_of(tensor)

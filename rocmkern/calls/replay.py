@@ -62,7 +62,7 @@ class Plan:
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
         self._constants = recorder.constants  # the launches have their addresses
         #: What is asked about values.
-        self.looks = recorder.looks
+        self.looks: list[_recording.Look] = recorder.looks
         # Inner results lie one after another in one piece of memory: (number of the array, offset).
         self._inner: list[tuple[int, int]] = []
         self._inner_bytes = 0

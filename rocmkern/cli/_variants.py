@@ -60,7 +60,7 @@ class VariantRecorder:
         self.arch, self.name = arch, name
         self.found: dict[Variant, None] = {}
 
-    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None) -> None:
         """Note a launch."""
         self.found[Variant(kernel, cfg, source.dtypes_of(kernel, args))] = None
 

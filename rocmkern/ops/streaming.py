@@ -12,6 +12,7 @@ from typing import Any
 
 from rocmkern.architectures import tuned
 from rocmkern.calls.launch import ceil_div, launch, target_for
+from rocmkern.calls.types import Stream
 from rocmkern.calls.view import View
 from rocmkern.tile.language.kernel import Config, Kernel
 
@@ -130,7 +131,7 @@ def by_lines(
     config: type[Config],
     out: View,
     args: Mapping[str, Any],
-    stream: Any,
+    stream: Stream,
     *,
     along_lanes: bool = False,
     whole: bool = False,

@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
+from rocmkern.runtime.device import Device
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.numba_switches import check_switches
 from rocmkern.runtime.once import once
 from rocmkern.runtime.target_choice import GPU_TARGETS, NAMES, choose_for_process, choose_for_thread, chosen
+from rocmkern.targets.interface import Target
 
 __all__ = [
     "GPU_TARGETS",
     "NAMES",
+    "Target",
     "TargetInfo",
     "current_target",
     "launching_on",
@@ -51,7 +53,7 @@ class TargetInfo:
 
 
 #: The target object that this thread's launches on host arrays go to, if they are sent to one.
-sent_to: ContextVar[Any] = ContextVar("sent_to", default=None)
+sent_to: ContextVar[Target | None] = ContextVar("sent_to", default=None)
 
 
 class use:
@@ -108,13 +110,13 @@ def target() -> TargetInfo:
     return TargetInfo(name, _get(name).arch, reason)
 
 
-def current_target() -> Any:
+def current_target() -> Target:
     """The target object itself: ``name``, ``arch`` and ``launch(kernel, cfg, grid, args)``."""
     return sent_to.get() or _get(chosen()[0])
 
 
 @contextmanager
-def launching_on(target: Any) -> Iterator[None]:
+def launching_on(target: Target) -> Iterator[None]:
     """Send this thread's launches on host arrays to a target object, within the block: for tools that look at them."""
     before = sent_to.get()
     sent_to.set(target)
@@ -125,7 +127,7 @@ def launching_on(target: Any) -> Iterator[None]:
 
 
 @once
-def target_of(device: Any) -> Any:
+def target_of(device: Device) -> Target:
     """The target object that runs kernels on a GPU device."""
     if device.kind == "hip":
         # deferred: optional dependency
@@ -138,7 +140,7 @@ def target_of(device: Any) -> Any:
     return CudaTarget(device)
 
 
-def _get(name: str) -> Any:
+def _get(name: str) -> Target:
     """The target object of a name, checked: variables may change between two calls."""
     if name in NAMES:
         check_switches(name)
@@ -146,7 +148,7 @@ def _get(name: str) -> Any:
 
 
 @once
-def _made(name: str) -> Any:
+def _made(name: str) -> Target:
     if name == "python":
         # deferred: start-up
         from rocmkern.targets.python import PythonTarget

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from rocmkern.runtime import fork
 from rocmkern.runtime.errors import TargetError
@@ -16,6 +16,7 @@ from rocmkern.targets.elf import ElfError
 from rocmkern.targets.entries import Entry, EntryError
 from rocmkern.targets.garbage import collected
 from rocmkern.targets.host_cpu import ARCHITECTURES, host_architecture
+from rocmkern.targets.interface import refuse_stream
 from rocmkern.targets.versions import compiler_versions
 from rocmkern.targets.words import pack
 from rocmkern.targets.workers import workers
@@ -77,8 +78,8 @@ class PreparedLaunch:
 class CpuTarget:
     """Compiles kernels with numba and runs them on this host's cores."""
 
-    name = "cpu"
-    device = None
+    name: ClassVar[str] = "cpu"
+    device: ClassVar[None] = None
 
     def __init__(self) -> None:
         self.arch: str = host_architecture()
@@ -93,8 +94,9 @@ class CpuTarget:
         """Number of compiled kernels in this process."""
         return len(self._variants)
 
-    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None) -> None:
         """Run all blocks of a launch and wait for them."""
+        refuse_stream(stream)
         run = self.compile(kernel, cfg, source.dtypes_of(kernel, args))
         prepared = PreparedLaunch(kernel.__name__, run, grid, self.threads, pack(kernel, args))
         prepared(prepared.words)

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rocmkern.runtime.device import Device
 from rocmkern.runtime.errors import TargetError
-from rocmkern.runtime.gpu import GpuDevice
 from rocmkern.runtime.manager import default_manager
 from rocmkern.runtime.mutex import Mutex
 from rocmkern.targets import cache, launches, source
@@ -123,11 +123,11 @@ class GpuTarget(ABC):
     #: Small blocks that run at the same time; a target that can ask its device says more.
     parallelism: int = 1
 
-    device: GpuDevice
+    device: Device
     name: str
     arch: str
 
-    def __init__(self, device: GpuDevice):
+    def __init__(self, device: Device):
         self.device, self.name, self.arch = device, device.kind, device.info.arch
         self._variants: dict[tuple[Any, ...], LoadedVariant] = {}
         self._compiling = Mutex()

@@ -19,6 +19,7 @@ from rocm.bindings import hip
 from rocm.bindings._hip_helpers import HipModuleLaunchKernel_extra
 
 from rocmkern.architectures import architecture, compiled_as
+from rocmkern.runtime.device import Device
 from rocmkern.runtime.errors import TargetError, TileError
 from rocmkern.targets import code_object, entries, source
 from rocmkern.targets.entries import Entry, EntryError
@@ -204,7 +205,7 @@ def compile_entry(kernel: Kernel, cfg: Config, dtypes: tuple[str, ...]) -> Entry
 class HipTarget(GpuTarget):
     """Runs kernels on one AMD GPU."""
 
-    def __init__(self, device: Any):
+    def __init__(self, device: Device):
         super().__init__(device)
         self.arch: str = compiled_as(device.info.arch)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rocmkern.runtime.errors import TileError
 from rocmkern.targets import source
+from rocmkern.targets.interface import refuse_stream
 from rocmkern.targets.launches import launching
 from rocmkern.tile.language.block import running
 from rocmkern.tile.language.kernel import Config, Kernel
@@ -34,14 +35,15 @@ def _tensor(argument: Any) -> Any:
 class PythonTarget:
     """Runs kernels in the interpreter, by the tile language's NumPy definitions."""
 
-    name = "python"
-    device = None
-    arch = "python"
+    name: ClassVar[str] = "python"
+    device: ClassVar[None] = None
+    arch: ClassVar[str] = "python"
     #: Blocks that run at the same time.
-    parallelism = 1
+    parallelism: ClassVar[int] = 1
 
-    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, cfg: Config, grid: Sequence[int], args: Sequence[Any], stream: Any = None) -> None:
         """Run all blocks of a launch, in grid order."""
+        refuse_stream(stream)
         for name in source.dtypes_of(kernel, args):
             if name not in DTYPES:
                 raise TileError(f"kernel {kernel.__name__}: {dtype_refusal(name)}")

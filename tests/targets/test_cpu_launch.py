@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import target_kernels
 
-from rocmkern import TargetError
+from rocmkern import ArgumentError, TargetError
 from rocmkern import tile as T
 from rocmkern.targets import using
 from rocmkern.targets.cpu import ARCHITECTURES, CpuTarget, host_architecture, thread_count
+from rocmkern.targets.python import PythonTarget
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
@@ -36,6 +37,13 @@ def test_a_number_of_threads_that_is_none(monkeypatch, wanted):
     monkeypatch.setenv("ROCMKERN_NUM_THREADS", wanted)
     with pytest.raises(TargetError, match=f"ROCMKERN_NUM_THREADS={wanted}: allowed: a number of threads, 1 or more"):
         thread_count()
+
+
+@pytest.mark.parametrize("target", [CpuTarget, PythonTarget])
+def test_in_host_memory_there_are_no_streams(target):
+    x, where = target_kernels.data(8), target()
+    with pytest.raises(ArgumentError, match="stream: got 7; allowed: None: kernels in host memory run in no stream"):
+        where.launch(target_kernels.square, target_kernels.Config(arch=where.arch), (2, 1, 1), [x, np.empty_like(x)], 7)
 
 
 def test_without_a_setting_there_are_as_many_threads_as_cores():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.activations.kernels import gated
 from rocmkern.ops.streaming import by_lines
 
 
-def launch_gated(gate: Any, up: Any, out: Any, activation: str, stream: Any) -> None:
+def launch_gated(gate: View, up: View | None, out: View, activation: str, stream: Stream) -> None:
     """``kernels.gated`` with ``activation`` "silu", "gelu" or "gelu_tanh"."""
     features = {name: activation == name for name in ("gelu", "gelu_tanh")}
     args = {"gate": gate, "up": up, "out": out}

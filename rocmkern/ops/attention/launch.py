@@ -20,12 +20,14 @@ from rocmkern.calls.launch import (
     stream_of,
     target_for,
 )
+from rocmkern.calls.types import Stream
 from rocmkern.calls.view import View, view_of
 from rocmkern.ops.attention import tuning
 from rocmkern.ops.attention.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops.attention.problem import Attention
 from rocmkern.ops.steps.launch import launch_scale
 from rocmkern.ops.streaming import by_lines
+from rocmkern.targets import Target
 
 #: Queries up to this many are packed with the heads of their group into one tile.
 _PACK_UP_TO = 16
@@ -54,7 +56,7 @@ class _Partition:
     splits: int
 
     @classmethod
-    def of(cls, target: Any, problem: Attention, q: View, kv_heads: int, value_dim: int) -> _Partition:
+    def of(cls, target: Target, problem: Attention, q: View, kv_heads: int, value_dim: int) -> _Partition:
         """The one that suits a problem."""
         heads, head_dim = q.shape[1], q.shape[3]
         scores, sequences, seen = problem.scores, problem.sequences, problem.visibility
@@ -87,7 +89,7 @@ class _Partition:
         return cls(cfg, pack, row_blocks, groups, splits)
 
 
-def launch_attention(problem: Attention, out: Any, lse: Any, stream: Any) -> None:
+def launch_attention(problem: Attention, out: View, lse: View | None, stream: Stream) -> None:
     """``kernels.flash_attention``, and ``kernels.combine_splits`` where keys are split over blocks that do not join."""
     q, k, v = problem.tensors.views()
     target = target_for(q)
@@ -127,7 +129,7 @@ def launch_attention(problem: Attention, out: Any, lse: Any, stream: Any) -> Non
         launch(target, combine_splits.combine_splits, joining, grid, joined, stream)
 
 
-def _kernel_arguments(kernel: Any, problem: Attention, target: Any, stream: Any) -> dict[str, Any]:
+def _kernel_arguments(kernel: Any, problem: Attention, target: Target, stream: Stream) -> dict[str, Any]:
     """What the kernel takes of the records of a problem, by the names of its parameters."""
     seen, scores, sequences, pages = problem.visibility, problem.scores, problem.sequences, problem.pages
     records = (seen, scores, sequences, *([pages] if pages else []))
@@ -145,7 +147,7 @@ def _kernel_arguments(kernel: Any, problem: Attention, target: Any, stream: Any)
     return found
 
 
-def _float32(x: Argument, stream: Any) -> View:
+def _float32(x: Argument, stream: Stream) -> View:
     """One number a head, widened where it is half precision."""
     view = x.aligned()
     if view.dtype == FLOAT32:
@@ -165,7 +167,7 @@ def _widened(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float32)
 
 
-def launch_merge(o1: Any, lse1: Any, o2: Any, lse2: Any, out: Any, lse: Any, stream: Any) -> None:
+def launch_merge(o1: View, lse1: View, o2: View, lse2: View, out: View, lse: View | None, stream: Stream) -> None:
     """``kernels.merge_attention``."""
     arguments = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "out": out, "lse": lse}
     by_lines(merge_attention.merge_attention, merge_attention.Config, out, arguments, stream)

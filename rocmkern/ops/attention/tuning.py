@@ -12,6 +12,7 @@ from typing import Any
 
 from rocmkern.architectures import architecture, tuned
 from rocmkern.ops.attention.kernels import combine_splits, flash_attention
+from rocmkern.targets import Target
 from rocmkern.tile.language.kernel import VECTOR_WIDTH, rows_at_once
 
 
@@ -271,7 +272,7 @@ def attention(
     )
 
 
-def with_splits(target: Any, cfg: flash_attention.Config, row_blocks: int, splits: int) -> flash_attention.Config:
+def with_splits(target: Target, cfg: flash_attention.Config, row_blocks: int, splits: int) -> flash_attention.Config:
     """Variant for a launch of so many blocks of rows, each with so many parts of the keys."""
     sizes = sizes_of(cfg.arch)
     alone = sizes.paged_alone.get(cfg.head_dim)
@@ -282,13 +283,13 @@ def with_splits(target: Any, cfg: flash_attention.Config, row_blocks: int, split
     return replace(cfg, joins=True, join=replace(combine(cfg.arch, cfg.waves, cfg.value_dim), sums=True))
 
 
-def fill_device(target: Any, count: int) -> bool:
+def fill_device(target: Target, count: int) -> bool:
     """Whether so many blocks, one on a multiprocessor at a time, keep nearly all of them busy to the end."""
     multiprocessors = max(1, target.parallelism // 2)
     return count >= _BUSY * multiprocessors * -(-count // multiprocessors) > 0
 
 
-def splits(target: Any, count: int, steps: int) -> int:
+def splits(target: Target, count: int, steps: int) -> int:
     """Number of parts of the keys of an attention of ``count`` blocks with ``steps`` steps each.
 
     A model of the time, in steps of as many blocks as keep the memory busy: beyond that number they take turns.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.arguments import FLOAT32
 from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops import streaming
 from rocmkern.ops.activations.kernels import activations
 from rocmkern.ops.linear import tuning
 from rocmkern.ops.linear.kernels import matmul, row_product, sum_splits
+from rocmkern.targets import Target
 
 #: Numbers of the activations in a launch, by their names.
 ACTIVATIONS: dict[str | None, int] = {
@@ -25,7 +26,9 @@ _STEPS_PER_SPLIT = 4
 _MANY_WAVES = 8
 
 
-def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int) -> None:
+def launch_matmul(
+    a: View, b: View, bias: View | None, out: View, activation: str | None, stream: Stream, rows: int
+) -> None:
     """``kernels.matmul``, and ``kernels.sum_splits`` where K is split over blocks: ``[.., M, K] @ [.., K, N]``.
 
     ``rows`` decide how it is computed: M, or as many as would be one product if it were written elsewhere.
@@ -53,13 +56,20 @@ def launch_matmul(a: Any, b: Any, bias: Any, out: Any, activation: str | None, s
     launch_product(target, cfg, a, right, bias, out, activation, stream, rows)
 
 
-def _products_of(a: Any, rows: int) -> int:
+def _products_of(a: View, rows: int) -> int:
     """How many products of so many rows ``a`` [outer, inner, M, K] is."""
     return a.shape[0] * a.shape[1] * a.shape[2] // max(rows, 1)
 
 
 def launch_row(
-    target: Any, cfg: row_product.Config, x: Any, w: Any, bias: Any, out: Any, activation: str | None, stream: Any
+    target: Target,
+    cfg: row_product.Config,
+    x: View,
+    w: View,
+    bias: View | None,
+    out: View,
+    activation: str | None,
+    stream: Stream,
 ) -> None:
     """``kernels.row_product``: ``[.., 1, K] @ [.., N, K]^T``."""
     outer, inner, columns, _ = w.shape
@@ -68,7 +78,15 @@ def launch_row(
 
 
 def launch_product(
-    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
+    target: Target,
+    cfg: matmul.Config,
+    a: View,
+    b: View,
+    bias: View | None,
+    out: View,
+    activation: str | None,
+    stream: Stream,
+    rows: int,
 ) -> None:
     """``kernels.matmul`` in a configuration, with K split over blocks where there are few of them.
 
@@ -99,7 +117,15 @@ def launch_product(
 
 
 def launch_few_rows(
-    target: Any, cfg: matmul.Config, a: Any, b: Any, bias: Any, out: Any, activation: str | None, stream: Any, rows: int
+    target: Target,
+    cfg: matmul.Config,
+    a: View,
+    b: View,
+    bias: View | None,
+    out: View,
+    activation: str | None,
+    stream: Stream,
+    rows: int,
 ) -> None:
     """``kernels.matmul`` of the transposed problem: ``b`` [.., N, K] is its left side, whose rows are many.
 
@@ -123,7 +149,7 @@ def launch_few_rows(
         _add_up(target, parts, bias, out, number, stream)
 
 
-def _add_up(target: Any, parts: Any, bias: Any, out: Any, number: int, stream: Any) -> None:
+def _add_up(target: Target, parts: View, bias: View | None, out: View, number: int, stream: Stream) -> None:
     """``kernels.sum_splits``."""
     outer, inner, rows, columns = out.shape
     cfg = streaming.line(sum_splits.Config, target.arch)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rocmkern.architectures import architecture, tuned
 from rocmkern.ops.linear.kernels import matmul, row_product
+from rocmkern.targets import Target
 from rocmkern.tile.language.kernel import VECTOR_WIDTH
 
 
@@ -128,7 +129,7 @@ _BUSY = 0.75
 
 
 def product(
-    target: Any,
+    target: Target,
     shape: tuple[int, int, int],
     itemsize: int,
     transposed: bool,

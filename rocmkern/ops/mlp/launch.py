@@ -6,6 +6,8 @@ from typing import Any
 
 from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import ceil_div, inner_result, launch, stream_of, target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.linear.launch import ACTIVATIONS, launch_matmul
 from rocmkern.ops.linear.tuning import one_row
 from rocmkern.ops.mlp import tuning
@@ -13,16 +15,16 @@ from rocmkern.ops.mlp.kernels import gated_mlp, gated_row
 
 
 def launch_mlp(
-    x: Any,
-    w_gate: Any,
-    w_up: Any,
-    w_down: Any,
-    b_gate: Any,
-    b_up: Any,
-    b_down: Any,
-    out: Any,
+    x: View,
+    w_gate: View | None,
+    w_up: View,
+    w_down: View,
+    b_gate: View | None,
+    b_up: View | None,
+    b_down: View | None,
+    out: View,
     activation: str | None,
-    stream: Any,
+    stream: Stream,
     rows: int,
 ) -> None:
     """``kernels.gated_mlp`` (or ``kernels.matmul`` without a gate), then ``kernels.matmul``; rows as there."""
@@ -31,7 +33,7 @@ def launch_mlp(
     hidden_size = w_up.shape[0]
     stream = stream_of(x, stream)
 
-    def weights(w: Any) -> Any:
+    def weights(w: View) -> View:
         """A weight as the right side of every product."""
         return w.swapaxes(0, 1).broadcast_to((outer, inner, *w.shape[::-1]))
 
@@ -39,7 +41,14 @@ def launch_mlp(
         if w_gate is None:
             launch_matmul(x, weights(w_up), b_up, hidden, activation, stream, rows)
         else:
-            args = {"x": x, "w_gate": w_gate, "w_up": w_up, "b_gate": b_gate, "b_up": b_up, "out": hidden}
+            args: dict[str, Any] = {
+                "x": x,
+                "w_gate": w_gate,
+                "w_up": w_up,
+                "b_gate": b_gate,
+                "b_up": b_up,
+                "out": hidden,
+            }
             args["activation"] = ACTIVATIONS[activation]
             invariant = _invariance.active()
             by_rows = not invariant and all(w.strides[1] == w.itemsize for w in (w_gate, w_up))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls.launch import target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops import streaming
 from rocmkern.ops.norm import tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
@@ -15,11 +17,18 @@ from rocmkern.ops.streaming import by_lines
 
 
 def launch_rms_norm(
-    x: Any, residual: Any, sums: Any, weight: Any, out: Any, eps: float, weight_offset: float, stream: Any
+    x: View,
+    residual: View | None,
+    sums: View | None,
+    weight: View,
+    out: View,
+    eps: float,
+    weight_offset: float,
+    stream: Stream,
 ) -> None:
     """``kernels.rms_norm``."""
     moderate = x.dtype == np.float16
-    args = {"x": x, "residual": residual, "weight": weight[None], "out": out, "sums": sums}
+    args: dict[str, Any] = {"x": x, "residual": residual, "weight": weight[None], "out": out, "sums": sums}
     args |= _numbers(x, eps, moderate) | {"weight_offset": weight_offset}
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
@@ -31,7 +40,7 @@ def launch_rms_norm(
     by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 
-def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stream: Any) -> None:
+def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View, eps: float, stream: Stream) -> None:
     """``kernels.layer_norm``."""
     arch = target_for(x).arch
     resident = tuning.resident_layer(arch, x.shape[3], x.dtype.itemsize)
@@ -42,13 +51,13 @@ def launch_layer_norm(x: Any, weight: Any, bias: Any, out: Any, eps: float, stre
     features["shifted"] = single and x.dtype.itemsize == 2
     features["moderate"] = moderate = single and x.dtype == np.float16
     parameters = {"weight": weight, "bias": bias}
-    args = {name: None if p is None else p[None] for name, p in parameters.items()}
+    args: dict[str, Any] = {name: None if p is None else p[None] for name, p in parameters.items()}
     args |= {"x": x, "out": out} | _numbers(x, eps, moderate)
     how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
     by_lines(kernel, config, out, args, stream, **how, **features)
 
 
-def _numbers(x: Any, eps: float, moderate: bool) -> dict[str, float]:
+def _numbers(x: View, eps: float, moderate: bool) -> dict[str, float]:
     """The numbers that both norms take; ``moderate`` are values whose squares need no scale."""
     scale = 1.0 if moderate else _first_scale(eps)
     return {"root_eps": math.sqrt(eps), "first_scale": scale, "inverse_n": 1 / x.shape[3]}
@@ -59,7 +68,7 @@ def _first_scale(eps: float) -> float:
     return 2.0 ** min(100, math.floor(-math.log2(math.sqrt(eps)))) if eps else 2.0**100
 
 
-def launch_add_residual(x: Any, residual: Any, out: Any, stream: Any) -> None:
+def launch_add_residual(x: View, residual: View | None, out: View, stream: Stream) -> None:
     """``kernels.add_residual``."""
-    args = {"x": x, "residual": residual, "out": out}
+    args: dict[str, Any] = {"x": x, "residual": residual, "out": out}
     by_lines(add_residual.add_residual, add_residual.Config, out, args, stream, along_lanes=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.linear.launch import launch_product, launch_row
 from rocmkern.ops.linear.tuning import one_row
 from rocmkern.ops.quantized import tuning
@@ -13,13 +13,13 @@ from rocmkern.ops.quantized.kernels import dequantize, dequantize_rms_norm
 from rocmkern.ops.streaming import by_lines
 
 
-def launch_dequantize(blocks: Any, out: Any, name: str, stream: Any) -> None:
+def launch_dequantize(blocks: View, out: View, name: str, stream: Stream) -> None:
     """``kernels.dequantize``."""
     by_lines(dequantize.dequantize, dequantize.Config, out, {"blocks": blocks, "out": out}, stream, format=name)
 
 
 def launch_dequantize_rms_norm(
-    blocks: Any, weight: Any, out: Any, name: str, eps: float, offset: float, stream: Any
+    blocks: View, weight: View, out: View, name: str, eps: float, offset: float, stream: Stream
 ) -> None:
     """``kernels.dequantize_rms_norm``."""
     args = {"blocks": blocks, "weight": weight, "out": out, "offset": offset}
@@ -29,7 +29,7 @@ def launch_dequantize_rms_norm(
 
 
 def launch_quantized_linear(
-    x: Any, blocks: Any, bias: Any, out: Any, name: str, activation: str | None, stream: Any, rows: int
+    x: View, blocks: View, bias: View | None, out: View, name: str, activation: str | None, stream: Stream, rows: int
 ) -> None:
     """``kernels.matmul``, or ``kernels.row_product``, with a quantized right side ``[N, bytes]``.
 

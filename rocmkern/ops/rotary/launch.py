@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls.launch import ceil_div, constant, error_word, launch, target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.rotary import tuning
 from rocmkern.ops.rotary.kernels import rope, rope_append_kv
 from rocmkern.ops.steps.launch import launch_repeat_kv
+from rocmkern.targets import Target
 
 
-def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) -> None:
+def launch_rope(x: View, out: View, positions: list[View], turn: Any, stream: Stream) -> None:
     """``kernels.rope``, once for each part of 2-D positions, and a copy of what is not rotated.
 
     x, out [B, H, S, D], positions [B, S].
@@ -40,16 +43,16 @@ def launch_rope(x: Any, out: Any, positions: list[Any], turn: Any, stream: Any) 
 
 
 def launch_rope_append_kv(
-    k: Any,
-    v: Any,
-    key_cache: Any,
-    value_cache: Any,
-    positions: Any,
-    slots: Any,
-    key_scale: Any,
-    value_scale: Any,
+    k: View,
+    v: View,
+    key_cache: View,
+    value_cache: View,
+    positions: View,
+    slots: View,
+    key_scale: View | None,
+    value_scale: View | None,
     turn: Any,
-    stream: Any,
+    stream: Stream,
 ) -> None:
     """``kernels.rope_append_kv``: k, v [T, H, D], caches [n, L, H, D], positions, slots [T], scales [H] or None."""
     k, v = (x.transpose(1, 0, 2) for x in (k, v))
@@ -87,12 +90,12 @@ def launch_rope_append_kv(
         launch(target, rope_append_kv.rope_append_kv, cfg, grid, args, stream)
 
 
-def _heads_of_block(target: Any, heads: int, row_blocks: int) -> int:
+def _heads_of_block(target: Target, heads: int, row_blocks: int) -> int:
     """As many heads a block as leave enough blocks for the device."""
     groups = min(heads, max(1, ceil_div(2 * target.parallelism, row_blocks)))
     return ceil_div(heads, groups)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: View, b: View) -> bool:
     """Whether two views are the same elements; they overlap in nothing otherwise."""
     return a.address == b.address

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rocmkern.calls.launch import ceil_div, error_word, launch, target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.rows.kernels import copy_rows, embedding
 from rocmkern.ops.streaming import by_lines, line, turned
 
 
-def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
+def launch_embedding(table: View, indices: View, out: View, stream: Stream) -> None:
     """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
     target = target_for(out)
     error = error_word(target, "embedding", "indices", "table")
@@ -19,12 +19,12 @@ def launch_embedding(table: Any, indices: Any, out: Any, stream: Any) -> None:
     launch(target, embedding.embedding, cfg, grid, args, stream)
 
 
-def launch_copy_rows(x: Any, out: Any, stream: Any) -> None:
+def launch_copy_rows(x: View, out: View, stream: Stream) -> None:
     """``kernels.copy_rows``."""
     if x.strides[2] == x.itemsize != x.strides[3]:
         target = target_for(out)
         cfg = turned(copy_rows.Config, target.arch)
-        grid = (ceil_div(out.shape[2], cfg.block_m), *out.shape[1::-1])
+        grid = (ceil_div(out.shape[2], cfg.block_m), out.shape[1], out.shape[0])
         launch(target, copy_rows.copy_rows, cfg, grid, {"x": x, "out": out}, stream)
         return
     dense = x.strides[3] == out.strides[3] == x.itemsize

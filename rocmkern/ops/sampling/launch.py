@@ -9,7 +9,8 @@ import numpy as np
 
 from rocmkern.calls.arguments import Argument
 from rocmkern.calls.launch import error_word_for, launch, target_for
-from rocmkern.calls.view import view_of
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View, view_of
 from rocmkern.ops.sampling.kernels import sample
 from rocmkern.ops.sampling.tuning import sampling
 from rocmkern.runtime.errors import ArgumentError
@@ -31,7 +32,7 @@ def _out_of_range() -> ArgumentError:
     )
 
 
-def launch_sample(logits: Any, out: Any, numbers: Sequence[float | Argument], stream: Any) -> None:
+def launch_sample(logits: View, out: View, numbers: Sequence[float | Argument], stream: Stream) -> None:
     """``kernels.sample``, which sees a row as parts that lie ``own`` columns apart and may overlap.
 
     ``numbers`` are temperature, top-k, top-p, seed and offset: one for all rows, or an array of one for each.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rocmkern.calls import invariance as _invariance
 from rocmkern.calls.launch import ceil_div, launch, target_for
+from rocmkern.calls.types import Stream
+from rocmkern.calls.view import View
 from rocmkern.ops.steps import tuning
 from rocmkern.ops.steps.kernels import (
     apply_mask,
@@ -21,7 +21,7 @@ from rocmkern.ops.steps.kernels import (
 from rocmkern.ops.streaming import by_lines, line
 
 
-def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> None:
+def launch_qk_scores(q: View, k: View, out: View, scale: float, stream: Stream) -> None:
     """``kernels.qk_scores``."""
     batch, heads, rows, head_dim = q.shape
     target = target_for(q)
@@ -30,7 +30,7 @@ def launch_qk_scores(q: Any, k: Any, out: Any, scale: float, stream: Any) -> Non
     launch(target, qk_scores.qk_scores, cfg, grid, {"q": q, "k": k, "out": out, "scale": scale}, stream)
 
 
-def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
+def launch_weighted_values(p: View, v: View, out: View, stream: Stream) -> None:
     """``kernels.weighted_values``."""
     batch, heads, rows, _ = p.shape
     target = target_for(p)
@@ -39,7 +39,7 @@ def launch_weighted_values(p: Any, v: Any, out: Any, stream: Any) -> None:
     launch(target, weighted_values.weighted_values, cfg, grid, {"p": p, "v": v, "out": out}, stream)
 
 
-def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any) -> None:
+def launch_causal_mask(out: View, left: int, right: int, offset: int, stream: Stream) -> None:
     """``kernels.causal_mask``."""
     target = target_for(out)
     cfg = line(causal_mask.Config, target.arch)
@@ -49,7 +49,7 @@ def launch_causal_mask(out: Any, left: int, right: int, offset: int, stream: Any
     )
 
 
-def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
+def launch_apply_mask(x: View, mask: View, out: View, stream: Stream) -> None:
     """``kernels.apply_mask``."""
     boolean = mask.dtype == np.bool_
     by_lines(
@@ -57,16 +57,16 @@ def launch_apply_mask(x: Any, mask: Any, out: Any, stream: Any) -> None:
     )
 
 
-def launch_softmax(x: Any, out: Any, stream: Any) -> None:
+def launch_softmax(x: View, out: View, stream: Stream) -> None:
     """``kernels.softmax``."""
     by_lines(softmax.softmax, softmax.Config, out, {"x": x, "out": out}, stream, along_lanes=True, whole=True)
 
 
-def launch_scale(x: Any, out: Any, factor: float, stream: Any) -> None:
+def launch_scale(x: View, out: View, factor: float, stream: Stream) -> None:
     """``kernels.scale``."""
     by_lines(scale.scale, scale.Config, out, {"x": x, "out": out, "factor": factor}, stream, along_lanes=True)
 
 
-def launch_repeat_kv(x: Any, out: Any, n_rep: int, stream: Any) -> None:
+def launch_repeat_kv(x: View, out: View, n_rep: int, stream: Stream) -> None:
     """``kernels.repeat_kv``."""
     by_lines(repeat_kv.repeat_kv, repeat_kv.Config, out, {"x": x, "out": out, "n_rep": n_rep}, stream)
