@@ -1,5 +1,6 @@
 """Where the public names come from: written by tools/public_names.py."""
 
+from rocmkern import flash_attn as flash_attn
 from rocmkern import reference as reference
 from rocmkern import tile as tile
 from rocmkern import torch as torch

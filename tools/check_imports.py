@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("targets",),
     ("calls",),
     ("ops",),
-    ("decoder", "torch"),
+    ("decoder", "flash_attn", "torch"),
     ("transformers",),
     ("distributed",),
     ("matrix",),
@@ -60,6 +60,9 @@ APART = {
     "roundings": "reference",
     "precision": "reference",
 }
+
+#: Packages with such modules.
+DECLARING = ("ops", "decoder", "flash_attn")
 
 
 class Kind(enum.Enum):
@@ -216,9 +219,9 @@ def against_layers(arrows: Iterable[Arrow], layers: Sequence[Sequence[str]] = LA
 
 
 def _part(module: str) -> str:
-    """The first folder or file below the package, or what a module of `ops` or `decoder` is instead."""
+    """The first folder or file below the package, or what a module of `DECLARING` is instead."""
     part = [*module.split("."), ""][1]
-    return APART.get(module.rpartition(".")[2], part) if part in ("ops", "decoder") else part
+    return APART.get(module.rpartition(".")[2], part) if part in DECLARING else part
 
 
 def complaints(package: Package, layers: Sequence[Sequence[str]] = LAYERS) -> list[str]:

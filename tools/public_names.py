@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "rocmkern"
 STUB = PACKAGE / "__init__.pyi"
 DECORATORS = {"planned", "unplanned"}
-SUBMODULES = ("reference", "tile", "torch")
+SUBMODULES = ("flash_attn", "reference", "tile", "torch")
 OTHERS = {
     "rocmkern.calls.invariance": ("batch_invariant",),
     "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),

@@ -51,10 +51,12 @@ def attended(
     options: dict[str, Any],
     return_lse: bool,
     rows_first: bool,
+    rounded: float = 0.0,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Costs of an attention with weights p_j: of their scores, of themselves, and of the sums of p_j v_j.
 
-    A log-sum-exp is [..., heads, rows]; ``rows_first`` says that results are not.
+    A log-sum-exp is [..., heads, rows]; ``rows_first`` says that results are not. ``rounded`` is what roundings of
+    queries and keys do to their products.
     """
     unit, scale = UNITS[q.dtype.name], options.get("scale")
     q, k, v = wide(q, k, v)
@@ -64,7 +66,7 @@ def attended(
         # Scores are sums too: their magnitude, as the weights have it.
         keys, lse = attention(q, k, np.abs(k), return_lse=True, **options)
         scores = factor * (np.abs(q) * keys).sum(axis=-1)
-        relative = UNIT * (STEPS + scores)[..., None]
+        relative = (UNIT * (STEPS + scores) + rounded * scores)[..., None]
         sums = attention(q, k, np.abs(v), **options)
         # exp(2 s) are the weights of doubled scores, whose denominators are known: so come sums of (p_j v_j)^2.
         doubled = dict(options, scale=2 * factor if scale is None else 2 * scale)
@@ -78,4 +80,4 @@ def attended(
         if not return_lse:
             return finite(out)
         scores = np.swapaxes(scores, -1, -2) if rows_first else scores
-        return finite(out), finite(UNIT * (np.abs(lse) + STEPS + scores))
+        return finite(out), finite(UNIT * (np.abs(lse) + STEPS + scores) + rounded * scores)

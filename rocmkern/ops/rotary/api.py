@@ -21,6 +21,7 @@ from rocmkern.calls.plan import describe_by_repr, planned
 from rocmkern.calls.types import Array, ArrayLike, RopeVariant, Stream
 from rocmkern.calls.values import look
 from rocmkern.calls.view import View
+from rocmkern.ops.rotary.pairs import Pairs
 from rocmkern.ops.rotary.scaling import (
     LinearScaling,
     Llama3Scaling,
@@ -302,11 +303,7 @@ class _Turn:
 
     Attributes
     ----------
-    interleaved : bool
-    dim : int
-        Rotated elements of each part.
-    parts : int
-        1, or 2 for 2-D positions.
+    pairs : Pairs
     frequencies : numpy.ndarray
         int64 ``[dim // 2]``, see `rope_scaling.frequencies`.
     factor, direction : float
@@ -323,21 +320,10 @@ class _Turn:
             raise ArgumentTypeError("inverse", repr(inverse), "True or False")
         scaling = accept_scaling(scaling)
         factor = attention_factor(scaling)
-        self.interleaved, self.parts, self.dim = variant == "interleaved", parts, rotary_dim // parts
-        divisors = accept_freq_factors(factors, self.dim // 2, scaling)
-        self.frequencies = frequencies(self.dim, base, scaling, divisors)
+        self.pairs = Pairs(variant == "interleaved", rotary_dim // parts, parts)
+        divisors = accept_freq_factors(factors, self.pairs.dim // 2, scaling)
+        self.frequencies = frequencies(self.pairs.dim, base, scaling, divisors)
         self.factor, self.direction = (1.0 / factor, -1.0) if inverse else (factor, 1.0)
-
-    def pairs(self, x: np.ndarray, part: int = 0) -> np.ndarray:
-        """View ``[2, ..., dim // 2]`` of the first and of the second elements of the pairs of one part."""
-        turned = x[..., part * self.dim : (part + 1) * self.dim]
-        if self.interleaved:
-            return np.moveaxis(turned.reshape(*x.shape[:-1], self.dim // 2, 2), -1, 0)
-        return np.moveaxis(turned.reshape(*x.shape[:-1], 2, self.dim // 2), -2, 0)
-
-    def rest(self, x: np.ndarray) -> np.ndarray:
-        """View of what is not rotated."""
-        return x[..., self.parts * self.dim :]
 
 
 def _rotary_dim(value: Any, x: Argument, parts: int) -> int:

@@ -1,0 +1,365 @@
+"""flash-attn's attention over queries, keys and values: dense, stacked in one array, and of different lengths.
+
+The result is that of `rocmkern.flash_attention`; see there what it is computed in, and what NaN and infinities do. Rows
+come before heads, as everywhere in flash-attn::
+
+    out = softmax(softmax_scale * q @ k^T, masked) @ v      [batch, seqlen, heads, headdim]
+    lse = the log of the softmax's denominator              [batch, heads, seqlen]
+
+``causal`` and windows are aligned at the bottom right: query i of Sq sees the keys up to ``i + Sk - Sq``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rocmkern.calls import checks as _checks
+from rocmkern.calls.types import Array, ArrayLike
+from rocmkern.flash_attn.options import options_of, unstacked, without_dropout
+from rocmkern.flash_attn.pages import attend_to_pages
+from rocmkern.ops.attention.api import flash_attention
+
+#: What `return_attn_probs` returns: the result, its log-sum-exps, and the mask of the dropout, which there is none of.
+WithProbs = tuple[Array, Array, None]
+
+
+def flash_attn_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Array | WithProbs[Array]:
+    """Attention of queries over keys and values.
+
+    Parameters
+    ----------
+    q : array, ``[batch, seqlen_q, nheads, headdim]``
+        float16, bfloat16 or float32, with any strides; headdim is 1 to 256.
+    k, v : array, ``[batch, seqlen_k, nheads_k, headdim]``
+        Of the dtype of q; nheads is a multiple of nheads_k.
+    dropout_p : float
+        0.0; anything else is an error.
+    softmax_scale : float, optional
+        ``1 / sqrt(headdim)`` by default.
+    causal : bool
+        Whether query i sees no key behind ``i + seqlen_k - seqlen_q``. A row that sees nothing is 0.
+    window_size : (int, int)
+        Keys that a query sees on either side of that key; negative: no limit.
+    softcap : float
+        Bound of the scores; none where it is not positive.
+    alibi_slopes : array, ``[nheads]`` or ``[batch, nheads]``, optional
+        ``slope * |i + seqlen_k - seqlen_q - j|`` is taken from the score of query i and key j.
+    deterministic : bool
+        Without effect: results are deterministic.
+    return_attn_probs : bool
+        Whether the log-sum-exps are returned too.
+
+    Returns
+    -------
+    out : array, ``[batch, seqlen_q, nheads, headdim]``
+        Of the kind and the dtype of q.
+    softmax_lse : array, float32, ``[batch, nheads, seqlen_q]``
+        Only with ``return_attn_probs=True``, as is what follows.
+    S_dmask : None
+        As in flash-attn without dropout.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument is not as above; ``error.argument`` names it.
+    TargetError
+        The arrays lie on a device that no target here can reach.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rocmkern.flash_attn import flash_attn_func
+    >>> q = np.ones((1, 5, 8, 64), np.float16)
+    >>> flash_attn_func(q, q[:, :, :2], q[:, :, :2], causal=True).shape
+    (1, 5, 8, 64)
+    """
+    without_dropout(dropout_p, deterministic)
+    options = options_of(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    with_lse = _checks.flag("return_attn_probs", return_attn_probs)
+    if not with_lse:
+        return flash_attention(q, k, v, layout="bshd", **options)
+    return (*flash_attention(q, k, v, layout="bshd", return_lse=True, **options), None)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of queries, keys and values that are stacked in one array.
+
+    Parameters
+    ----------
+    qkv : array, ``[batch, seqlen, 3, nheads, headdim]``
+        Read where it lies: nothing is copied.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    array, or (array, array, None)
+        As `flash_attn_func`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attn_func`.
+    """
+    q, k, v = unstacked("qkv", qkv, "batch seqlen 3 nheads headdim")
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_kvpacked_func(
+    q: Array,
+    kv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Array | WithProbs[Array]:
+    """`flash_attn_func` of keys and values that are stacked in one array.
+
+    Parameters
+    ----------
+    q : array, ``[batch, seqlen_q, nheads, headdim]``
+    kv : array, ``[batch, seqlen_k, 2, nheads_k, headdim]``
+        Read where it lies: nothing is copied.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        As in `flash_attn_func`.
+
+    Returns
+    -------
+    array, or (array, array, None)
+        As `flash_attn_func`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attn_func`.
+    """
+    k, v = unstacked("kv", kv, "batch seqlen 2 nheads_k headdim")
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: ArrayLike | None = None,
+) -> Array | WithProbs[Array]:
+    """`flash_attn_func` of sequences of different lengths, packed behind one another.
+
+    Parameters
+    ----------
+    q : array, ``[total_q, nheads, headdim]``
+        Sequence n has the rows ``cu_seqlens_q[n]`` to ``cu_seqlens_q[n + 1]``.
+    k, v : array, ``[total_k, nheads_k, headdim]``
+        Or, with `block_table`, ``[num_blocks, page_size, nheads_k, headdim]``, pages of any size.
+    cu_seqlens_q, cu_seqlens_k : array, int32, ``[n + 1]``
+        Where sequences begin and end, from 0. With `block_table` the differences of `cu_seqlens_k` are their numbers
+        of keys. They may lie in host memory whatever q does.
+    max_seqlen_q, max_seqlen_k : int
+        Lengths of the longest sequences, or more.
+    dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs
+        As in `flash_attn_func`.
+    alibi_slopes : array, ``[nheads]`` or ``[n, nheads]``, optional
+        As in `flash_attn_func`.
+    block_table : array, int32, ``[n, max_blocks]``, optional
+        Pages of each sequence, in order.
+
+    Returns
+    -------
+    out : array, ``[total_q, nheads, headdim]``
+    softmax_lse : array, float32, ``[nheads, total_q]``
+        Only with ``return_attn_probs=True``, as is what follows.
+    S_dmask : None
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attn_func`. A table in device memory is not looked at, see `rocmkern.paged_attention`.
+    """
+    without_dropout(dropout_p, deterministic)
+    options = options_of(softmax_scale, causal, window_size, softcap, alibi_slopes)
+    with_lse = _checks.flag("return_attn_probs", return_attn_probs)
+    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    if block_table is not None:
+        found = attend_to_pages(q, k, v, block_table, *lengths, **options, return_lse=with_lse)
+    else:
+        names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+        given: Any = dict(zip(names, lengths, strict=True))
+        found = flash_attention(q, k, v, **given, **options, return_lse=with_lse)
+    return (*found, None) if with_lse else found
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Any,
+    cu_seqlens: ArrayLike,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_varlen_func` of queries, keys and values that are stacked in one array.
+
+    Parameters
+    ----------
+    qkv : array, ``[total, 3, nheads, headdim]``
+        Read where it lies: nothing is copied.
+    cu_seqlens : array, int32, ``[n + 1]``
+        Sequence n has the rows ``cu_seqlens[n]`` to ``cu_seqlens[n + 1]``.
+    max_seqlen : int
+        Length of the longest sequence, or more.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        As in `flash_attn_varlen_func`.
+
+    Returns
+    -------
+    array, or (array, array, None)
+        As `flash_attn_varlen_func`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attn_func`.
+    """
+    q, k, v = unstacked("qkv", qkv, "total 3 nheads headdim")
+    longest = _checks.integer("max_seqlen", max_seqlen, 0)
+    return flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens,
+        cu_seqlens,
+        longest,
+        longest,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Array,
+    kv: Any,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: ArrayLike | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Array | WithProbs[Array]:
+    """`flash_attn_varlen_func` of keys and values that are stacked in one array.
+
+    Parameters
+    ----------
+    q : array, ``[total_q, nheads, headdim]``
+    kv : array, ``[total_k, 2, nheads_k, headdim]``
+        Read where it lies: nothing is copied.
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+        As in `flash_attn_varlen_func`.
+    dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        As in `flash_attn_varlen_func`.
+
+    Returns
+    -------
+    array, or (array, array, None)
+        As `flash_attn_varlen_func`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, TargetError
+        As `flash_attn_func`.
+    """
+    k, v = unstacked("kv", kv, "total 2 nheads_k headdim")
+    return flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
