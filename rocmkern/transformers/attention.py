@@ -14,6 +14,8 @@ import rocmkern
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.transformers.masks import Structure
 
+_WIDE = "rocmkern_float32"
+
 
 def attention_forward(
     module: torch.nn.Module,
@@ -75,10 +77,11 @@ def attention_forward(
     ArgumentError
         Dropout, weights, or a paged cache are asked for, or `flash_attention` refuses an argument.
     """
-    _refuse(dropout, kwargs)
+    if dropout or kwargs.get("output_attentions") or "block_table" in kwargs:
+        _refuse(dropout, kwargs)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     window = None if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
-    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux}
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": _wide(s_aux)}
     if cu_seq_lens_q is not None:
         lengths_k, longest_k = (cu_seq_lens_q, max_length_q) if cu_seq_lens_k is None else (cu_seq_lens_k, max_length_k)
         _refuse_bias(position_bias)
@@ -93,10 +96,11 @@ def attention_forward(
             _refuse_bias(position_bias)
             options |= {"cu_seqlens_q": lengths, "cu_seqlens_k": lengths, "causal": causal, "window": window}
             return _packed(query, key, value, max_seqlen_q=longest, max_seqlen_k=longest, **options), None
-        if structure.keys < key.shape[2]:
+        if structure.leftpad is not None:
+            options["leftpad_k"] = structure.leftpad
+        elif structure.keys is not None:
             key, value = key[:, :, : structure.keys], value[:, :, : structure.keys]
-        if structure.seen is not None:
-            options["mask"] = structure.seen[:, None, None]
+            options["mask"] = structure.seen
     elif attention_mask is not None:
         causal, window = False, None
         if attention_mask.dtype is torch.bool:
@@ -122,6 +126,18 @@ def _packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **optio
         allowed = "a batch of 1: packed sequences lie behind one another in one row"
         raise ArgumentError("query", f"a batch of {query.shape[0]} beside cumulative lengths", allowed)
     return rocmkern.flash_attention(*(x[0].transpose(0, 1) for x in (query, key, value)), **options)[None]
+
+
+def _wide(sinks: Any) -> torch.Tensor | None:
+    """Sinks in float32, as the kernel takes them: widened once, and kept with the parameter while it is the same."""
+    if sinks is None or sinks.dtype is torch.float32 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return sinks
+    same = sinks.data_ptr(), None if sinks.is_inference() else sinks._version
+    kept = getattr(sinks, _WIDE, None)
+    if kept is None or kept[0] != same:
+        kept = same, sinks.float()
+        setattr(sinks, _WIDE, kept)
+    return kept[1]
 
 
 def _refuse(dropout: float, others: dict[str, Any]) -> None:

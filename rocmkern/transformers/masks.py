@@ -7,12 +7,13 @@ A model asks for one mask a forward pass and kind of layer, and hands it to each
     floating    what is added to the scores, complete: only a caller's own mask is one
     uint8       a `Structure` of causal attention: ``[B, window + 1, 1, n]``, which of the keys are no padding
     int8        the same of attention to both sides
-    int32       packed sequences: ``[longest, window + 1, 1, sequences + 1]``, cumulative lengths
+    int32       causal attention with padding on the left: ``[B, window + 1, 2, 1]``, how much of it; or packed
+                sequences: ``[longest, window + 1, 1, sequences + 1]``, cumulative lengths
 
-A structure says that only the first n keys count and that the last query is at the last of them; windows come on top,
-where the second extent is above 1. What the host must know is in the extents, where it can be read without waiting for
-a device, and such an axis has stride 0: it takes no memory. ``[1, window + 1, 0, n]`` says that nothing is padding. It
-is a tensor, and not an object, because a model may move it to another device or cut its last axis.
+A structure of n columns says that only the first n keys count; the last query is at the last of them. Windows come on
+top where the second extent is above 1. What the host must know is in the extents, where it can be read without waiting
+for a device, and such an axis has stride 0: it takes no memory. ``[1, window + 1, 0, n]`` says that nothing is padding.
+It is a tensor, and not an object, because a model may move it to another device or cut its last axis.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import torch
 from transformers import masking_utils
 from transformers.utils.import_utils import is_tracing
 
+from rocmkern.runtime.errors import ArgumentError
+
 if "q_length" not in inspect.signature(masking_utils.sdpa_mask).parameters:
     raise ImportError(
         "rocmkern.transformers needs masks that are asked for by q_length and q_offset, which releases before 5.5 of "
@@ -33,6 +36,7 @@ if "q_length" not in inspect.signature(masking_utils.sdpa_mask).parameters:
     )
 
 _CAUSAL, _BOTH = torch.uint8, torch.int8
+_STRUCTURE = "rocmkern_structure"
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,12 @@ class Structure:
     window : int
         Keys on the left of a query, itself included; of attention to both sides, keys on either side beside itself.
         0: no limit.
-    keys : int
-        Only the first so many keys count, and the last query is at the last of them.
+    keys : int, optional
+        Only the first so many keys count, and the last query is at the last of them. All by default.
+    leftpad : torch.Tensor, optional
+        int32 ``[B]``, how many of the first keys are padding.
     seen : torch.Tensor, optional
-        bool ``[B, keys]``, False where a key is padding.
+        bool ``[B, 1, 1, keys]``, False where a key is padding.
     cu_seqlens : torch.Tensor, optional
         int32 ``[sequences + 1]``, of packed sequences.
     longest : int
@@ -57,7 +63,8 @@ class Structure:
 
     causal: bool
     window: int
-    keys: int
+    keys: int | None = None
+    leftpad: torch.Tensor | None = None
     seen: torch.Tensor | None = None
     cu_seqlens: torch.Tensor | None = None
     longest: int = 0
@@ -70,27 +77,40 @@ class Structure:
         return (self.window - 1, 0) if self.causal else (self.window, self.window)
 
     def encode(self, device: Any) -> torch.Tensor:
-        """The tensor that stands for it."""
-        width = self.window + 1
+        """The tensor that stands for it, which also has it as an attribute: layers need not decode it again."""
+        width, dtype = self.window + 1, _CAUSAL if self.causal else _BOTH
         if self.cu_seqlens is not None:
-            return self.cu_seqlens.expand(self.longest, width, 1, -1)
-        dtype = _CAUSAL if self.causal else _BOTH
-        if self.seen is None:
-            return torch.empty((1, width, 0, self.keys), dtype=dtype, device=device)
-        return self.seen.view(dtype)[:, None, None].expand(-1, width, -1, -1)
+            mask = self.cu_seqlens.expand(self.longest, width, 1, -1)
+        elif self.leftpad is not None:
+            mask = self.leftpad[:, None, None, None].expand(-1, width, 2, -1)
+        elif self.seen is None:
+            mask = torch.empty((1, width, 0, self.keys), dtype=dtype, device=device)
+        else:
+            mask = self.seen.view(dtype).expand(-1, width, -1, -1)
+        setattr(mask, _STRUCTURE, self)
+        return mask
 
     @classmethod
     def decode(cls, mask: torch.Tensor) -> Structure | None:
         """What a mask says, or None where it is complete."""
         dtype = mask.dtype
-        if dtype is torch.int32:
-            longest, width, _, keys = mask.shape
-            return cls(True, width - 1, keys, cu_seqlens=mask[0, 0, 0], longest=longest)
-        if dtype is not _CAUSAL and dtype is not _BOTH:
+        if dtype is torch.bool or dtype.is_floating_point:
             return None
-        _, width, rows, keys = mask.shape
-        seen = mask[:, 0, 0].view(torch.bool) if rows else None
-        return cls(dtype is _CAUSAL, width - 1, keys, seen)
+        known = getattr(mask, _STRUCTURE, None)
+        if known is not None:
+            return known
+        most = 2 if dtype is torch.int32 and mask.shape[-1] == 1 else 1
+        if dtype not in (_CAUSAL, _BOTH, torch.int32) or mask.dim() != 4 or mask.shape[2] > most:
+            allowed = (
+                "bool (True where a key is visible), floating (added to the scores), or 2-D for the model to complete"
+            )
+            raise ArgumentError("attention_mask", f"{dtype} of shape {tuple(mask.shape)}", allowed)
+        longest, width, rows, keys = mask.shape
+        if dtype is not torch.int32:
+            return cls(dtype is _CAUSAL, width - 1, keys, seen=mask[:, :1].view(torch.bool) if rows else None)
+        if rows == 2:
+            return cls(True, width - 1, leftpad=mask[:, 0, 0, 0])
+        return cls(True, width - 1, cu_seqlens=mask[0, 0, 0], longest=longest)
 
 
 @dataclass(frozen=True)
@@ -161,8 +181,8 @@ def mask(
 ) -> torch.Tensor | None:
     """Mask of one kind of layer, for Transformers' ``AttentionMaskInterface``: see this module for what it returns.
 
-    A padding mask is read once, to find out whether anything is padding, and the offset of a static cache, if more than
-    one query comes: as Transformers' own masks do.
+    A padding mask is read once, to find out whether anything is padding, as Transformers' own masks do, and where some
+    is, once more, whether it is on the left. So is the offset of a static cache, if more than one query comes.
     """
 
     def complete() -> Any:
@@ -204,9 +224,14 @@ def mask(
     window = pattern.window if _restricts(pattern, q_length, keys) else 0
     if seen is None and not window and keys == kv_length:
         return None
-    if not pattern.causal and not window and seen is not None:
-        return seen[:, None, None]
-    return Structure(pattern.causal, window, keys, seen).encode(device)
+    if seen is not None:
+        if pattern.causal and keys == kv_length and not (seen[:, :-1] > seen[:, 1:]).any():
+            leftpad = keys - seen.sum(-1, dtype=torch.int32)
+            return Structure(True, window, leftpad=leftpad).encode(device)
+        seen = seen[:, None, None]
+        if not pattern.causal and not window:
+            return seen
+    return Structure(pattern.causal, window, keys, seen=seen).encode(device)
 
 
 def _restricts(pattern: Pattern, queries: int, keys: int) -> bool:
@@ -222,4 +247,4 @@ def _of_packed(pattern: Pattern, numbers: torch.Tensor) -> Structure:
     starts = torch.nonzero(torch.diff(numbers[0], prepend=numbers[0, :1] - 1))[:, 0]
     ends = torch.cat([starts, starts.new_tensor([total])])
     longest = int(torch.diff(ends).max())
-    return Structure(True, pattern.window, ends.shape[0], cu_seqlens=ends.to(torch.int32), longest=longest)
+    return Structure(True, pattern.window, cu_seqlens=ends.to(torch.int32), longest=longest)

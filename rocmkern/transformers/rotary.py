@@ -2,7 +2,7 @@
 
 A model makes tables of cosine and sine once a forward pass, and its attentions call a function of their module,
 ``apply_rotary_pos_emb(q, k, cos, sin)``. That function is replaced in the forwards of this model's attentions only:
-they are the same code with other globals. The tables are made as ever, and that of cosines also gets a mark: the
+they are the same code with another name in it. The tables are made as ever, and that of cosines also gets a mark: the
 positions, and which rotation of `rope` the tables are. Where it is gone, because a model did something else with the
 table, the function that was there before is called.
 
@@ -25,6 +25,7 @@ from rocmkern.runtime.errors import ArgumentError
 from rocmkern.transformers.replicas import CLOSE, difference, random, why
 
 APPLY = "apply_rotary_pos_emb"
+_OURS = f"rocmkern_{APPLY}"
 _BUFFER = "inv_freq"
 _MARK = "rocmkern_turn"
 #: Their frequencies change with the length of the text.
@@ -103,7 +104,9 @@ def attention_replacement(module: torch.nn.Module) -> Callable[..., Any] | str |
     variant = _variant(before)
     if variant not in ("half", "interleaved"):
         return variant
-    return with_global(type(module).forward, APPLY, _applied(before, variant))
+    # The module's own name keeps its value: other models use it.
+    inner.__globals__.setdefault(_OURS, _applied(before, variant))
+    return renamed(type(module).forward, APPLY, _OURS)
 
 
 def _variant(apply: Callable[..., Any]) -> Any:
@@ -151,17 +154,17 @@ def _applied(before: Callable[..., Any], variant: Literal["half", "interleaved"]
     return apply
 
 
-def with_global(function: Any, name: str, value: Any) -> Any:
-    """The same function with another value for one of its globals; what wraps it wraps the result."""
+def renamed(function: Any, name: str, other: str) -> Any:
+    """The same function with another name for one of its globals; what wraps it wraps the result."""
     inner = getattr(function, "__wrapped__", None)
-    cells, scope = function.__closure__, function.__globals__
+    code, cells, changed = function.__code__, function.__closure__, None
     if inner is None:
-        scope = {**scope, name: value}
+        code = code.replace(co_names=tuple(other if used == name else used for used in code.co_names))
     else:
-        changed = with_global(inner, name, value)
+        changed = renamed(inner, name, other)
         cells = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells or ())
-    copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells)
     copy.__kwdefaults__ = function.__kwdefaults__
-    if inner is not None:
+    if changed is not None:
         copy.__dict__.update({**function.__dict__, "__wrapped__": changed})
     return copy

@@ -181,6 +181,27 @@ def test_what_cannot_be_done_is_refused():
     assert caught.value.argument == "dropout"
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_a_mask_of_integers_is_refused(dtype):
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    tokens, _ = prompts(2, 9)
+    with torch.no_grad(), pytest.raises(rocmkern.ArgumentError) as caught:
+        model(tokens, attention_mask=torch.ones((2, 1, 9, 9), dtype=dtype))
+    assert caught.value.argument == "attention_mask"
+
+
+def test_sinks_that_change_count():
+    model = model_of(DECODERS["gpt_oss"](), "rocmkern", dtype=torch.bfloat16)
+    tokens, _ = prompts(2, 9)
+    numbers(model, input_ids=tokens)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.add_(3)
+    other = model_of(DECODERS["gpt_oss"](), "rocmkern", dtype=torch.bfloat16)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(numbers(model, input_ids=tokens), numbers(other, input_ids=tokens))
+
+
 @pytest.mark.parametrize("name", ["", "flash_rocmkern", "sdpa2", "a/b", 3])
 def test_names_that_transformers_knows_are_refused(name):
     with pytest.raises(rocmkern.ArgumentError) as caught:

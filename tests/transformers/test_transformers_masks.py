@@ -26,13 +26,16 @@ def visible(found, queries, keys, *, causal):
     structure = Structure(causal, 0, keys) if found is None else Structure.decode(found)
     if structure is None:
         return found[:, 0].expand(-1, queries, -1)
-    i = torch.arange(queries)[:, None] + structure.keys - queries
+    count = keys if structure.keys is None else structure.keys
+    i = torch.arange(queries)[:, None] + count - queries
     j = torch.arange(keys)[None]
-    seen = (j < structure.keys).expand(queries, -1)
+    seen = (j < count).expand(queries, -1)
     left, right = structure.sides or (keys, 0 if structure.causal else keys)
     seen = seen & (j >= i - left) & (j <= i + (0 if structure.causal else right))
-    padding = torch.ones((1, structure.keys), dtype=torch.bool) if structure.seen is None else structure.seen
-    return seen & torch.nn.functional.pad(padding, (0, keys - structure.keys))[:, None]
+    if structure.leftpad is not None:
+        return seen & (j >= structure.leftpad[:, None])[:, None]
+    padding = torch.ones((1, count), dtype=torch.bool) if structure.seen is None else structure.seen[:, 0, 0]
+    return seen & torch.nn.functional.pad(padding, (0, keys - count))[:, None]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -80,7 +83,7 @@ def test_nothing_is_made_where_causality_is_all():
     found = mask(2, 3, 9, q_offset=6, attention_mask=tokens)
     assert found is None
     static = mask(2, 5, 12, q_offset=0, attention_mask=tokens[:, :5])
-    assert static.numel() == 0 and Structure.decode(static) == Structure(True, 0, 5)
+    assert static.numel() == 0 and Structure.decode(static) == Structure(True, 0, keys=5)
 
 
 @pytest.mark.parametrize("window", [None, 3])
@@ -108,13 +111,27 @@ def test_a_mask_that_must_be_whole_is():
         assert found.dtype is torch.bool and found.shape == (2, 1, 5, 5)
 
 
-@pytest.mark.parametrize(("causal", "window"), [*itertools.product([True, False], [0, 1, 5])])
-@pytest.mark.parametrize("padded", [False, True])
-def test_a_structure_survives_what_models_do_to_masks(causal, window, padded):
-    seen = torch.tensor([[False, True, True], [True, True, True]]) if padded else None
-    structure = Structure(causal, window, 3, seen)
+STRUCTURES = [
+    *[Structure(causal, window, 3) for causal, window in itertools.product([True, False], [0, 1, 5])],
+    Structure(True, 5, 3, seen=torch.tensor([[False, True, True], [True, True, True]])[:, None, None]),
+    Structure(False, 2, 3, seen=torch.tensor([[False, True, True], [True, True, True]])[:, None, None]),
+    Structure(True, 0, leftpad=torch.tensor([1, 0, 7], dtype=torch.int32)),
+    Structure(True, 4, leftpad=torch.tensor([2], dtype=torch.int32)),
+    Structure(True, 4, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32), longest=3),
+]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_structure_survives_what_models_do_to_masks(structure):
     encoded = structure.encode("cpu")
     for moved in (encoded, encoded.to("cpu", copy=True), encoded[:, :, :, :7]):
         found = Structure.decode(moved)
-        assert (found.causal, found.window, found.keys) == (causal, window, 3)
-        assert found.seen is None if seen is None else torch.equal(found.seen, seen)
+        for name, wanted in vars(structure).items():
+            value = getattr(found, name)
+            assert torch.equal(value, wanted) if isinstance(wanted, torch.Tensor) else value == wanted, name
+
+
+def test_padding_on_the_left_is_a_number_for_each_row():
+    seen = torch.tensor([[False, False, True, True], [True, True, True, True], [False, False, False, False]])
+    found = Structure.decode(mask(3, 4, 4, attention_mask=seen))
+    assert found.leftpad.dtype is torch.int32 and found.leftpad.tolist() == [2, 0, 4]

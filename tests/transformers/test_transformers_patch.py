@@ -204,6 +204,17 @@ def test_tables_that_a_model_changed_are_used_as_they_are(calls):
     assert torch.equal(logits(model, tokens, seen), wanted) and not calls
 
 
+def test_a_patched_model_is_one_graph():
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    patch(model)
+    tokens, seen = prompts(2, 9, "left")
+    wanted = logits(model, tokens, seen)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        found = compiled(input_ids=tokens, attention_mask=seen, use_cache=False).logits
+    assert error(found, wanted.double(), seen) < 1e-5
+
+
 class OtherRMSNorm(torch.nn.Module):
     def __init__(self):
         super().__init__()
