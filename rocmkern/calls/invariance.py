@@ -8,13 +8,13 @@ families) asks `active`. Kernels do not know of it: what becomes of a row of a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 _active: ContextVar[bool] = ContextVar("batch_invariant", default=False)
 #: Whether the calls of this thread are batch-invariant.
-active = _active.get
+active: Callable[[], bool] = _active.get
 
 
 @contextmanager

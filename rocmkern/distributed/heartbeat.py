@@ -38,6 +38,9 @@ class Heartbeat:
         What this process does at the moment, for others to read.
     """
 
+    rank: int
+    doing: str
+
     def __init__(self, store: Any, rank: int):
         self.origin = store
         self._store = store.clone() if hasattr(store, "clone") else store

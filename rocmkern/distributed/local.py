@@ -13,6 +13,7 @@ import pickle
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError, RocmkernError
@@ -49,7 +50,8 @@ class LocalRanks:
         self.size = size
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("spawn")
-        self._pipes, self.processes = [], []
+        self._pipes: list[Any] = []
+        self.processes: list[BaseProcess] = []
         for rank in range(size):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(rank, size, self._store.port, there), daemon=True)

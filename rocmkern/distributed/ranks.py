@@ -57,6 +57,9 @@ class Ranks:
         Bytes of arrays that this process has sent to others.
     """
 
+    rank: int
+    size: int
+
     def __init__(self, group: Any):
         # deferred: optional dependency
         import torch.distributed as dist
@@ -73,7 +76,7 @@ class Ranks:
         self._agreed: set[int] = set()
         self._calls, self._timeout = 0, TIMEOUT
         self._failed: PeerError | None = None
-        self.sent = 0
+        self.sent: int = 0
 
     # ------------------------------------------------------------------------------------------------------ agreement
 

@@ -132,6 +132,10 @@ class PeerError(RocmkernError, RuntimeError):
         Which ones, by their numbers in the group; empty where all live and one of them did not come.
     """
 
+    ranks: tuple[int, ...]
+    size: int
+    why: str
+
     def __init__(self, ranks: tuple[int, ...], size: int, why: str):
         self.ranks, self.size, self.why = ranks, size, why
         named = " and ".join(f"rank {rank}" for rank in ranks) or "a rank"
