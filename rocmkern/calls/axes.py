@@ -35,7 +35,8 @@ def four_axes(*arrays: View, row_axes: int = 0) -> Iterator[tuple[View, ...]]:
     arrays = _joined(arrays, row_axes, 4)
     extra = arrays[0].ndim - 4
     if extra <= 0:
-        yield tuple(x[(None,) * -extra] for x in arrays)
+        ones, zeros = (1,) * -extra, (0,) * -extra
+        yield tuple([x.part(0, ones + x.shape, zeros + x.strides) for x in arrays])
         return
     for index in np.ndindex(arrays[0].shape[:extra]):
         yield tuple(x[index] for x in arrays)
@@ -54,7 +55,13 @@ def flat_lines(*arrays: View) -> Iterator[tuple[View, ...]]:
     joined = _joined(arrays, 0, 1)
     columns = joined[0].shape[-1]
     length = next((n for n in LINE_LENGTHS if columns % n == 0), columns)
-    yield from four_axes(*(x.reshape(*x.shape[:-1], columns // length, length) for x in joined), row_axes=1)
+    yield from four_axes(*[_cut(x, columns // length, length) for x in joined], row_axes=1)
+
+
+def _cut(x: View, pieces: int, length: int) -> View:
+    """View with the last axis cut into pieces."""
+    step = x.strides[-1]
+    return x.part(0, (*x.shape[:-1], pieces, length), (*x.strides[:-1], step * length, step))
 
 
 def joined_rows(*arrays: View) -> tuple[View, ...]:
@@ -78,12 +85,27 @@ def _joined(arrays: tuple[View, ...], row_axes: int, enough: int) -> tuple[View,
 
     Nothing is joined once there are only ``enough`` axes.
     """
-    i = 0
-    while arrays[0].ndim > enough and i < arrays[0].ndim - row_axes - 1:
-        shape = arrays[0].shape
-        if 1 in shape[i : i + 2] or all(x.strides[i] == x.strides[i + 1] * shape[i + 1] for x in arrays):
-            length = shape[i] * shape[i + 1]
-            arrays = tuple(x.reshape((*x.shape[:i], length, *x.shape[i + 2 :])) for x in arrays)
+    shape, leading = arrays[0].shape, len(arrays[0].shape) - row_axes
+    most = len(shape) - enough  # axes that may go
+    if most <= 0 or leading < 2:
+        return arrays
+    # From the front: the lengths so far, and the strides of each array for them.
+    lengths, steps = [shape[0]], [[x.strides[0]] for x in arrays]
+    for axis in range(1, leading):
+        length = shape[axis]
+        even = all([step[-1] == x.strides[axis] * length for step, x in zip(steps, arrays, strict=True)])
+        if len(lengths) > axis - most and (even or length == 1 or lengths[-1] == 1):
+            if length != 1:  # the axis that goes is the other one, or both are one
+                for step, x in zip(steps, arrays, strict=True):
+                    step[-1] = x.strides[axis]
+            lengths[-1] *= length
         else:
-            i += 1
-    return arrays
+            lengths.append(length)
+            for step, x in zip(steps, arrays, strict=True):
+                step.append(x.strides[axis])
+    return tuple(
+        [
+            x.part(0, (*lengths, *x.shape[leading:]), (*step, *x.strides[leading:]))
+            for step, x in zip(steps, arrays, strict=True)
+        ]
+    )

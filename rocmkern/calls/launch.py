@@ -6,6 +6,7 @@ family of operations has its own ``launch.py`` with one function per kernel: con
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,22 +46,26 @@ def stream_of(view: View, stream: Stream) -> Stream:
 
 def bind(kernel: Kernel, given: Mapping[str, Any]) -> list[Any]:
     """The arguments of a kernel in their order, tensors that are None or not given as absent ones."""
-    parameters = kernel.parameters
-    wrong = given.keys() - {name for name, _ in parameters}
-    args = []
-    for name, parameter in parameters:
+    args, missing = [], set()
+    for name, parameter in kernel.parameters:
         value = given.get(name)
         if value is None:
             if not parameter.absent:
-                wrong.add(name)
+                missing.add(name)
                 continue
             beside = given.get(parameter.absent)
-            dtype = np.dtype(parameter.absent) if beside is None else beside.dtype
-            value = _view.absent(parameter.ndim, dtype)
+            value = _view.absent(parameter.ndim, parameter.absent if beside is None else beside.dtype)
         args.append(value)
-    if wrong:
+    known = _names(kernel)
+    if missing or not given.keys() <= known:
+        wrong = missing | (given.keys() - known)
         raise RocmkernError(f"launch of {kernel.__name__}: arguments unknown or missing: {', '.join(sorted(wrong))}")
     return args
+
+
+@functools.cache
+def _names(kernel: Kernel) -> frozenset[str]:
+    return frozenset(name for name, _ in kernel.parameters)
 
 
 def launch(

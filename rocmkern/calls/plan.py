@@ -163,8 +163,7 @@ def _record(
 ) -> Any:
     """Run an operation the ordinary way, and make a plan of what it did."""
     recorder = _recording.Recorder(call.arrays, call.addresses)
-    with _recording.recording(recorder):
-        result = operation(*args, **kwargs)
+    result = _recording.record(recorder, functools.partial(operation, *args, **kwargs))
     stream = recorder.graph_stream
     if stream is not None and recorder.target.device.is_capturing(stream):
         return result  # what was noted holds in that graph only: the first call outside is where the plan is made
@@ -245,7 +244,9 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             return _read(args, kwargs) if _learn(kind) else None
         key.append(layout)
         arrays.append(value)
-    if layout is None or (not on_host and layout.device.host_accessible):
+    if layout is None:
+        on_host = True  # no array at all: results are NumPy's
+    elif not on_host and layout.device.host_accessible:
         return None
     if on_host:
         if of_torch:
@@ -264,6 +265,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
         # What the target follows from: it need not be looked up.
         key += (sent_to.get(), target_state())
     else:
+        assert layout is not None
         key.append((_launch or _import_launch()).target_of(layout.device))
     return tuple(key), arrays, addresses, owners, stream
 

@@ -23,8 +23,7 @@ from rocmkern.runtime.views import memory_view
 from rocmkern.tile.language.kernel import Kernel
 
 
-@dataclass(frozen=True)
-class Fresh:
+class Fresh(NamedTuple):
     """Memory that a call makes.
 
     Attributes
@@ -32,7 +31,7 @@ class Fresh:
     shape, dtype
         Of the `DeviceTensor`.
     like : int
-        Number of the argument beside which a result lies.
+        Number of the argument beside which a result lies, if it matters.
     result : bool
         Whether the caller gets it, as an object of the library of that argument.
     zeros : bool
@@ -75,8 +74,7 @@ class Look(NamedTuple):
     answer: Any
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch; arrays are numbered: the arguments in their order, then what the call makes.
 
     Attributes
@@ -170,8 +168,8 @@ class Recorder:
         self.target, self.stream = target, stream
         pointers = []
         for at, view, _ in tensors(kernel, args):
-            if not view.size:
-                continue
+            if not view.address:
+                continue  # it has no elements
             number = self._number_of(view)
             if number is None:
                 if self._stays(view) or (view.on_device and isinstance(view.owner.keep_alive(), ErrorWord)):
@@ -184,8 +182,8 @@ class Recorder:
     def allocated(self, made: View, like: View | None, source: Any = None, *, zeros: bool = False) -> None:
         """Note new memory of the call, and whether it is zeros; `source` is what the caller gets of it, if anything."""
         beside = None if like is None else self._number_of(like)
-        if source is None:
-            beside = 0  # inner results may lie beside inner results
+        if source is None or like is None:
+            beside = 0  # inner results may lie beside inner results, and NumPy's arrays anywhere
         elif beside is None or beside >= len(self.arrays):
             self.refuse("memory that lies beside no argument")
             return
@@ -316,16 +314,16 @@ def constant_made() -> Iterator[None]:
         thread.recorder.copies += transfer.copies() - before
 
 
-@contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Note what this thread does within the block."""
+def record(recorder: Recorder, operation: Callable[[], Any]) -> Any:
+    """Call an operation, and note what this thread does meanwhile."""
     # deferred: start-up
-    from rocmkern.targets.launches import observed
+    from rocmkern.targets.launches import thread as launching
 
     thread.recorder = recorder
+    before, launching.observer = launching.observer, recorder.launched
     try:
-        with observed(recorder.launched):
-            yield
+        result = operation()
     finally:
-        thread.recorder = None
+        thread.recorder, launching.observer = None, before
     recorder.finish()
+    return result

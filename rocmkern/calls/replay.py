@@ -284,7 +284,7 @@ def plan_of(call: PlannedCall, recorder: _recording.Recorder, result: Any) -> Pl
         one, other = layouts[a], layouts[b]
         apart.append((a, one.first, one.end, b, other.first, other.end))
     if recorder.target.device is None:
-        plan: Plan = HostPlan(type(call.arrays[0]) is not np.ndarray, recorder, returned, apart)
+        plan: Plan = HostPlan(any(type(x) is not np.ndarray for x in call.arrays), recorder, returned, apart)
     else:
         plan = DevicePlan(call.stream, recorder, returned, apart)
     # Arrays that interleave were told apart by their strides, which a plan does not do.

@@ -8,6 +8,7 @@ values, so that it cannot be done again from notes (see `plan`). `values.look` a
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -148,7 +149,8 @@ class View(_Fields):
 
     # Views of the same memory
 
-    def _part(self, offset: int, shape: Shape, strides: Shape, read_only: bool = False) -> View:
+    def part(self, offset: int, shape: Shape, strides: Shape, read_only: bool = False) -> View:
+        """Elements of the same memory, the first so many bytes further on, in any shape and strides."""
         address = self.address + offset if 0 not in shape else 0
         return View(
             address, shape, strides, self.dtype, self.owner, self.place, self.read_only or read_only, self.origin
@@ -156,25 +158,27 @@ class View(_Fields):
 
     def __getitem__(self, index: Any) -> View:
         """Basic indexing: integers, slices, None and ``...``; a full index gives a view without axes."""
-        return self._part(*index_view(self.shape, self.strides, index))
+        if index is None:
+            return self.part(0, (1, *self.shape), (0, *self.strides))
+        return self.part(*index_view(self.shape, self.strides, index))
 
     def transpose(self, *axes: int | Shape) -> View:
         """The axes in this order; reversed if none is given."""
         wanted: Any = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = transpose_axes(len(self.shape), wanted)
         shape, strides = self.shape, self.strides
-        return self._part(0, tuple([shape[axis] for axis in order]), tuple([strides[axis] for axis in order]))
+        return self.part(0, tuple([shape[axis] for axis in order]), tuple([strides[axis] for axis in order]))
 
     @property
     def T(self) -> View:
         """The axes reversed."""
-        return self._part(0, self.shape[::-1], self.strides[::-1])
+        return self.part(0, self.shape[::-1], self.strides[::-1])
 
     def swapaxes(self, a: int, b: int) -> View:
         """Two axes exchanged."""
         shape, strides = list(self.shape), list(self.strides)
         shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
-        return self._part(0, tuple(shape), tuple(strides))
+        return self.part(0, tuple(shape), tuple(strides))
 
     def reshape(self, *shape: int | Shape) -> View:
         """Another shape (one length may be -1); `ArgumentError` where that would take a copy."""
@@ -184,7 +188,7 @@ class View(_Fields):
         if strides is None:
             given = f"{new_shape} for {self!r} with strides {self.strides}"
             raise ArgumentError("shape", given, "a shape that is a view of these strides")
-        return self._part(0, new_shape, strides)
+        return self.part(0, new_shape, strides)
 
     def broadcast_to(self, shape: Shape) -> View:
         """Repeated along new axes and along axes of length 1, with stride 0; ValueError where that does not fit."""
@@ -196,11 +200,11 @@ class View(_Fields):
             strides.append(stride if length == wanted else 0)
         if len(strides) != len(shape):
             raise ValueError(f"{self!r} does not broadcast to {shape}")
-        return self._part(0, tuple(shape), tuple(strides), read_only=True)
+        return self.part(0, tuple(shape), tuple(strides), read_only=True)
 
     def windows(self, shape: Shape, strides: Shape) -> View:
         """Elements from the first one on, in any shape and strides within the same memory; they may overlap."""
-        return self._part(0, shape, strides, read_only=True)
+        return self.part(0, shape, strides, read_only=True)
 
     def placed(self, place: Device | Literal["host memory"]) -> View:
         """The same memory, said to belong to a place."""
@@ -248,8 +252,10 @@ def view_of(x: np.ndarray | DeviceTensor, origin: Origin | None = None) -> View:
     )
 
 
-def absent(ndim: int, dtype: np.dtype) -> View:
+@functools.lru_cache(256)
+def absent(ndim: int, dtype: np.dtype | str) -> View:
     """View of a tensor that a launch leaves out: all its axes have length 0, and it lies nowhere."""
+    dtype = np.dtype(dtype)
     return View(0, (0,) * ndim, (dtype.itemsize,) * ndim, dtype, None)
 
 

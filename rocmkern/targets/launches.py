@@ -83,13 +83,3 @@ class _Thread(threading.local):
 
 #: ``observer`` is told of this thread's launches.
 thread: _Thread = _Thread()
-
-
-@contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every launch that this thread makes on a machine target, within the block."""
-    before, thread.observer = thread.observer, observer
-    try:
-        yield
-    finally:
-        thread.observer = before

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rocmkern.architectures import architecture
+from rocmkern.targets import words
 from rocmkern.targets.entries import Entry
 from rocmkern.tile import entry
 from rocmkern.tile.language.kernel import Config, Kernel
@@ -30,7 +31,7 @@ TARGETS = ("cpu", "hip", "cuda")
 
 def dtypes_of(kernel: Kernel, args: Sequence[Any]) -> tuple[str, ...]:
     """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
-    return tuple([_name(a.dtype) for (_, p), a in zip(kernel.parameters, args, strict=True) if p.kind == "tensor"])
+    return tuple(map(_name, words.dtypes(kernel, args)))
 
 
 @functools.cache

@@ -21,7 +21,7 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> list[int]:
     for (_, parameter), value in zip(kernel.parameters, args, strict=True):
         kind = parameter.kind
         if kind == "tensor":
-            words.append(_address(value))
+            words.append(_address(value) if isinstance(value, np.ndarray) else value.address)
             words += value.shape
             words += value.strides
         elif kind == "int":
@@ -31,19 +31,29 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> list[int]:
     return words
 
 
-def _address(tensor: Any) -> int:
-    if isinstance(tensor, np.ndarray):
-        return int(tensor.__array_interface__["data"][0]) if tensor.size else 0
-    return int(tensor.address)
+def _address(tensor: np.ndarray) -> int:
+    return int(tensor.__array_interface__["data"][0]) if tensor.size else 0
 
 
 def tensors(kernel: Kernel, args: Sequence[Any]) -> Iterator[tuple[int, Any, bool]]:
     """The tensors among a kernel's arguments: (index of the address among the words, tensor, whether it is written)."""
-    at = 0
-    for (_, parameter), value in zip(kernel.parameters, args, strict=True):
+    return ((at, args[place], output) for place, at, output in _places(kernel))
+
+
+def dtypes(kernel: Kernel, args: Sequence[Any]) -> list[np.dtype]:
+    """Element type of each tensor among a kernel's arguments."""
+    return [args[place].dtype for place, _, _ in _places(kernel)]
+
+
+@functools.cache
+def _places(kernel: Kernel) -> tuple[tuple[int, int, bool], ...]:
+    """For each tensor of a kernel: its number among the arguments, that of its address among the words, as above."""
+    places, at = [], 0
+    for place, (_, parameter) in enumerate(kernel.parameters):
         if parameter.kind == "tensor":
-            yield at, value, parameter.output
+            places.append((place, at, parameter.output))
         at += entry.words_of(parameter)
+    return tuple(places)
 
 
 class ParameterBuffer:

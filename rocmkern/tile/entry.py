@@ -19,6 +19,8 @@ from rocmkern.tile.language.kernel import Parameter
 from rocmkern.tile.language.kinds import DTYPES, ConfigKind, ScalarKind, TensorKind, dtype_refusal, refuse, want
 from rocmkern.tile.language.operation import Operation
 
+_INT, _FLOAT = struct.Struct("<i"), struct.Struct("<f")
+
 
 class BoundConfig:
     """A configuration together with the numba type it has on one target."""
@@ -45,7 +47,7 @@ def float32(word: int) -> Any:
 
 def float32_bits(value: float) -> int:
     """Bits of a float32, as the launch passes it."""
-    return struct.unpack("<i", struct.pack("<f", np.float32(value)))[0]
+    return _INT.unpack(_FLOAT.pack(np.float32(value)))[0]
 
 
 def words_of(parameter: Parameter) -> int:

@@ -13,6 +13,7 @@ import rocmkern
 from rocmkern import reference
 from rocmkern.calls import plan as _plan
 from rocmkern.calls import routing as _routing
+from rocmkern.calls.adapters import torch_tensors
 from rocmkern.runtime import devices
 from rocmkern.runtime.errors import ArgumentError, TargetError
 from rocmkern.runtime.manager import default_manager
@@ -104,6 +105,7 @@ def torch(device, no_plans, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", library)
     monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)
     monkeypatch.setattr(_routing, "_has_to_see", lambda torch, values: False)  # the stand-in has no operators
+    monkeypatch.setattr(torch_tensors, "_theirs", {})
     for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
         monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
     return library

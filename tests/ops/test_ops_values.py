@@ -151,3 +151,14 @@ def test_what_is_asked_of_a_part_of_an_argument_is_not_planned():
         for _ in range(2):
             decorated(normal(4), normal(4))
     assert set(decorated.plans._young.values()) == {None}
+
+
+def test_a_call_without_arrays_is_planned():
+    with rocmkern.use("cpu"):
+        for _ in range(2):
+            for size in (2, 3):
+                np.testing.assert_array_equal(rocmkern.causal_mask(size, 4), reference.causal_mask(size, 4))
+        first, second = (rocmkern.causal_mask(2, 4) for _ in range(2))
+    assert first is not second and not np.shares_memory(first, second)
+    assert len(plans := list(rocmkern.causal_mask.plans._young.values())) == 2
+    assert all(isinstance(plan, HostPlan) for plan in plans)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import recording as _recording
-from rocmkern.calls.view import View, describe
+from rocmkern.calls.view import View, describe, view_of
 from rocmkern.runtime.errors import ArgumentTypeError
 from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.runtime.torch_tensors import torch_of
 
 Adapter = Callable[[str, Any], View]
 
-_adapters: dict[type, Adapter] = {}
+_adapters: dict[type, Adapter] = {np.ndarray: lambda name, x: view_of(x)}
 
 
 def view(name: str, x: Any) -> View:

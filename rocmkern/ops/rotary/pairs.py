@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from rocmkern.calls.view import View
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,12 @@ class Pairs:
     dim: int
     parts: int = 1
 
-    def of(self, x: Any, part: int = 0) -> Any:
+    def of(self, x: View, part: int = 0) -> View:
         """View ``[2, ..., dim // 2]`` of the first and of the second elements of the pairs of one part."""
-        turned = x[..., part * self.dim : (part + 1) * self.dim]
-        if self.interleaved:
-            return np.moveaxis(turned.reshape(*x.shape[:-1], self.dim // 2, 2), -1, 0)
-        return np.moveaxis(turned.reshape(*x.shape[:-1], 2, self.dim // 2), -2, 0)
+        step, half = x.strides[-1], self.dim // 2
+        between, along = (step, 2 * step) if self.interleaved else (half * step, step)
+        return x.part(part * self.dim * step, (2, *x.shape[:-1], half), (between, *x.strides[:-1], along))
 
-    def rest(self, x: Any) -> Any:
+    def rest(self, x: View) -> View:
         """View of what is not rotated."""
         return x[..., self.parts * self.dim :]

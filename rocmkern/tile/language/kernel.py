@@ -126,6 +126,8 @@ class Kernel(Protocol):
 
     def __call__(self, cfg: Config, *arguments: Any) -> None: ...
 
+    def __hash__(self) -> int: ...
+
 
 def kernel(fn: Callable[..., None]) -> Kernel:
     """Mark a function as a kernel: ``fn(cfg, *arguments)``, arguments annotated by `Tensor`, `Out`, `Int`, `Float`.
