@@ -114,7 +114,7 @@ _PRODUCTS = tuple(
 )
 _WHOLE_ROWS = Space(
     "rocmkern.ops.streaming:SIZES",
-    (Knob("whole_lines.*.rows", 1, 32), Knob("whole_lines.*.waves", 1, 8, "gpu"), Knob("block.rows", 1, 128),
+    (Knob("whole_by_width.*.rows", 1, 32), Knob("whole_by_width.*.waves", 1, 8, "gpu"), Knob("block.rows", 1, 128),
      Knob("block.columns", 16, 1024)),
 )  # fmt: skip
 SPACES = {

@@ -42,12 +42,12 @@ def four_axes(*arrays: View, row_axes: int = 0) -> Iterator[tuple[View, ...]]:
         yield tuple(x[index] for x in arrays)
 
 
-def lines(*arrays: View) -> Iterator[tuple[View, ...]]:
+def rows_of(*arrays: View) -> Iterator[tuple[View, ...]]:
     """As `four_axes`, with as many leading axes as possible joined: for operations on rows of the last axis."""
     yield from four_axes(*_joined(arrays, 1, 2), row_axes=1)
 
 
-def flat_lines(*arrays: View) -> Iterator[tuple[View, ...]]:
+def flat_rows_of(*arrays: View) -> Iterator[tuple[View, ...]]:
     """As `four_axes`, for elementwise operations: all axes are joined that can be, and cut into rows of equal length.
 
     So a single long row is work for many blocks.

@@ -44,23 +44,23 @@ class Streaming:
     block : Block
     turned : Block
         Where a row of one tensor is a column of the other in memory.
-    lines : mapping of int to LaneBlock
+    by_width : mapping of int to LaneBlock
         By the columns of a block, smallest first, where rows lie along lanes: the first that holds a row is taken, else
         the last; for float32 not the last one if there are several.
-    whole_lines : mapping of int to LaneBlock
+    whole_by_width : mapping of int to LaneBlock
         The same where a kernel needs a row more than once, which it reads once if a tile holds it. With 0 lanes
         ``block`` is for longer rows than the last one holds.
     """
 
     block: Block = Block(64, 64, 4)
     turned: Block = Block(64, 64, 4)
-    lines: Mapping[int, LaneBlock] = field(default_factory=dict)
-    whole_lines: Mapping[int, LaneBlock] = field(default_factory=dict)
+    by_width: Mapping[int, LaneBlock] = field(default_factory=dict)
+    whole_by_width: Mapping[int, LaneBlock] = field(default_factory=dict)
 
 
 _RDNA = Streaming(
-    lines={512: LaneBlock(4, 4, 32), 1024: LaneBlock(4, 4, 32)},
-    whole_lines={512: LaneBlock(4, 4, 32), 1024: LaneBlock(1, 2, 64)},
+    by_width={512: LaneBlock(4, 4, 32), 1024: LaneBlock(4, 4, 32)},
+    whole_by_width={512: LaneBlock(4, 4, 32), 1024: LaneBlock(1, 2, 64)},
 )
 SIZES = {
     # Small on purpose: tests of a few dozen rows cross block borders.
@@ -68,19 +68,19 @@ SIZES = {
     "cpu": Streaming(
         Block(4, 256, 1),
         turned=Block(64, 64, 1),
-        whole_lines={
+        whole_by_width={
             256: LaneBlock(4, 1, 0),
             **dict.fromkeys((512, 1024, 1536, 2048), LaneBlock(2, 1, 0)),
             **dict.fromkeys((3072, 4096), LaneBlock(1, 1, 0)),
         },
     ),
-    "cdna": Streaming(lines={512: LaneBlock(4, 4, 64)}, whole_lines={512: LaneBlock(4, 4, 64)}),
+    "cdna": Streaming(by_width={512: LaneBlock(4, 4, 64)}, whole_by_width={512: LaneBlock(4, 4, 64)}),
     "rdna": _RDNA,
     # Norms of 8192 rows of 4096 float16 on an H200, where a copy of as many bytes takes 36.5 us: an RMS norm 40 us, and
     # 51 us with tiles of 2048 columns and a row to a warp; a layer norm 48 us and 65 us.
     "nvidia": replace(
         _RDNA,
-        whole_lines={
+        whole_by_width={
             512: LaneBlock(4, 4, 32),
             1024: LaneBlock(4, 4, 32),
             2048: LaneBlock(1, 4, 128),
@@ -90,7 +90,9 @@ SIZES = {
 }
 
 
-def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole: bool = False, **features: Any) -> Any:
+def rows_config(
+    config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole: bool = False, **features: Any
+) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
     With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
@@ -98,13 +100,13 @@ def line(config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole:
     """
     sizes = tuned(SIZES, arch)
     block, lanes = sizes.block, 0
-    lines = sizes.whole_lines if whole else sizes.lines
-    if lines and columns:
-        widths = list(lines)
-        if itemsize > 2 and lines[widths[-1]].lanes:
+    by_width = sizes.whole_by_width if whole else sizes.by_width
+    if by_width and columns:
+        widths = list(by_width)
+        if itemsize > 2 and by_width[widths[-1]].lanes:
             widths = widths[:-1] or widths
         width = next((n for n in widths if n >= columns), widths[-1])
-        along = lines[width]
+        along = by_width[width]
         if along.lanes or width >= columns:
             block, lanes = Block(along.rows, width, along.waves), along.lanes
     if whole:
@@ -117,16 +119,16 @@ def turned(config: type, arch: str) -> Any:
     return _variant(config, arch, tuned(SIZES, arch).turned)
 
 
-def longest_whole_line(arch: str) -> int:
+def longest_whole_row(arch: str) -> int:
     """The longest row that a tile of a kernel holds that needs it more than once, by lanes; 0: there is none."""
-    return max(tuned(SIZES, arch).whole_lines, default=0)
+    return max(tuned(SIZES, arch).whole_by_width, default=0)
 
 
 def _variant(config: type, arch: str, block: Block, **features: Any) -> Any:
     return config(arch=arch, waves=block.waves, block_m=block.rows, block_n=block.columns, **features)
 
 
-def by_lines(
+def by_rows(
     kernel: Kernel,
     config: type[Config],
     out: View,
@@ -147,7 +149,7 @@ def by_lines(
     """
     target = target_for(out)
     columns = out.shape[3] if along_lanes else 0
-    cfg = line(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
+    cfg = rows_config(config, target.arch, columns, out.dtype.itemsize, whole=whole, **features)
     row_blocks = ceil_div(out.shape[2], cfg.block_m)
     if stepping is not None:
         if stepping:

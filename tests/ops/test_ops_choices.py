@@ -103,7 +103,9 @@ def choices(card: Card) -> Iterator[str]:
                 yield f"{step.__name__} {itemsize} bytes dim {dim}: {found}"
         for config in (rms_norm.Config, softmax.Config, layer_norm.Config, add_residual.Config):
             whole = config is not add_residual.Config
-            found = ranges(COLUMNS, lambda n, c=config, i=itemsize, w=whole: streaming.line(c, arch, n, i, whole=w))
+            found = ranges(
+                COLUMNS, lambda n, c=config, i=itemsize, w=whole: streaming.rows_config(c, arch, n, i, whole=w)
+            )
             yield f"{config.__module__.rpartition('.')[2]} {itemsize} bytes: {found}"
         yield f"resident norms {itemsize}: {ranges(COLUMNS, lambda n, i=itemsize: resident_norms(arch, n, i))}"
         for columns in (500, 4096, 32768):
@@ -135,7 +137,7 @@ def choices(card: Card) -> Iterator[str]:
         found = ranges((16, 17, 32, 33, 64, 65, 128), lambda n, h=heads: rotary_tuning.rotation(arch, h, n, False))
         yield f"rotation of {heads} heads: {found}"
     yield f"rotary: {described(rotary_tuning.rotary(rope_append_kv.Config, arch))}"
-    yield f"line: {described(streaming.line(causal_mask.Config, arch))}"
+    yield f"line: {described(streaming.rows_config(causal_mask.Config, arch))}"
     yield f"turned: {described(streaming.turned(copy_rows.Config, arch))}"
     yield f"sampling: {described(sampling_tuning.sampling(arch, False))}"
     for waves in (1, 2, 4):

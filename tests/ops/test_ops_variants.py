@@ -65,7 +65,7 @@ def test_products_with_windows_ahead_and_grouped_blocks(monkeypatch, depth, grou
 @pytest.mark.parametrize(("block_m", "block_n"), [(1, 32), (8, 8), (16, 128), (64, 16)])
 def test_operations_on_rows_in_blocks_of_any_shape(monkeypatch, block_m, block_n):
     """Tiles that end inside of a row, with it, or behind it; 37 rows of 70 columns."""
-    ordinary = streaming.line
+    ordinary = streaming.rows_config
 
     def line(config, arch, columns=0, itemsize=2, **features):
         cfg = ordinary(config, arch, columns, itemsize, **features)

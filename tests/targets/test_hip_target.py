@@ -41,7 +41,7 @@ def launch_scale(target, x, factor):
 
     manager = default_manager(target.device)
     with manager.from_numpy(x) as source, manager.empty(x.shape, x.dtype) as out:
-        cfg = streaming.line(Config, target.arch)
+        cfg = streaming.rows_config(Config, target.arch)
         target.launch(scale, cfg, (-(-x.shape[2] // cfg.block_m), 1, 1), [view_of(source), view_of(out), factor])
         return out.to_numpy()
 
@@ -174,7 +174,7 @@ from rocmkern.ops.steps.kernels.scale import Config, scale
 from rocmkern.ops.steps.kernels.softmax import Config as SoftmaxConfig, softmax
 from rocmkern.ops import streaming
 from rocmkern.targets.hip import compile_kernel
-two = [(softmax, streaming.line(SoftmaxConfig, "gfx1100")), (scale, streaming.line(Config, "gfx1100"))]
+two = [(softmax, streaming.rows_config(SoftmaxConfig, "gfx1100")), (scale, streaming.rows_config(Config, "gfx1100"))]
 made = {kernel.__name__: compile_kernel(kernel, cfg, ("float32",) * 2) for kernel, cfg in two[:: int(sys.argv[1])]}
 print(*[made[name].executable.code.hex() for name in ("scale", "softmax")])
 """

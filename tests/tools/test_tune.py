@@ -117,9 +117,9 @@ def test_a_record_in_effect_is_what_operations_choose_by_and_is_gone_afterwards(
     before, arch = dict(space.entries), "cpu-avx2"
 
     def chosen():
-        return streaming.line(rms_norm.Config, arch, 4096, whole=True).block_m
+        return streaming.rows_config(rms_norm.Config, arch, 4096, whole=True).block_m
 
-    record = replace(tuned(space.entries, arch), whole_lines={4096: streaming.LaneBlock(16, 1, 0)})
+    record = replace(tuned(space.entries, arch), whole_by_width={4096: streaming.LaneBlock(16, 1, 0)})
     with pytest.raises(KeyError), tool.in_effect(space.entries, arch, record):
         assert chosen() == 16
         raise KeyError

@@ -8,7 +8,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import Argument, accept, accept_out
-from rocmkern.calls.axes import flat_lines
+from rocmkern.calls.axes import flat_rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentError
@@ -140,7 +140,7 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
         # deferred: start-up
         from rocmkern.ops.activations.launch import launch_gated
 
-        for some_acted, some_factor, some_out in flat_lines(acted.aligned(), factor.aligned(), result.view):
+        for some_acted, some_factor, some_out in flat_rows_of(acted.aligned(), factor.aligned(), result.view):
             launch_gated(some_acted, some_factor, some_out, activation, stream)
     return result.source
 

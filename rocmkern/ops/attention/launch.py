@@ -26,7 +26,7 @@ from rocmkern.ops.attention import tuning
 from rocmkern.ops.attention.kernels import combine_splits, flash_attention, merge_attention
 from rocmkern.ops.attention.problem import Attention
 from rocmkern.ops.steps.launch import launch_scale
-from rocmkern.ops.streaming import by_lines
+from rocmkern.ops.streaming import by_rows
 from rocmkern.targets import Target
 
 #: Queries up to this many are packed with the heads of their group into one tile.
@@ -170,4 +170,4 @@ def _widened(numbers: np.ndarray) -> np.ndarray:
 def launch_merge(o1: View, lse1: View, o2: View, lse2: View, out: View, lse: View | None, stream: Stream) -> None:
     """``kernels.merge_attention``."""
     arguments = {"o1": o1, "lse1": lse1, "o2": o2, "lse2": lse2, "out": out, "lse": lse}
-    by_lines(merge_attention.merge_attention, merge_attention.Config, out, arguments, stream)
+    by_rows(merge_attention.merge_attention, merge_attention.Config, out, arguments, stream)

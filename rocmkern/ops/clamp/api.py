@@ -5,7 +5,7 @@ from __future__ import annotations
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import accept, accept_out
-from rocmkern.calls.axes import flat_lines
+from rocmkern.calls.axes import flat_rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, Stream
 from rocmkern.runtime.errors import ArgumentError
@@ -69,6 +69,6 @@ def clamp(
         # deferred: start-up
         from rocmkern.ops.clamp.launch import launch_clamp
 
-        for some_x, some_out in flat_lines(numbers.aligned(), result.view):
+        for some_x, some_out in flat_rows_of(numbers.aligned(), result.view):
             launch_clamp(some_x, some_out, low, high, stream)
     return result.source

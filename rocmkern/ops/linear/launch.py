@@ -152,7 +152,7 @@ def launch_few_rows(
 def _add_up(target: Target, parts: View, bias: View | None, out: View, number: int, stream: Stream) -> None:
     """``kernels.sum_splits``."""
     outer, inner, rows, columns = out.shape
-    cfg = streaming.line(sum_splits.Config, target.arch)
+    cfg = streaming.rows_config(sum_splits.Config, target.arch)
     grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
     args = {"parts": parts, "bias": bias, "out": out, "activation": number}
     launch(target, sum_splits.sum_splits, cfg, grid, args, stream)

@@ -8,7 +8,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import Argument, accept, accept_out
-from rocmkern.calls.axes import flat_lines, lines
+from rocmkern.calls.axes import flat_rows_of, rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.runtime.errors import ArgumentTypeError
@@ -130,7 +130,7 @@ def rms_norm(
         views = [x.aligned(), result.view]
         if added is not None and sums is not None:
             views += [added.aligned(), sums.view]
-        for some_x, some_out, *pair in lines(*views):
+        for some_x, some_out, *pair in rows_of(*views):
             some_added, some_sums = pair or (None, None)
             launch_rms_norm(some_x, some_added, some_sums, weight.aligned(), some_out, eps, offset, stream)
     return result.source if sums is None else (result.source, sums.source)
@@ -205,7 +205,7 @@ def layer_norm(
         from rocmkern.ops.norm.launch import launch_layer_norm
 
         weights, biases = (None if p is None else p.aligned() for p in (scale, shift))
-        for some_x, some_out in lines(x.aligned(), result.view):
+        for some_x, some_out in rows_of(x.aligned(), result.view):
             launch_layer_norm(some_x, weights, biases, some_out, eps, stream)
     return result.source
 
@@ -258,7 +258,7 @@ def add_residual(x: Array, residual: ArrayLike, *, out: Array | None = None, str
         # deferred: start-up
         from rocmkern.ops.norm.launch import launch_add_residual
 
-        for some_x, some_added, some_out in flat_lines(x.aligned(), added.aligned(), result.view):
+        for some_x, some_added, some_out in flat_rows_of(x.aligned(), added.aligned(), result.view):
             launch_add_residual(some_x, some_added, some_out, stream)
     return result.source
 

@@ -13,7 +13,7 @@ from rocmkern.calls.view import View
 from rocmkern.ops import streaming
 from rocmkern.ops.norm import tuning
 from rocmkern.ops.norm.kernels import add_residual, layer_norm, rms_norm
-from rocmkern.ops.streaming import by_lines
+from rocmkern.ops.streaming import by_rows
 
 
 def launch_rms_norm(
@@ -33,11 +33,11 @@ def launch_rms_norm(
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
     resident = tuning.resident_rms(arch, x.shape[3], x.dtype.itemsize)
-    single = streaming.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    single = streaming.rows_config(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
     if residual is not None or not (single or moderate):
         resident = 0  # more registers are needed than that leaves
     features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
-    by_lines(kernel, config, out, args, stream, resident=resident, **how, **features)
+    by_rows(kernel, config, out, args, stream, resident=resident, **how, **features)
 
 
 def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View, eps: float, stream: Stream) -> None:
@@ -46,7 +46,7 @@ def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View
     resident = tuning.resident_layer(arch, x.shape[3], x.dtype.itemsize)
     stepping = tuning.stepping(arch)
     kernel, config = layer_norm.layer_norm, layer_norm.Config
-    single = streaming.line(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    single = streaming.rows_config(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
     features = {"with_weight": weight is not None, "with_bias": bias is not None, "keeps_weights": stepping > 0}
     features["shifted"] = single and x.dtype.itemsize == 2
     features["moderate"] = moderate = single and x.dtype == np.float16
@@ -54,7 +54,7 @@ def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View
     args: dict[str, Any] = {name: None if p is None else p[None] for name, p in parameters.items()}
     args |= {"x": x, "out": out} | _numbers(x, eps, moderate)
     how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
-    by_lines(kernel, config, out, args, stream, **how, **features)
+    by_rows(kernel, config, out, args, stream, **how, **features)
 
 
 def _numbers(x: View, eps: float, moderate: bool) -> dict[str, float]:
@@ -71,4 +71,4 @@ def _first_scale(eps: float) -> float:
 def launch_add_residual(x: View, residual: View | None, out: View, stream: Stream) -> None:
     """``kernels.add_residual``."""
     args: dict[str, Any] = {"x": x, "residual": residual, "out": out}
-    by_lines(add_residual.add_residual, add_residual.Config, out, args, stream, along_lanes=True)
+    by_rows(add_residual.add_residual, add_residual.Config, out, args, stream, along_lanes=True)

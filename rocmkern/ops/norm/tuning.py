@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rocmkern.architectures import tuned
-from rocmkern.ops.streaming import longest_whole_line
+from rocmkern.ops.streaming import longest_whole_row
 
 #: Columns up to which the compiler's choice of registers lets enough blocks run at once.
 _SHORT = 2048
@@ -51,7 +51,7 @@ def resident_layer(arch: str, columns: int, itemsize: int) -> int:
     if itemsize > 2 or columns <= _SHORT:
         return 0
     sizes = tuned(SIZES, arch)
-    return sizes.resident_layer if columns <= longest_whole_line(arch) else sizes.resident_longer_layer
+    return sizes.resident_layer if columns <= longest_whole_row(arch) else sizes.resident_longer_layer
 
 
 def stepping(arch: str) -> int:

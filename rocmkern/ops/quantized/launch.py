@@ -10,12 +10,12 @@ from rocmkern.ops.linear.launch import launch_product, launch_row
 from rocmkern.ops.linear.tuning import one_row
 from rocmkern.ops.quantized import tuning
 from rocmkern.ops.quantized.kernels import dequantize, dequantize_rms_norm
-from rocmkern.ops.streaming import by_lines
+from rocmkern.ops.streaming import by_rows
 
 
 def launch_dequantize(blocks: View, out: View, name: str, stream: Stream) -> None:
     """``kernels.dequantize``."""
-    by_lines(dequantize.dequantize, dequantize.Config, out, {"blocks": blocks, "out": out}, stream, format=name)
+    by_rows(dequantize.dequantize, dequantize.Config, out, {"blocks": blocks, "out": out}, stream, format=name)
 
 
 def launch_dequantize_rms_norm(
@@ -25,7 +25,7 @@ def launch_dequantize_rms_norm(
     args = {"blocks": blocks, "weight": weight, "out": out, "offset": offset}
     args |= {"root_eps": eps**0.5, "inverse_length": 1 / out.shape[3]}
     kernel = dequantize_rms_norm
-    by_lines(kernel.dequantize_rms_norm, kernel.Config, out, args, stream, format=name)
+    by_rows(kernel.dequantize_rms_norm, kernel.Config, out, args, stream, format=name)
 
 
 def launch_quantized_linear(

@@ -13,7 +13,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import INTEGERS, Argument, accept, accept_out
-from rocmkern.calls.axes import lines
+from rocmkern.calls.axes import rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.streams import wait_for
 from rocmkern.calls.types import Array, ArrayLike, Stream
@@ -89,7 +89,7 @@ def embedding(
         from rocmkern.ops.rows.launch import launch_embedding
 
         rows = numbers[..., None].broadcast_to(shape)
-        for some_rows, some_out in lines(rows, result.view):
+        for some_rows, some_out in rows_of(rows, result.view):
             for a, b in np.ndindex(some_out.shape[:2]):
                 launch_embedding(table.aligned(), some_rows[a, b, :, 0], some_out[a, b], stream)
         if check and result.view.on_device:
@@ -145,7 +145,7 @@ def transpose(x: Array, axes: Sequence[int] | None = None, *, out: Array | None 
         # deferred: start-up
         from rocmkern.ops.rows.launch import launch_copy_rows
 
-        for some_x, some_out in lines(view, result.view):
+        for some_x, some_out in rows_of(view, result.view):
             launch_copy_rows(some_x, some_out, stream)
     return result.source
 

@@ -6,14 +6,14 @@ from rocmkern.calls.launch import ceil_div, error_word, launch, target_for
 from rocmkern.calls.types import Stream
 from rocmkern.calls.view import View
 from rocmkern.ops.rows.kernels import copy_rows, embedding
-from rocmkern.ops.streaming import by_lines, line, turned
+from rocmkern.ops.streaming import by_rows, rows_config, turned
 
 
 def launch_embedding(table: View, indices: View, out: View, stream: Stream) -> None:
     """``kernels.embedding``: table ``[V, N]``, indices ``[R]``, out ``[R, N]``."""
     target = target_for(out)
     error = error_word(target, "embedding", "indices", "table")
-    cfg = line(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
+    cfg = rows_config(embedding.Config, target.arch, out.shape[1], out.dtype.itemsize)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     args = {"table": table, "indices": indices, "out": out, "error": error}
     launch(target, embedding.embedding, cfg, grid, args, stream)
@@ -28,4 +28,4 @@ def launch_copy_rows(x: View, out: View, stream: Stream) -> None:
         launch(target, copy_rows.copy_rows, cfg, grid, {"x": x, "out": out}, stream)
         return
     dense = x.strides[3] == out.strides[3] == x.itemsize
-    by_lines(copy_rows.copy_rows, copy_rows.Config, out, {"x": x, "out": out}, stream, along_lanes=dense)
+    by_rows(copy_rows.copy_rows, copy_rows.Config, out, {"x": x, "out": out}, stream, along_lanes=dense)

@@ -18,7 +18,7 @@ from rocmkern.ops.steps.kernels import (
     softmax,
     weighted_values,
 )
-from rocmkern.ops.streaming import by_lines, line
+from rocmkern.ops.streaming import by_rows, rows_config
 
 
 def launch_qk_scores(q: View, k: View, out: View, scale: float, stream: Stream) -> None:
@@ -42,7 +42,7 @@ def launch_weighted_values(p: View, v: View, out: View, stream: Stream) -> None:
 def launch_causal_mask(out: View, left: int, right: int, offset: int, stream: Stream) -> None:
     """``kernels.causal_mask``."""
     target = target_for(out)
-    cfg = line(causal_mask.Config, target.arch)
+    cfg = rows_config(causal_mask.Config, target.arch)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     launch(
         target, causal_mask.causal_mask, cfg, grid, {"out": out, "left": left, "right": right, "offset": offset}, stream
@@ -52,21 +52,21 @@ def launch_causal_mask(out: View, left: int, right: int, offset: int, stream: St
 def launch_apply_mask(x: View, mask: View, out: View, stream: Stream) -> None:
     """``kernels.apply_mask``."""
     boolean = mask.dtype == np.bool_
-    by_lines(
+    by_rows(
         apply_mask.apply_mask, apply_mask.Config, out, {"x": x, "mask": mask, "out": out}, stream, boolean=bool(boolean)
     )
 
 
 def launch_softmax(x: View, out: View, stream: Stream) -> None:
     """``kernels.softmax``."""
-    by_lines(softmax.softmax, softmax.Config, out, {"x": x, "out": out}, stream, along_lanes=True, whole=True)
+    by_rows(softmax.softmax, softmax.Config, out, {"x": x, "out": out}, stream, along_lanes=True, whole=True)
 
 
 def launch_scale(x: View, out: View, factor: float, stream: Stream) -> None:
     """``kernels.scale``."""
-    by_lines(scale.scale, scale.Config, out, {"x": x, "out": out, "factor": factor}, stream, along_lanes=True)
+    by_rows(scale.scale, scale.Config, out, {"x": x, "out": out, "factor": factor}, stream, along_lanes=True)
 
 
 def launch_repeat_kv(x: View, out: View, n_rep: int, stream: Stream) -> None:
     """``kernels.repeat_kv``."""
-    by_lines(repeat_kv.repeat_kv, repeat_kv.Config, out, {"x": x, "out": out, "n_rep": n_rep}, stream)
+    by_rows(repeat_kv.repeat_kv, repeat_kv.Config, out, {"x": x, "out": out, "n_rep": n_rep}, stream)

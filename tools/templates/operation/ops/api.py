@@ -5,7 +5,7 @@ from __future__ import annotations
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import accept, accept_out
-from rocmkern.calls.axes import flat_lines
+from rocmkern.calls.axes import flat_rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, Stream
 
@@ -49,6 +49,6 @@ def new_operation(x: Array, *, out: Array | None = None, stream: Stream = None) 
         # deferred: start-up
         from rocmkern.ops.new_operation.launch import launch_new_operation
 
-        for some_x, some_out in flat_lines(numbers.aligned(), result.view):
+        for some_x, some_out in flat_rows_of(numbers.aligned(), result.view):
             launch_new_operation(some_x, some_out, stream)
     return result.source
