@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 LEAST = 98.0
@@ -42,14 +45,24 @@ def measure(package: str) -> Completeness:
     Raises
     ------
     OSError
-        If pyright does not answer, in its own words.
+        If the package is not there, or pyright does not answer or looks at another one.
     """
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
-    done = subprocess.run([*command, "--ignoreexternal", "--verifytypes", package], capture_output=True, text=True)
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise OSError(f"no package {package} can be imported here")
+    home = Path(spec.origin).parent
+    # pyright asks the first python of PATH where packages are, whatever it is told, and takes the first one there.
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    environment["PYTHONPATH"] = os.pathsep.join([str(home.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--ignoreexternal", "--verifytypes", package]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     try:
         answer: dict[str, Any] = json.loads(done.stdout)["typeCompleteness"]
+        seen = Path(answer["packageRootDirectory"])
     except (ValueError, KeyError) as error:
         raise OSError(f"pyright says nothing of {package}: {(done.stderr or done.stdout).strip()}") from error
+    if seen.resolve() != home.resolve():
+        raise OSError(f"pyright looks at {seen}, not at {home}")
     public = [symbol for symbol in answer["symbols"] if symbol["isExported"]]
     unknown = {symbol["name"]: _why(symbol) for symbol in public if not symbol["isTypeKnown"]}
     return Completeness(len(public), unknown)

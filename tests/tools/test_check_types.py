@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -55,8 +56,13 @@ def test_the_least_that_is_wanted_decides(monkeypatch, capsys):
     assert "house.half: why" in capsys.readouterr().out
 
 
-def test_a_package_that_is_not_there_is_an_error_in_words(monkeypatch):
+def test_a_package_that_is_not_there_or_not_looked_at_is_an_error_in_words(monkeypatch):
+    with pytest.raises(OSError, match="no package house can be imported here"):
+        check_types.measure("house")
     answer = subprocess.CompletedProcess([], 1, stdout="", stderr="No package")
     monkeypatch.setattr(check_types.subprocess, "run", lambda *_, **__: answer)
-    with pytest.raises(OSError, match="pyright says nothing of house: No package"):
-        check_types.measure("house")
+    with pytest.raises(OSError, match="pyright says nothing of rocmkern: No package"):
+        check_types.measure("rocmkern")
+    answer.stdout = json.dumps({"typeCompleteness": {"packageRootDirectory": "/elsewhere/rocmkern", "symbols": []}})
+    with pytest.raises(OSError, match="pyright looks at /elsewhere/rocmkern, not at "):
+        check_types.measure("rocmkern")
