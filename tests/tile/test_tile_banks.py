@@ -74,8 +74,6 @@ def test_a_place_follows_from_another_one(gfx, size):
 def test_products_read_without_conflicts(gfx):
     sizes = (2, 4) if "float32" in ATOMS[architecture(gfx).matrix].intrinsics else (2,)
     for size, lines, length in itertools.product(sizes, EXTENTS, EXTENTS):
-        if gfx == "gfx950" and (size, length) == (4, 16):
-            continue  # 16 reads of one window of float32 meet in half of the banks
         window = window_of(gfx, lines, length, size)
         for offsets, width in fragment(gfx, window, size):
             assert not conflicts(gfx, offsets, True, width), (lines, length, size)
@@ -90,7 +88,7 @@ def test_rows_are_written_without_conflicts(gfx):
         assert not conflicts(gfx, offsets, False, UNIT), (length, size)
 
 
-@pytest.mark.parametrize("gfx", [gfx for gfx in ARCHITECTURES if gfx != "gfx950"])
+@pytest.mark.parametrize("gfx", ARCHITECTURES)
 def test_columns_are_written_without_conflicts(gfx):
     for size, wide, lines, length in itertools.product((2, 4), (2, 4, 8), EXTENTS, EXTENTS):
         across, window = lines // wide, window_of(gfx, lines, length, size)

@@ -59,8 +59,8 @@ class RowLowering(TensorLowering):
 
     def operator_getitem(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, index: ir.Value) -> ir.Value:
         item = super().operator_getitem(context, b, sig, x, index)
-        # A number is loaded into vector registers, where everything computed from it would stay as well. Integers are of
-        # use elsewhere; arithmetic on floats takes place there, and scalar registers are few.
+        # A number is loaded into vector registers, where everything computed from it would stay as well. That is right
+        # for floats: arithmetic on them takes place there, and scalar registers are few.
         return uniform(b, item) if isinstance(item.type, ir.IntType) else item
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:

@@ -8,7 +8,9 @@ A window is lines of so many bytes. Lanes that share a cycle access units of 16 
 
 Let ``round`` be a line or the units of all banks, whichever is longer, and r the number of the round in which a byte
 lies, one after the other without gaps. With u units to all banks, ``turn = r ^ r / u``: its low bits take all values
-in the rounds of the first two lists, and are the same within a line, which leaves the third as it is. Then
+in the rounds of the first two lists, and are the same within a line, which leaves the third as it is. With 64 banks it
+is ``r ^ 2 r ^ r / u``: there lanes that share a cycle read one place of the rounds 0 and 3, and its neighbour of 1 and
+2, of four rounds of short lines. Then
 
     padded      a unit of nothing stands before each round and before each u of them, so that unit c begins at bank
                 ``4 (c + r + r / u)``
@@ -34,6 +36,7 @@ from rocmkern.architectures import architecture
 #: Bytes of a unit: the widest access.
 UNIT = 16
 BANK_BYTES = 4
+UNITS_OF_64_BANKS = 64 * BANK_BYTES // UNIT
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ class Places:
         number = offset >> (self.round.bit_length() - 1)
         higher = number >> (self.units.bit_length() - 1)
         if self.swizzled:
-            return offset ^ (((number ^ higher) & (self.units - 1)) * UNIT)
+            turn = number ^ higher
+            if self.units == UNITS_OF_64_BANKS:
+                turn = turn ^ number * 2
+            return offset ^ ((turn & (self.units - 1)) * UNIT)
         return offset + (number + higher) * UNIT
 
     def ahead(self, offset: Any) -> tuple[Any, Any]:
