@@ -180,15 +180,23 @@ def launch_mlp(x, w_gate, w_up, w_down, b_gate, b_up, b_down, out, activation, s
     out[...] = reference.mlp(x, w_gate, w_up, w_down, activation=activation, **biases).astype(out.dtype)
 
 
+def _pairs(pairs, x, part):
+    """View ``[2, ..., dim // 2]`` of an array: the first and the second elements of the pairs of one part."""
+    turned = x[..., part * pairs.dim : (part + 1) * pairs.dim]
+    if pairs.interleaved:
+        return np.moveaxis(turned.reshape(*x.shape[:-1], pairs.dim // 2, 2), -1, 0)
+    return np.moveaxis(turned.reshape(*x.shape[:-1], 2, pairs.dim // 2), -2, 0)
+
+
 @on_arrays
 def launch_rope(x, out, positions, turn, stream):
     assert x.shape == out.shape and all(p.shape == (x.shape[0], x.shape[2]) for p in positions)
     result = x.astype(np.float64)
     for part, some in enumerate(positions):
         angle = some[:, None, :, None] * (turn.frequencies * (2 * np.pi / 2.0**64))
-        a, b = turn.pairs(result, part).copy()
+        a, b = _pairs(turn.pairs, result, part).copy()
         cos, sin = np.cos(angle) * turn.factor, np.sin(angle) * turn.factor * turn.direction
-        for side, value in zip(turn.pairs(result, part), (a * cos - b * sin, b * cos + a * sin), strict=True):
+        for side, value in zip(_pairs(turn.pairs, result, part), (a * cos - b * sin, b * cos + a * sin), strict=True):
             side[...] = value
     out[...] = result.astype(out.dtype)
 
