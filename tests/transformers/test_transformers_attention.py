@@ -22,6 +22,7 @@ OTHERS = {
     "encoder with windows": lambda: transformers.ModernBertConfig(
         **ENCODER, local_attention=8, global_attn_every_n_layers=2
     ),
+    "decoder to both sides": lambda: transformers.LlamaConfig(**SIZES, is_causal=False),
     # Keys of 16, values of 12.
     "latent": lambda: transformers.DeepseekV3Config(
         **{name: size for name, size in SIZES.items() if name != "head_dim"} | {"num_key_value_heads": 4},
