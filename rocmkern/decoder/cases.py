@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from rocmkern.decoder import DecoderConfig
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 SEED = 42
@@ -60,6 +61,13 @@ def _decoder_call(draw: Draw) -> Call:
     return Call(arrays, options, ((dims["tokens"], dims["vocabulary"]),))
 
 
+def _passes(call: Call) -> Iterator[Excerpt]:
+    """The tokens in two passes, and one by one: prompts of some of them, and then single tokens."""
+    count = call.out_shapes[0][0]
+    for prefill in sorted({1, count // 2, count - 1} - {0}):
+        yield Excerpt(f"{prefill} of {count} tokens at first", call.arguments | {"prefill": prefill}, ((...,),))
+
+
 def _drawn(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
     """Heads of an even dimension that share key-value heads, and a first pass that is no longer than the tokens."""
     heads, kv_heads, prefill = dims["heads"], dims["kv_heads"], features["prefill"]
@@ -76,6 +84,7 @@ OPERATIONS = (
         baseline="rocmkern.reference:baseline.decoder_logits",
         roundings="rocmkern.reference:roundings.decoder_logits",
         call=_decoder_call,
+        excerpts=_passes,
         dims=(
             Dim("vocabulary", "v"),
             Dim("hidden", "d"),

@@ -30,6 +30,8 @@ class RowFacts:
         Where the row stands.
     deadline_s : float or None
         Seconds that a case may take in the worker process of a test run; None: the run's.
+    invariant : bool
+        Whether excerpts of a call must hold the same bits.
     """
 
     operation: Operation
@@ -51,6 +53,7 @@ class RowFacts:
     bars: Mapping[str, float]
     warm: bool
     deadline_s: float | None = None
+    invariant: bool = False
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,8 @@ class _RowExpansion:
         self._check_peers(category)
         if row.masked is not None and self.operation.hidden is None:
             raise self._error(("masked",), f"{self.operation.name} has no mask")
+        if row.invariant and self.operation.excerpts is None:
+            raise self._error(("invariant",), f"{self.operation.name} declares no excerpts")
         if row.one_hot is not None and self.operation.probabilities is None:
             raise self._error(("one_hot",), f"{self.operation.name} has no softmax")
         return RowFacts(
@@ -219,6 +221,7 @@ class _RowExpansion:
             bars=row.bars or {},
             warm=bool(row.warm),
             deadline_s=self._setting("deadline_s"),
+            invariant=bool(row.invariant),
         )
 
     def _check_errors(self) -> None:

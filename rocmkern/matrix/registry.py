@@ -239,6 +239,9 @@ class Operation:
         Arrays of which no layout repeats elements: they are written, or repeated numbers would mean something else.
     domain : Domain, optional
         What fuzzing draws; an operation without one is not fuzzed.
+    excerpts : callable or str, optional
+        ``excerpts(call)`` gives calls that have some of its rows (`rocmkern.matrix.excerpts.Excerpt`), for rows of the
+        table with ``invariant: true``.
     """
 
     name: str
@@ -263,6 +266,7 @@ class Operation:
     dense_on_device: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
     domain: Domain | None = None
+    excerpts: Function | None = None
 
     @cached_property
     def dim_table(self) -> dict[str, Dim]:

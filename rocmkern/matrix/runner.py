@@ -8,6 +8,7 @@
   the same bits;
 * the guard bands of every buffer of the runtime are as they were, after each launch;
 * nothing is left in the ledger of buffers;
+* in rows with ``invariant: true`` every row of the result is the same bits in other batches;
 * float error handling of NumPy, working directory and environment of the process are as they were.
 
 A row with ``expect_error`` must raise that error, name that argument, and write nothing.
@@ -30,6 +31,7 @@ from rocmkern.calls import results as _results
 from rocmkern.matrix import inputs as _inputs
 from rocmkern.matrix.case import Case
 from rocmkern.matrix.device_memory import PlacedArray
+from rocmkern.matrix.excerpts import difference
 from rocmkern.matrix.expand import error_type
 from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
@@ -49,7 +51,8 @@ class CaseFailure(AssertionError):
     ----------
     check : str
         Which check failed: ``parity``, ``type``, ``unwritten``, ``outside``, ``determinism``, ``out``, ``in_place``,
-        ``inputs``, ``device``, ``ledger``, ``process``, ``lock``, ``error``, ``speed`` or ``known_failure``.
+        ``inputs``, ``device``, ``invariance``, ``ledger``,
+        ``process``, ``lock``, ``error``, ``speed`` or ``known_failure``.
     comparisons : tuple of Comparison
         What was measured, as far as it was.
     kernels : tuple of str
@@ -276,6 +279,10 @@ def _check_call(case: Case) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     if case.operation.out and case.operation.on_device:
         _check_device_memory(case, call, function)
 
+    if case.facts.invariant:
+        _check_invariance(case, call, function)
+        _check_inputs(before, "a batch-invariant call")
+
     del again, given
     left = len(live_in_process()) - live
     if left > 0:
@@ -439,6 +446,20 @@ def _check_in_place(case: Case, call: Call, function: Callable[..., Any], output
     returned = _as_tuple(function(**arguments, out=arguments[name]))
     if returned[0] is not arguments[name] or not _same_bits(arguments[name], outputs[0]):
         raise CaseFailure("in_place", f"a call with out={name} differs from one with an output of its own")
+
+
+def _check_invariance(case: Case, call: Call, function: Callable[..., Any]) -> None:
+    """The call within `rocmkern.batch_invariant` is right, and so are the bits of its excerpts."""
+    with rocmkern.batch_invariant():
+        outputs = _as_tuple(function(**call.arguments))
+    comparisons = compare_outputs(case, call, outputs)
+    if not all(comparison.ok for comparison in comparisons):
+        text = "\n".join(comparison.describe() for comparison in comparisons if not comparison.ok)
+        raise CaseFailure("invariance", f"a batch-invariant call:\n{text}", comparisons)
+    assert case.operation.excerpts is not None
+    message = difference(case.operation.function, case.operation.excerpts, call, outputs)
+    if message is not None:
+        raise CaseFailure("invariance", message, comparisons)
 
 
 def _check_error(case: Case) -> None:

@@ -210,6 +210,8 @@ class Row(Settings):
     peers: Annotated[list[Name], Field(min_length=1)] | None = None
     bars: Annotated[dict[Name, Positive], Field(min_length=1)] | None = None
     warm: bool | None = None
+    # Every row of the result is the same bits in other batches, too, within batch_invariant().
+    invariant: bool | None = None
 
 
 class Group(Settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rocmkern.matrix import Call, Dim, Draw, Feature, Operation, Output, Registry
+from rocmkern.matrix.excerpts import along
 from rocmkern.runtime.errors import ArgumentError
 
 
@@ -73,6 +74,7 @@ def make_registry(**replaced) -> Registry:
             function=replaced.get("double", double),
             reference=lambda x: 2 * x,
             call=_double_call,
+            excerpts=along({"x": 0}, 0),
             dims=DIMS,
             arrays=("x",),
             features=(Feature("mode", ("fast", "slow")),),

@@ -200,6 +200,21 @@ def test_an_output_in_place_that_differs_is_found(run):
     assert failure(run, "double", double=staged).check == "in_place"
 
 
+def test_a_row_that_depends_on_its_batch_is_found_where_a_row_of_the_table_asks(run):
+    def batched(x, *, out=None):
+        """Right but for the last bit where there is one row."""
+        out = double(x, out=out)
+        if len(x) == 1:
+            np.nextafter(out, np.float32(100), out=out)
+        return out
+
+    invariant = "{shape: {rows: 3, columns: 4}, invariant: true}"
+    run("double", invariant)
+    run("double", ROW, double=batched)
+    found = failure(run, "double", invariant, double=batched)
+    assert found.check == "invariance" and "row 0 alone of 3: output 0 differs in 4 elements" in str(found)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

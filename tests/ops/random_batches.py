@@ -136,7 +136,7 @@ def attention_batch(random: Random, dtype: np.dtype, most: int) -> None:
 
     chosen = [piece(sequences[i]) for i in random.integers(0, len(sequences), random.integers(1, 8))]
     options |= {"return_lse": True}
-    random.one_of(packed, paged, paged_tokens, dense)(random, chosen, options)
+    random.one_of(packed, paged, paged_tokens, dense, padded)(random, chosen, options)
 
 
 def offsets(lengths: list[int]) -> np.ndarray:
@@ -210,6 +210,26 @@ def dense(random: Random, pieces: list[Piece], options: dict[str, Any]) -> None:
     out, lse = function(*map(random.laid_out, (q, k, v)), causal=True, layout=layout, **options)
     for piece, rows, of_heads in zip(pieces, out, lse, strict=True):
         piece.check(rows if layout == "bshd" else rows.swapaxes(0, 1), of_heads, function.__name__)
+
+
+def padded(random: Random, pieces: list[Piece], options: dict[str, Any]) -> None:
+    """`flash_attention` of as many queries of each piece, with keys that are padded with NaN on both sides."""
+    count = min(len(p.q) for p in pieces)
+    pieces = [Piece(p.of, p.last - count, p.last) for p in pieces]
+    before = random.integers(0, 70, len(pieces)) * random.one_of(0, 1)
+    ends = (before + [p.last for p in pieces]).astype(np.int32)
+    room, keys = int(ends.max() + random.integers(0, 70)), []
+    for name in ("k", "v"):
+        like = getattr(pieces[0].of, name)
+        x = np.full((len(pieces), like.shape[1], room, like.shape[2]), np.nan, like.dtype)
+        for rows, piece, first, end in zip(x, pieces, before, ends, strict=True):
+            rows[:, first:end] = getattr(piece.of, name)[: piece.last].swapaxes(0, 1)
+        keys.append(x)
+    lengths = {"seqlens_k": ends, "leftpad_k": before.astype(np.int32)}
+    q = np.stack([p.q.swapaxes(0, 1) for p in pieces])
+    out, lse = rocmkern.flash_attention(q, *keys, causal=True, **lengths, **options)
+    for piece, rows, of_heads in zip(pieces, out, lse, strict=True):
+        piece.check(rows.swapaxes(0, 1), of_heads, "padded")
 
 
 # --------------------------------------------------------------------------------------------------------- matrices

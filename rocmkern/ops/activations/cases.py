@@ -7,6 +7,7 @@ from typing import Any
 
 from rocmkern.matrix.common import elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along
 from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
@@ -46,6 +47,7 @@ OPERATIONS = (
         "swiglu",
         **oracles("swiglu"),
         call=_gated_call,
+        excerpts=along({"gate": 0, "up": 0}, 0),
         dims=(SIZE,),
         arrays=("gate", "up"),
         features=(PACKED, Feature("order", ("gate_up", "up_gate"))),
@@ -58,6 +60,7 @@ OPERATIONS = (
         "geglu",
         **oracles("geglu"),
         call=_gated_call,
+        excerpts=along({"gate": 0, "up": 0}, 0),
         dims=(SIZE,),
         arrays=("gate", "up"),
         features=(PACKED, Feature("approximate", ("none", "tanh"))),

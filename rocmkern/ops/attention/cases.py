@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+import rocmkern
 from rocmkern import reference
 from rocmkern.matrix import peers
 from rocmkern.matrix.common import (
@@ -27,8 +28,9 @@ from rocmkern.matrix.common import (
     with_heads,
 )
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, along, at
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
-from rocmkern.ops.attention.problem import Scores, Visibility
+from rocmkern.ops.attention.problem import UNLIMITED, Scores, Visibility
 
 # The softmax weights of a case are looked at up to this many keys; beyond, they would cost more than the case.
 MAX_KEYS_LOOKED_AT = 512
@@ -150,6 +152,72 @@ def _mask_shape(kind: str, shape: tuple[int, int, int, int]) -> tuple[int, ...]:
     return {"shared": (seq_q, seq_k), "per_head": (heads, seq_q, seq_k), "per_key": (batch, 1, 1, seq_k)}.get(
         kind, shape
     )
+
+
+# Calls with some of the rows
+
+
+def attention_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Some of the batch; and of each sequence some of the queries, with the keys up to the last one that is seen."""
+    arguments = call.arguments
+    batch = arguments["q"].shape[0]
+    own: list[str] = []
+    own += [name for name in ("bias", "mask") if name in arguments and arguments[name].ndim == 4]
+    own += ["alibi_slopes"] if "alibi_slopes" in arguments and arguments["alibi_slopes"].ndim == 2 else []
+    axes = dict.fromkeys(("q", "k", "v", "seqlens_k", "leftpad_k", *own), 0)
+    yield from along(axes, 0, many=3)(call) if batch > 1 else ()
+    if not {"seqlens_k", "leftpad_k"} & arguments.keys():
+        yield from _pieces(call)
+
+
+def _pieces(call: Call) -> Iterator[Excerpt]:
+    """Some queries side by side of every sequence."""
+    arguments = call.arguments
+    axis = 1 if arguments.get("layout") == "bshd" else 2
+    queries, keys = arguments["q"].shape[axis], arguments["k"].shape[axis]
+    seen = Visibility.of(arguments.get("causal", False), arguments.get("window"))
+    everything = seen.left == seen.right == UNLIMITED
+    for first, last in ((0, 1), (queries // 2, queries // 2 + 1), (queries - 1, queries), (queries // 3, queries)):
+        end = keys
+        if not everything and seen.bottom_right:
+            end -= queries - last
+        if end < 1 or not (everything or (seen.right == 0 if seen.bottom_right else first == 0)):
+            continue  # a piece has its diagonal elsewhere
+        some = {"q": arguments["q"][at(slice(first, last), axis, 4)]}
+        some |= {name: arguments[name][at(slice(end), axis, 4)] for name in ("k", "v")}
+        for name in ("bias", "mask"):
+            if name in arguments:
+                x = arguments[name][..., :end]
+                some[name] = x[..., first:last, :] if x.shape[-2] == queries else x
+        places = (at(slice(first, last), axis, 4), at(slice(first, last), 2, 3))[: len(call.out_shapes)]
+        for function in ("flash_attention", "decode_attention")[: 1 + (last - first == 1)]:
+            name = f"{function} of queries {first} to {last} of {queries}"
+            yield Excerpt(name, arguments | some, places, function=f"rocmkern:{function}")
+
+
+def packed_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Each sequence alone, dense."""
+    arguments = {name: x for name, x in call.arguments.items() if "seqlen" not in name}
+    starts_q, starts_k = (call.arguments[f"cu_seqlens_{side}"] for side in "qk")
+    slopes = arguments.get("alibi_slopes")
+    for n in range(len(starts_q) - 1):
+        rows, keys = slice(*starts_q[n : n + 2]), slice(*starts_k[n : n + 2])
+        some = {name: arguments[name][rows if name == "q" else keys].swapaxes(0, 1)[None] for name in ("q", "k", "v")}
+        if slopes is not None and slopes.ndim == 2:
+            some["alibi_slopes"] = slopes[n : n + 1]
+        if rows.start == rows.stop or keys.start == keys.stop:
+            continue
+        index: Any = np.arange(rows.start, rows.stop)
+        places = ((index,), (slice(None), index))[: len(call.out_shapes)]
+        alone = ((0,), (0,))[: len(places)]
+        yield Excerpt(f"sequence {n} alone", arguments | some, places, alone, function=dense_by_rows)
+
+
+def dense_by_rows(**arguments: Any) -> tuple[np.ndarray, ...]:
+    """`rocmkern.flash_attention` of one sequence, ``[1, rows, heads, dim]`` and ``[1, heads, rows]``."""
+    result = rocmkern.flash_attention(**arguments)
+    out, *lse = result if isinstance(result, tuple) else (result,)
+    return out.swapaxes(1, 2), *lse
 
 
 # What the mask shows
@@ -286,6 +354,7 @@ OPERATIONS = (
         "flash_attention",
         **oracles("flash_attention"),
         call=_attention_call,
+        excerpts=attention_excerpts,
         dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM, HEAD_DIM_V),
         arrays=ATTENTION_ARRAYS,
         features=(*VISIBILITY, *SCORES, *DENSE_MASKS, LENGTHS, LAYOUT, RETURN_LSE),
@@ -301,6 +370,7 @@ OPERATIONS = (
         "flash_attention_packed",
         **oracles("flash_attention"),
         call=_packed_call,
+        excerpts=packed_excerpts,
         dims=(
             HEADS,
             KV_HEADS,
@@ -321,6 +391,7 @@ OPERATIONS = (
         "decode_attention",
         **oracles("decode_attention"),
         call=_attention_call,
+        excerpts=attention_excerpts,
         dims=(
             BATCH,
             HEADS,
@@ -344,6 +415,7 @@ OPERATIONS = (
         "merge_attention",
         **oracles("merge_attention"),
         call=_merge_call,
+        excerpts=along({"o1": 0, "lse1": 0, "o2": 0, "lse2": 0}, 0, many=3),
         dims=(BATCH, HEADS, SEQ_Q, HEAD_DIM),
         arrays=("o1", "lse1", "o2", "lse2"),
         features=(LAYOUT, Feature("empty", ("first", "second", "both", "rows")), Feature("unread", ("nan",))),

@@ -86,6 +86,12 @@ def _last_row_left(right: Callable[..., Any]) -> Callable[..., Any]:
 
 FAULTS = (
     _attention(
+        "steps_from_the_first_seen_key",
+        "steps of keys begin where the first key is that a row of the block sees: rows depend on their block",
+        "begin = origin + (any_begin - origin) // block_n * block_n",
+        "begin = any_begin",
+    ),
+    _attention(
         "last_partial_tile_dropped",
         "keys behind the last whole tile are left out",
         "tiles = (max(any_end - begin, 0) + block_n - 1) // block_n",

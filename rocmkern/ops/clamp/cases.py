@@ -7,6 +7,7 @@ from typing import Any
 
 from rocmkern.matrix.common import elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along
 from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
@@ -27,6 +28,7 @@ OPERATIONS = (
         "clamp",
         **oracles("clamp"),
         call=_clamp_call,
+        excerpts=along({"x": 0}, 0),
         dims=(Dim("size", "n", many=True),),
         arrays=("x",),
         features=(Feature("min", (float,)), Feature("max", (float,))),

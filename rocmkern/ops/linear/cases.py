@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from rocmkern.matrix.common import BIAS_DTYPE, beside, itemsize, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, along, joined
 from rocmkern.matrix.peers import NUMPY, products
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
@@ -57,6 +58,12 @@ def _linear_call(draw: Draw) -> Call:
     if draw.features["bias"]:
         arrays["bias"] = beside(draw, "bias", (dims["n"],), BIAS_DTYPE)
     return Call(arrays, options_of(draw.features, "activation"), ((*lead, dims["m"], dims["n"]),))
+
+
+def _matmul_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Rows of a; where b is a vector the result has them last."""
+    vector = call.arguments["b"].ndim == 1
+    yield from along({"a": -2}, -1 if vector else -2)(call)
 
 
 def rows_of(case: Any) -> int:
@@ -108,6 +115,7 @@ OPERATIONS = (
         "matmul",
         **oracles("matmul"),
         call=_matmul_call,
+        excerpts=_matmul_excerpts,
         dims=(LEAD, Dim("lead_b", "lb", default=(), many=True), ROWS, COLUMNS, DEPTH),
         arrays=("a", "b", "bias"),
         features=(
@@ -127,6 +135,7 @@ OPERATIONS = (
         "linear",
         **oracles("linear"),
         call=_linear_call,
+        excerpts=joined(along({"x": -2}, -2), along({"x": 0}, 0)),
         dims=(LEAD, ROWS, COLUMNS, DEPTH),
         arrays=("x", "weight", "bias"),
         features=(BIAS, BIAS_DTYPE, ACTIVATION),

@@ -9,6 +9,7 @@ import numpy as np
 
 from rocmkern.matrix.common import BIAS_DTYPE, beside, itemsize, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along, joined
 from rocmkern.matrix.peers import NUMPY, products
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 from rocmkern.ops.linear.cases import BIAS, DEPTH, LEAD, ROWS, SMALL_LEAD, rows_of, weight_of
@@ -69,6 +70,7 @@ OPERATIONS = (
         "mlp",
         **oracles("mlp"),
         call=_mlp_call,
+        excerpts=joined(along({"x": -2}, -2), along({"x": 0}, 0)),
         dims=(LEAD, ROWS, DEPTH, HIDDEN, OUT),
         arrays=("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"),
         features=(

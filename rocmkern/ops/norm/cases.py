@@ -9,6 +9,7 @@ import numpy as np
 
 from rocmkern.matrix.common import WEIGHT_DTYPE, beside, elementwise, moved_bytes, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along
 from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer, PeerUnavailable
 
@@ -78,6 +79,7 @@ OPERATIONS = (
         "rms_norm",
         **oracles("rms_norm"),
         call=_rms_norm_call,
+        excerpts=along({"x": 0, "residual": 0}, 0),
         dims=(SIZE,),
         arrays=("x", "weight", "residual"),
         features=(
@@ -96,6 +98,7 @@ OPERATIONS = (
         "layer_norm",
         **oracles("layer_norm"),
         call=_layer_norm_call,
+        excerpts=along({"x": 0}, 0),
         dims=(SIZE,),
         arrays=("x", "weight", "bias"),
         features=(EPS, Feature("parameters", ("weight", "bias", "none"), default="both"), WEIGHT_DTYPE),
@@ -108,6 +111,7 @@ OPERATIONS = (
         "add_residual",
         **oracles("add_residual"),
         call=_add_residual_call,
+        excerpts=along({"x": 0, "residual": 0}, 0),
         dims=(SIZE,),
         arrays=("x", "residual"),
         in_place="x",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +10,7 @@ import numpy as np
 
 from rocmkern.matrix.common import HEAD_DIM, HEAD_DIM_V, HEADS, KV_HEADS, itemsize, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, orders
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 from rocmkern.ops.attention.cases import LSE, PASSED_ON, RETURN_LSE, SCORES
 
@@ -114,6 +115,47 @@ def _hide_unused(arrays: dict[str, Any], lens: list[int], size: int) -> None:
             arrays[name] = np.where(used[..., None, None], cache, np.array(np.nan, cache.dtype))
 
 
+def paged_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Some of the sequences; and the last query of each alone, dense, where the cache has the dtype of the queries."""
+    arguments, size = call.arguments, call.arguments["key_cache"].shape[1]
+    lens, starts = arguments["context_lens"], arguments.get("cu_seqlens_q")
+    count = len(lens)
+    rows = [np.arange(n, n + 1) if starts is None else np.arange(*starts[n : n + 2]) for n in range(count)]
+    own = ["leftpad_k"] if "leftpad_k" in arguments else []
+    own += ["alibi_slopes"] if "alibi_slopes" in arguments and arguments["alibi_slopes"].ndim == 2 else []
+    outputs = len(call.out_shapes)
+    for name, order in orders(count, many=3).items():
+        some = {each: arguments[each][order] for each in ("block_table", "context_lens", *own)}
+        index = np.concatenate([rows[n] for n in order])
+        some["q"] = arguments["q"][index]
+        if starts is not None:
+            some["cu_seqlens_q"] = np.concatenate([[0], np.cumsum([len(rows[n]) for n in order])]).astype(np.int32)
+        places = ((index,), (slice(None), index))[:outputs]
+        yield Excerpt(f"{name} of {count} sequences", arguments | some, places)
+    passed_on = {
+        name: arguments[name]
+        for name in ("scale", "softcap", "window", "sinks", "return_lse", "causal")
+        if name in arguments
+    }
+    dense = arguments["key_cache"].dtype == arguments["q"].dtype and "leftpad_k" not in arguments
+    if not dense or arguments["q"].ndim > 3 or arguments.get("causal", True) is not True:
+        return
+    for n in range(count):
+        if not lens[n] or not len(rows[n]):
+            continue
+        token, last = np.arange(lens[n]), rows[n][-1:]
+        page, line = arguments["block_table"][n, token // size], token % size
+        keys, values = (arguments[name][page, line][None] for name in ("key_cache", "value_cache"))
+        some = {"q": arguments["q"][last][:, None], "k": keys, "v": values, "causal": True, "layout": "bshd"}
+        if "alibi_slopes" in arguments:
+            slopes = arguments["alibi_slopes"]
+            some["alibi_slopes"] = slopes[n : n + 1] if slopes.ndim == 2 else slopes
+        places = ((last,), (slice(None), last))[:outputs]
+        alone = ((slice(None), 0), (0,))[:outputs]
+        function = "rocmkern:flash_attention"
+        yield Excerpt(f"the last query of sequence {n} alone, dense", passed_on | some, places, alone, function)
+
+
 def _paged_flops(case: Any) -> float:
     dims = case.dims
     return 2.0 * dims["heads"] * dims["seq_q"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
@@ -156,6 +198,7 @@ OPERATIONS = (
         "paged_attention",
         **oracles("paged_attention"),
         call=_paged_call,
+        excerpts=paged_excerpts,
         dims=(*PAGED_DIMS[:2], QUERIES, *PAGED_DIMS[2:]),
         arrays=tuple(name for name in PAGED_ARRAYS if name != "cu_seqlens_q"),
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
@@ -168,6 +211,7 @@ OPERATIONS = (
         "paged_attention_packed",
         **oracles("paged_attention"),
         call=_paged_call,
+        excerpts=paged_excerpts,
         dims=(*PAGED_DIMS[:2], Dim("lens_q", "q", many=True), *PAGED_DIMS[2:]),
         arrays=PAGED_ARRAYS,
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),

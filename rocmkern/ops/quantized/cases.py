@@ -8,6 +8,7 @@ import numpy as np
 
 from rocmkern.matrix.common import itemsize, options_of, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along
 from rocmkern.matrix.inputs import repeated_axis
 from rocmkern.matrix.layouts import repeats
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
@@ -186,6 +187,7 @@ OPERATIONS = (
         function="rocmkern:dequantize",
         reference="rocmkern.reference:dequantize",
         call=_dequantize_call,
+        excerpts=along({"blocks": 0}, 0),
         dims=(LEAD, ROWS, COUNT),
         arrays=("blocks",),
         features=(FORMAT, ORDER, CONTENT),
@@ -200,6 +202,7 @@ OPERATIONS = (
         function="rocmkern:quantize",
         reference="rocmkern.reference:quantize",
         call=_quantize_call,
+        excerpts=along({"x": 0}, 0),
         dims=(LEAD, ROWS, COUNT),
         arrays=("x",),
         features=(
@@ -219,6 +222,7 @@ OPERATIONS = (
         "quantized_linear",
         **oracles("quantized_linear"),
         call=_linear_call,
+        excerpts=along({"x": -2}, -2),
         dims=(LEAD, ROWS, Dim("n", "n"), COUNT),
         arrays=("x", "blocks", "bias"),
         features=(FORMAT, ORDER, CONTENT, Feature("bias", (True,), default=False), ACTIVATION),
@@ -231,6 +235,7 @@ OPERATIONS = (
         "dequantize_rms_norm",
         **oracles("dequantize_rms_norm"),
         call=_rms_norm_call,
+        excerpts=along({"blocks": 0}, 0),
         dims=(LEAD, ROWS, COUNT),
         arrays=("blocks", "weight"),
         features=(FORMAT, ORDER, CONTENT, Feature("eps", (float,)), Feature("weight_offset", (float,))),

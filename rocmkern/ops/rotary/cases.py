@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +18,7 @@ from rocmkern.matrix.common import (
     oracles,
 )
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, along, orders
 from rocmkern.matrix.inputs import duplicate
 from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output, Peer, PeerUnavailable
@@ -94,6 +95,23 @@ def _rope_call(draw: Draw) -> Call:
         arrays["block_positions"] = draw.rng("block_positions").integers(0, 512, seq).astype(np.int32)
     options = _rotation(draw) | options_of(features, "inverse", "layout")
     return Call(arrays, options, ((*leading, *shape),))
+
+
+def _rope_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Some of the positions."""
+    axis = -2 if call.options.get("layout") == "hsd" else -3
+    yield from along({"x": axis, "positions": -1, "block_positions": -1}, axis)(call)
+
+
+def _append_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Some of the tokens: what is at their slots."""
+    slots, size = call.arguments["slots"], call.arguments["key_cache"].shape[1]
+    for name, order in orders(len(slots), many=0).items():  # each token has a slot of its own
+        given = {each: call.arrays.get(each) for each in ("k", "v", "slots", "positions")}
+        some = {each: x[..., order] if each == "positions" else x[order] for each, x in given.items() if x is not None}
+        written = slots[order][slots[order] >= 0]
+        place = (written // size, written % size)
+        yield Excerpt(f"{name} of {len(slots)}", call.arguments | some, (place, place), (place, place))
 
 
 def append_to_copies(key_cache: np.ndarray, value_cache: np.ndarray, **arguments: Any) -> tuple[Any, Any]:
@@ -204,6 +222,7 @@ OPERATIONS = (
         "rope",
         **oracles("rope"),
         call=_rope_call,
+        excerpts=_rope_excerpts,
         dims=(Dim("batch", "b", default=1), TOKENS, HEADS, HEAD_DIM),
         arrays=("x", "positions", "block_positions"),
         features=(
@@ -225,6 +244,7 @@ OPERATIONS = (
         "rope_append_kv",
         **{**oracles("rope_append_kv"), "function": append_to_copies},
         call=_append_call,
+        excerpts=_append_excerpts,
         dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
         arrays=("k", "v", "positions", "key_cache", "value_cache", "slots"),
         features=(*ROTATION, Feature("padding", (True,), default=False), Feature("unrotated", (True,), default=False)),
@@ -249,6 +269,7 @@ OPERATIONS = (
         function=append_codes,
         reference="rocmkern.reference:rope_append_kv",
         call=_append_codes_call,
+        excerpts=_append_excerpts,
         dims=(TOKENS, Dim("kv_heads", "kv"), BLOCK_SIZE, HEAD_DIM, HEAD_DIM_V),
         arrays=("k", "v", "positions", "key_cache", "value_cache", "slots", "key_scale", "value_scale"),
         features=(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from rocmkern.matrix.common import moved_bytes, oracles
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, along
 from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
@@ -29,6 +30,13 @@ def _transpose_call(draw: Draw) -> Call:
     return Call({"x": draw.array("x", shape)}, options, (tuple(shape[axis] for axis in order),))
 
 
+def _transpose_excerpts(call: Call) -> Iterator[Excerpt]:
+    """Entries of the first axis, wherever it goes."""
+    ndim = call.arguments["x"].ndim
+    order = call.options.get("axes", tuple(reversed(range(ndim))))
+    yield from along({"x": 0}, order.index(0))(call)
+
+
 def _torch_embedding(call: Call, case: Any, target: str) -> Callable[[], Any]:
     torch, bring = torch_on(target)
     table, indices = (bring(call.arguments[name]) for name in ("table", "indices"))
@@ -47,6 +55,7 @@ OPERATIONS = (
         "embedding",
         **oracles("embedding"),
         call=_embedding_call,
+        excerpts=along({"indices": 0}, 0),
         dims=(Dim("rows", "v"), Dim("columns", "n"), Dim("tokens", "t", many=True)),
         arrays=("table", "indices"),
         features=(Feature("indices", ("int32",), default="int64"),),
@@ -61,6 +70,7 @@ OPERATIONS = (
         "transpose",
         **oracles("transpose"),
         call=_transpose_call,
+        excerpts=_transpose_excerpts,
         dims=(Dim("size", "n", many=True),),
         arrays=("x",),
         features=(Feature("axes", (list,)),),

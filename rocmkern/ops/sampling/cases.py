@@ -8,6 +8,7 @@ import numpy as np
 
 from rocmkern.matrix.common import itemsize, options_of
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import along
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Output
 
 #: Arguments that may be an array of one number for each row.
@@ -62,6 +63,7 @@ OPERATIONS = (
         function="rocmkern:sample",
         reference="rocmkern.reference:sample",
         call=_sample_call,
+        excerpts=along(dict.fromkeys(("logits", *NUMBERS), 0), 0, many=11),
         dims=(Dim("batch", "b"), Dim("vocabulary", "v")),
         arrays=("logits", *NUMBERS),
         features=(

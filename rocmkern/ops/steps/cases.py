@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from rocmkern.matrix.common import (
     with_heads,
 )
 from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.excerpts import Excerpt, along, at, joined
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation
 
 
@@ -40,6 +41,30 @@ def _qk_call(draw: Draw) -> Call:
     }
     options = options_of(draw.features, "layout", "scale")
     return Call(arrays, options, ((batch, heads, dims["seq_q"], dims["seq_k"]),))
+
+
+def _queries_of_scores(call: Call) -> Iterator[Excerpt]:
+    yield from along({"q": 1 if call.options.get("layout") == "bshd" else 2}, 2)(call)
+
+
+def _queries_of_values(call: Call) -> Iterator[Excerpt]:
+    yield from along({"p": 2}, 1 if call.options.get("layout") == "bshd" else 2)(call)
+
+
+def _masked_rows(call: Call) -> Iterator[Excerpt]:
+    """Rows of scores, and those of a mask that has them."""
+    mask, rows = call.arguments["mask"], call.arguments["scores"].shape[2]
+    axis = 2 - (4 - mask.ndim)
+    own = {"mask": axis} if mask.shape[axis] == rows else {}
+    yield from along({"scores": 2, **own}, 2)(call)
+
+
+def _mask_excerpts(call: Call) -> Iterator[Excerpt]:
+    """The last rows of a mask whose diagonal ends in the corner, the first ones of another one."""
+    rows, corner = call.options["sq"], call.options["causal"] != "top_left"
+    for count in sorted({1, rows // 2, rows - 1} - {0, rows}):
+        place = at(slice(rows - count, rows) if corner else slice(count), 0, 2)
+        yield Excerpt(f"{count} of {rows} rows", call.arguments | {"sq": count}, (place,))
 
 
 def _causal_mask_call(draw: Draw) -> Call:
@@ -125,6 +150,7 @@ OPERATIONS = (
         "qk_scores",
         **oracles("qk_scores"),
         call=_qk_call,
+        excerpts=joined(along({"q": 0, "k": 0}, 0, many=5), _queries_of_scores),
         dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
         arrays=("q", "k"),
         features=(LAYOUT, SCALE),
@@ -136,6 +162,7 @@ OPERATIONS = (
         "causal_mask",
         **oracles("causal_mask"),
         call=_causal_mask_call,
+        excerpts=_mask_excerpts,
         dims=(SEQ_Q, SEQ_K),
         arrays=(),
         features=(
@@ -149,6 +176,7 @@ OPERATIONS = (
         "apply_mask",
         **oracles("apply_mask"),
         call=_apply_mask_call,
+        excerpts=_masked_rows,
         dims=(BATCH, HEADS, SEQ_Q, SEQ_K),
         arrays=("scores", "mask"),
         features=(Feature("mask", ("boolean", "boolean_per_key", "additive"), default="causal"),),
@@ -162,6 +190,7 @@ OPERATIONS = (
         "softmax",
         **oracles("softmax"),
         call=_softmax_call,
+        excerpts=along({"x": 0}, 0),
         dims=(Dim("size", "n", many=True),),
         arrays=("x",),
         features=(Feature("hidden", ("rows", "some", "tail")),),
@@ -175,6 +204,7 @@ OPERATIONS = (
         "weighted_values",
         **oracles("weighted_values"),
         call=_weighted_values_call,
+        excerpts=joined(along({"p": 0, "v": 0}, 0, many=5), _queries_of_values),
         dims=(BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, HEAD_DIM),
         arrays=("p", "v"),
         features=(LAYOUT, Feature("raw", (True,), default=False)),
@@ -186,6 +216,7 @@ OPERATIONS = (
         "scale",
         **oracles("scale"),
         call=_scale_call,
+        excerpts=along({"x": 0}, 0),
         dims=(Dim("size", "n", many=True),),
         arrays=("x",),
         features=(Feature("factor", (float,), default=0.125),),
@@ -198,6 +229,7 @@ OPERATIONS = (
         "repeat_kv",
         **oracles("repeat_kv"),
         call=_repeat_kv_call,
+        excerpts=along({"x": 0}, 0),
         dims=(BATCH, Dim("kv_heads", "kv"), Dim("n_rep", "r"), Dim("seq", "s"), HEAD_DIM),
         arrays=("x",),
         features=(LAYOUT,),

@@ -157,13 +157,17 @@ def keys_of_block(cfg, first, last, shift, left, right, k_first, k_len, split, s
     """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
 
     ``first`` and ``last`` are its first and its last query, ``shift`` the diagonal key of a query less it. What it
-    visits is its share of the steps in which there is a key that some row sees.
+    visits is its share of the steps in which there is a key that some row sees. Steps are counted from the first key:
+    a row is the same bits however its keys are padded. In pages they are counted from row 0: AMD fetches rows by 8.
     """
     first, last = first + shift, last + shift
     block_n = cfg.block_n
     any_begin, any_end = max(k_first, first - left), min(k_len, last + right + 1)
     all_begin, all_end = max(k_first, last - left), min(k_len, first + right + 1)
-    begin = any_begin // block_n * block_n
+    origin = k_first
+    if cfg.paged:
+        origin = 0
+    begin = origin + (any_begin - origin) // block_n * block_n
     tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
     share = (tiles + splits - 1) // splits * block_n
     begin += split * share
