@@ -9,9 +9,7 @@ Both are timed in turns, in the same processes, and the shortest of each is comp
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +54,6 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with LocalRanks(given.ranks) as ranks:
         results = ranks.call("ring_overlap:rounds", [(given.tokens, given.rounds)] * given.ranks)
     for rank, (with_sending, without) in enumerate(results):

@@ -10,10 +10,12 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError, RocmkernError
@@ -27,7 +29,7 @@ class RankFailedError(RocmkernError, RuntimeError):
 
 
 class LocalRanks:
-    """Processes on this machine, connected by gloo, with a thread for arithmetic each.
+    """Processes on this machine, connected by gloo, with a thread for arithmetic each; not on Windows.
 
     Parameters
     ----------
@@ -49,16 +51,17 @@ class LocalRanks:
             raise ArgumentError("size", str(size), "a number of processes of at least 1")
         self.size = size
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        context = multiprocessing.get_context("spawn")
         self._pipes: list[Any] = []
-        self.processes: list[BaseProcess] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        # They look for modules where this process does, but do not run its program again.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         for rank in range(size):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, self._store.port, there), daemon=True)
-            process.start()
+            here, there = multiprocessing.Pipe()
+            numbers = map(str, (rank, size, self._store.port, there.fileno()))
+            command = [sys.executable, "-m", "rocmkern.distributed.local", *numbers]
+            self.processes.append(subprocess.Popen(command, pass_fds=[there.fileno()], env=environment))
             there.close()
             self._pipes.append(here)
-            self.processes.append(process)
 
     def call(self, function: str, arguments: Sequence[tuple[Any, ...]], *, deadline: float = DEADLINE) -> list[Any]:
         """Call a function in the first processes at once.
@@ -120,10 +123,11 @@ class LocalRanks:
         for pipe in self._pipes:
             pipe.close()
         for process in self.processes:
-            process.join(5)
-            if process.is_alive():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
                 process.kill()
-                process.join()
+                process.wait()
 
     def __enter__(self) -> LocalRanks:
         return self
@@ -166,3 +170,11 @@ def _pickled(error: Exception) -> bytes:
         return pickle.dumps(error) if pickle.loads(pickle.dumps(error)) else b""
     except Exception:
         return pickle.dumps(RankFailedError(traceback.format_exc()))
+
+
+if __name__ == "__main__":
+    # By its name, so that errors are pickled as this module's.
+    from rocmkern.distributed import local
+
+    _rank, _size, _port, _descriptor = map(int, sys.argv[1:])
+    local._serve(_rank, _size, _port, Connection(_descriptor))

@@ -1,12 +1,10 @@
 import contextlib
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-FOLDER = str(Path(__file__).parent)
-sys.path.insert(0, FOLDER)
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @contextlib.contextmanager
@@ -14,16 +12,7 @@ def _started(size):
     pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
     from rocmkern.distributed import LocalRanks
 
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, str(Path(FOLDER).parents[1]), *([before] if before else [])])
-    try:
-        ranks = LocalRanks(size)
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-    with ranks:
+    with LocalRanks(size) as ranks:
         yield ranks
 
 
