@@ -62,7 +62,7 @@ APART = {
 }
 
 #: Packages with such modules.
-DECLARING = ("ops", "decoder", "flash_attn")
+DECLARING = ("ops", "decoder", "flash_attn", "distributed")
 
 
 class Kind(enum.Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from rocmkern.matrix.registry import Operation
@@ -98,6 +99,9 @@ class Case:
 
     def skip_reason(self, target: str) -> str | None:
         """Why the case does not run on `target`, or None."""
+        missing = [name for name in self.operation.needs if find_spec(name) is None]
+        if missing:
+            return f"{self.operation.name} needs {', '.join(missing)}, which is not installed"
         targets = self.facts.targets
         return None if targets is None or targets.allows(target) else targets.reason
 

@@ -242,6 +242,8 @@ class Operation:
     excerpts : callable or str, optional
         ``excerpts(call)`` gives calls that have some of its rows (`rocmkern.matrix.excerpts.Excerpt`), for rows of the
         table with ``invariant: true``.
+    needs : tuple of str
+        Modules without which its cases are skipped.
     """
 
     name: str
@@ -267,6 +269,7 @@ class Operation:
     distinct: tuple[str, ...] = ()
     domain: Domain | None = None
     excerpts: Function | None = None
+    needs: tuple[str, ...] = ()
 
     @cached_property
     def dim_table(self) -> dict[str, Dim]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocmkern.runtime.errors import MatrixError
 
-ELSEWHERE = ("rocmkern.decoder", "rocmkern.flash_attn")
+ELSEWHERE = ("rocmkern.decoder", "rocmkern.distributed", "rocmkern.flash_attn")
 _HERE = Path(__file__).parent
 
 
