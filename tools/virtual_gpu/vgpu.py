@@ -631,13 +631,21 @@ _CACHE_INV = {
 }
 
 
+def _decoded(raw, arch):
+    """An instruction. The emulator knows v_mfma_f32_16x16x16_bf16 by its number on gfx942; gfx90a has another one."""
+    (w0,) = struct.unpack_from("<I", raw)
+    if arch == "cdna" and w0 >> 16 == 0xD3E7:
+        raw = struct.pack("<I", w0 & 0xFFFF | 0xD3E1 << 16) + bytes(raw[4:])
+    return _load_emu().decode_inst(raw, arch)
+
+
 def _compile_inst(raw, arch):
     if _cache_inv(raw, arch):
         _raw[arch, bytes(raw[:8])] = key, flags = ("own", "vgpu_op_nop8"), 0
         _write(("raw", arch, bytes(raw[:8]), key, flags))
         return key, flags
     emu = _load_emu()
-    inst = emu.decode_inst(raw, arch)
+    inst = _decoded(raw, arch)
     size = inst.size()
     tn = type(inst).__name__
     iv = int.from_bytes(raw[:size], "little")
@@ -715,6 +723,7 @@ MENDED_FORMS = (
     "v_mov_b32 with DPP8",
     "FLAT and atomics with return on RDNA 4 and CDNA",
     "16-bit operations on v128 and above on CDNA",
+    "v_mfma_f32_16x16x16bf16_1k of gfx90a",
 )
 
 
@@ -1097,7 +1106,7 @@ _opnames, _prof = {}, {}
 def _opname(raw, arch):
     r = _opnames.get((arch, raw))
     if r is None:
-        i = None if _cache_inv(raw, arch) else _load_emu().decode_inst(raw, arch)
+        i = None if _cache_inv(raw, arch) else _decoded(raw, arch)
         n = (
             _cache_inv(raw, arch)
             if i is None
