@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rocmkern.distributed.local import LocalRanks, RankFailedError
     from rocmkern.distributed.sequence import join_sequence, sequence_positions, shard_sequence
     from rocmkern.distributed.tensor_parallel import linear, mlp, shard_linear
+    from rocmkern.distributed.transformers import register_attention
 
 _HOMES = {
     "attention": "api",
@@ -27,6 +28,7 @@ _HOMES = {
     "ParallelDecoder": "decoder",
     "linear": "tensor_parallel",
     "mlp": "tensor_parallel",
+    "register_attention": "transformers",
     "shard_decoder": "decoder",
     "shard_linear": "tensor_parallel",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "join_sequence",
     "linear",
     "mlp",
+    "register_attention",
     "sequence_positions",
     "shard_decoder",
     "shard_linear",

@@ -39,7 +39,9 @@ def until_it_fails(group, steps):
         q, k, v = (manager.from_numpy(rng.standard_normal((1, 4, 64, 32), dtype=np.float32)) for _ in range(3))
         for _ in range(steps + 1):
             try:
-                distributed.attention(q, k, v, group=group, causal=True, split="zigzag", timeout=4.0)
+                # The first call may compile a kernel.
+                timeout = 5.0 if steps else 120.0
+                distributed.attention(q, k, v, group=group, causal=True, split="zigzag", timeout=timeout)
             except rocmkern.PeerError as error:
                 found = error.with_traceback(None)
                 found.__cause__ = found.__context__ = None
@@ -88,3 +90,25 @@ def peak_memory(group, tokens, heads, options):
 def _kilobytes(name):
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1])
+
+
+def llama(group, split, mode, window, tokens):
+    """Logits of this rank's tokens, and those of all tokens by one process."""
+    # Only the tests of models need it.
+    import torch
+    from transformers import AutoModelForCausalLM, MistralConfig
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = MistralConfig(**sizes, **heads, sliding_window=window)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    ids = torch.randint(0, 50, (1, tokens))
+    with rocmkern.using("cpu"), torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        distributed.register_attention("rocmkern_ranks", group=group, split=split, mode=mode)
+        model.set_attn_implementation("rocmkern_ranks")
+        positions = distributed.sequence_positions(tokens, split=split, group=group)
+        place = torch.from_numpy(positions).long()[None]
+        own = model(ids[:, place[0]], position_ids=place, use_cache=False).logits
+    return own.numpy(), whole.numpy()

@@ -79,7 +79,7 @@ def test_not_the_same_operation(ranks):
 @pytest.mark.parametrize(("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 2)], ids=["killed", "stopped"])
 def test_a_rank_that_ends_or_hangs_is_named_on_all_others(own_ranks, how, victim):
     ranks = own_ranks
-    ranks.call("steps:until_it_fails", [(0,)] * SIZE)
+    assert [error for error, *_ in ranks.call("steps:until_it_fails", [(0,)] * SIZE)] == [None] * SIZE
     pids = [process.pid for process in ranks.processes]
     ranks.begin("steps:until_it_fails", [(10_000,)] * SIZE)
     time.sleep(1.0)
