@@ -16,6 +16,8 @@ WRITTEN = {
     "matrix.report.summary.Cell", "matrix.yaml_source.YamlSource", "runtime.pinned._Block", "runtime.pool.Block",
     "targets.elf.Code", "tile.check._Frame", "tile.check._State",
 }  # fmt: skip
+#: Made a dozen times in a call, and three times as slow to make if they could not be written. Nothing does.
+UNGUARDED = {"calls.arguments.Argument"}
 
 
 def records():
@@ -31,4 +33,4 @@ def test_a_record_cannot_be_changed():
     found = dict(records())
     assert len(found) > 100
     changeable = {name for name, record in found.items() if not record.__dataclass_params__.frozen}
-    assert changeable == WRITTEN & set(found)
+    assert changeable == (WRITTEN | UNGUARDED) & set(found)

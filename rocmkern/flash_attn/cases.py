@@ -84,6 +84,7 @@ OPERATIONS = (
         "flash_attn_with_kvcache",
         function=attend_to_copies,
         reference="rocmkern.reference:flash_attn_with_kvcache",
+        baseline="rocmkern.reference:baseline.flash_attn_with_kvcache",
         roundings="rocmkern.reference:roundings.flash_attn_with_kvcache",
         call=_call,
         dims=(

@@ -11,7 +11,7 @@ import pytest
 from rocmkern import reference
 from rocmkern.ops.places import modules
 
-OUTSIDE = {"__future__", "collections", "functools", "inspect", "math", "typing", "numpy", "ml_dtypes"}
+OUTSIDE = {"__future__", "collections", "dataclasses", "functools", "inspect", "math", "typing", "numpy", "ml_dtypes"}
 KINDS = ("reference", "baseline", "roundings")
 
 
