@@ -262,6 +262,17 @@ def test_merge(normal, close, dtype):
     close(lse, expected_lse)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_merge_in_place(normal, close, place):
+    sides = [normal(2, 3, 70, 24), normal(2, 3, 70, 24)]
+    lse1, lse2 = normal(2, 3, 70), normal(2, 3, 70)
+    expected, expected_lse = reference.merge_attention(sides[0], lse1, sides[1], lse2)
+    lse = np.empty_like(lse1)
+    merge_attention(sides[0], lse1, sides[1], lse2, out=(sides[place], lse))
+    close(sides[place], expected)
+    close(lse, expected_lse)
+
+
 def test_merge_layouts(normal, close):
     o1, o2, lse1, lse2 = normal(2, 3, 5, 8), normal(2, 3, 5, 8), normal(2, 3, 5), normal(2, 3, 5)
     expected, expected_lse = reference.merge_attention(o1, lse1, o2, lse2)
