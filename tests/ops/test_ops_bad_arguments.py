@@ -298,7 +298,7 @@ def test_only_elementwise_operations_work_in_place():
     refused(steps.apply_mask, x, np.broadcast_to(x[:1], (3, 4)), out=x, argument="out")
     refused(steps.apply_mask, x, x[0], out=x, argument="out")
     o, lse = filled(1, 2, 3, 4), filled(1, 2, 3)
-    refused(merge_attention, o, lse, o.copy(), lse.copy(), out=(o, lse), argument="out")
+    refused(merge_attention, o, lse, o.copy(), lse.copy(), out=(o, lse), argument="out[1]")
     refused(merge_attention, o, lse, o, lse, out=o[:, ::-1], argument="out")
 
 
