@@ -62,6 +62,7 @@ _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
 _torch: Any = None
 _strided: Any = None
+_outside: Any = None
 _host_layouts: dict[tuple[Any, ...], StridedLayout] = {}
 _torch_layouts: dict[tuple[Any, ...], StridedLayout | None] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -207,7 +208,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             if value.requires_grad and _torch.is_grad_enabled():
                 return None
             if not of_torch:
-                if not outside_of_transforms(_torch) and not _recording.thread.in_operator:
+                if not _outside() and not _recording.thread.in_operator:
                     return None
                 of_torch = True
             if value.is_cuda:
@@ -286,11 +287,11 @@ def _import_launch() -> Any:
 
 def _learn(kind: type) -> bool:
     """Look whether a type is PyTorch's; whether it was not known before."""
-    global _torch, _strided
+    global _torch, _strided, _outside
     torch: Any = sys.modules.get("torch")
     if torch is None or _torch_kinds or kind not in (torch.Tensor, torch.nn.Parameter, torch.cuda.Stream):
         return False
-    _torch, _strided = torch, torch.strided
+    _torch, _strided, _outside = torch, torch.strided, outside_of_transforms(torch)
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True

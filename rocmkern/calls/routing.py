@@ -56,7 +56,7 @@ def _has_to_see(torch: Any, values: list[Any]) -> bool:
     tensors = [value for value in values if isinstance(value, tensor)]
     if not tensors or torch._C._get_tracing_state() is not None:  # torch.jit.trace is refused: it keeps numbers
         return False
-    if not outside_of_transforms(torch):
+    if not outside_of_transforms(torch)():
         return True
     return any(computes_itself(torch, x) or gradient_of(torch, x) is not None for x in tensors)
 

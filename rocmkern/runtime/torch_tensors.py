@@ -11,6 +11,7 @@ Whether a parameter may be used is PyTorch's own rule: it requires a gradient on
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
@@ -74,16 +75,22 @@ def check_marks(x: Any, argument: str) -> None:
         raise ArgumentError(argument, _LAZY_SIGN[0], _LAZY_SIGN[1].format(argument))
 
 
-def outside_of_transforms(torch: Any) -> bool:
-    """Whether PyTorch's tensors mean their elements now, as they are: no tracer, no transform, no mode, no autocast."""
-    core = torch._C
-    return not (
-        core._len_torch_dispatch_stack()
-        or core._is_any_autocast_enabled()
-        or core._functorch.peek_interpreter_stack() is not None
-        or core._get_tracing_state() is not None
-        or _dual_level(torch) >= 0
-    )
+def outside_of_transforms(torch: Any) -> Callable[[], bool]:
+    """The question whether PyTorch's tensors mean their elements now, as they are.
+
+    They do not inside a tracer, a transform, a mode or autocast. What it asks is looked up here, once: it is asked in
+    each call.
+    """
+    core, forward = torch._C, torch.autograd.forward_ad
+    modes, transform = core._len_torch_dispatch_stack, core._functorch.peek_interpreter_stack
+    traced, casts = core._get_tracing_state, core._is_any_autocast_enabled
+
+    def outside() -> bool:
+        return not (
+            modes() or casts() or transform() is not None or traced() is not None or forward._current_level >= 0
+        )
+
+    return outside
 
 
 def _dual_level(torch: Any) -> int:

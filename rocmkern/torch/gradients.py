@@ -29,6 +29,7 @@ class Formula(NamedTuple):
     setup_context: Callable[..., None]
 
 
+_outside = outside_of_transforms(torch)
 #: By the name of an overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
 FORMULAS: dict[str, Formula] = {}
 
@@ -58,7 +59,7 @@ def _without_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callabl
     def refusing(*args: Any, **kwargs: Any) -> Any:
         values = dict(zip(names, args, strict=False), **kwargs)
         refuse(name, values)
-        if outside_of_transforms(torch) and not any(
+        if _outside() and not any(
             computes_itself(torch, x) or x.is_meta for x in values.values() if isinstance(x, torch.Tensor)
         ):
             return kernel(*args, **kwargs)  # what PyTorch would come to: a second way through it takes 10 us

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-import rocmkern
 from rocmkern.calls.notes import thread
 from rocmkern.calls.routing import OPERATIONS
 from rocmkern.ops.places import modules
@@ -283,7 +282,7 @@ def _define_all() -> Iterator[tuple[str, Operator]]:
     for module in modules("api"):
         importlib.import_module(module)
     for name, function in sorted(OPERATIONS.items()):
-        if name in rocmkern.__all__ and name in RESULTS:
+        if name in RESULTS:
             yield name, _define(name, function, parameters_of(function))
 
 
