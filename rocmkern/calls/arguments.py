@@ -14,10 +14,11 @@ import numpy as np
 
 from rocmkern.calls import adapters
 from rocmkern.calls import values as _values
+from rocmkern.calls.notes import thread
 from rocmkern.calls.overlaps import overlap, overlaps_itself, same_elements
 from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
-from rocmkern.runtime.torch_tensors import torch_of
+from rocmkern.runtime.torch_tensors import note_write, torch_of
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -204,4 +205,7 @@ def accept_out(
             raise ArgumentError(
                 name, f"memory that overlaps with {x.name}", f"{allowed}, or one of them" if elementwise else allowed
             )
+    note_write(out, name)
+    if thread.recorder is not None:
+        thread.recorder.writes(out)
     return result

@@ -8,17 +8,49 @@ families) asks `active`. Kernels do not know of it: what becomes of a row of a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
+from typing import Any, TypeVar
+
+from rocmkern.runtime.errors import ArgumentTypeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_PAUSING = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 _active: ContextVar[bool] = ContextVar("batch_invariant", default=False)
 #: Whether the calls of this thread are batch-invariant.
 active: Callable[[], bool] = _active.get
 
 
-@contextmanager
-def batch_invariant() -> Iterator[None]:
+class _Block(ContextDecorator):
+    """The block of `batch_invariant`; it may be entered again."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_active.set(True))
+
+    def __exit__(self, *error: object) -> None:
+        _active.reset(self._tokens.pop())
+
+    def __call__(self, function: Function) -> Function:
+        if any(kind(function) for kind in _PAUSING):
+            allowed = "a function that runs to its end when it is called; in others: `with rocmkern.batch_invariant():`"
+            raise ArgumentTypeError("function", f"{function.__qualname__}, which pauses and goes on", allowed)
+
+        @functools.wraps(function)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with _Block():
+                return function(*args, **kwargs)
+
+        return within  # type: ignore[return-value]
+
+
+def batch_invariant() -> _Block:
     """Make the results of this thread's calls independent of the batch, to the bit, within the block.
 
     A row of a result is then the same bits whatever other rows there are in the call, how many there are, where it is
@@ -35,8 +67,9 @@ def batch_invariant() -> Iterator[None]:
 
     Notes
     -----
-    It may be nested, and is a decorator as well: ``@rocmkern.batch_invariant()``. It holds for the thread (and the
-    task of asyncio) that enters it, and for what is called there; a thread that is started within does not inherit it.
+    It may be nested, and is a decorator of functions as well, ``@rocmkern.batch_invariant()``, but not of generators
+    and coroutines. It holds for the thread (and the task of asyncio) that enters it, and for what is called there; a
+    thread that is started within does not inherit it.
 
     Promised for the same version of this library and of what compiles it, on the same target and architecture, for the
     same element types, options, dimensions and weights of the row. Where the memory lies, its alignment, and whether
@@ -45,10 +78,9 @@ def batch_invariant() -> Iterator[None]:
     Not promised: that results are those of calls outside of the block; which bits a NaN has, and that rows agree that
     see NaN or infinity among their values; and equal results on different devices.
 
+    A function that PyTorch compiles may be called within the block. What it exports does not keep the block: that is
+    refused, and what was exported may be called within one.
+
     Calls with ``num_splits`` above 1 are refused: the number of parts is part of the arithmetic.
     """
-    token = _active.set(True)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+    return _Block()

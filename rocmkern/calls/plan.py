@@ -47,7 +47,7 @@ from rocmkern.calls.view import HOST
 from rocmkern.runtime.layout import ALIGNMENT, StridedLayout, layout_of
 from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.runtime.target_choice import state as target_state
-from rocmkern.runtime.torch_tensors import outside_of_transforms
+from rocmkern.runtime.torch_tensors import note_write, outside_of_transforms
 from rocmkern.targets import sent_to
 
 #: Plans of one operation that are kept at least; twice as many at most.
@@ -134,6 +134,8 @@ def planned(operation: Function) -> Function:
                 return _record(plans, operation, PlannedCall(*found), args, kwargs)
             if not plan.applies(addresses) or (plan.looks and not plan.agrees(arrays, addresses)):
                 return operation(*args, **kwargs)
+            for number in plan.written:
+                note_write(arrays[number])
             return plan.run(arrays, addresses, owners)
         except TypeError as error:
             _spellings.explain(operation, kwargs, error)

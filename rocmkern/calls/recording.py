@@ -114,6 +114,8 @@ class Recorder:
     apart : set of (int, int)
         Pairs of arguments that were found not to overlap.
     looks : list of Look
+    written : list of int
+        Numbers of the arguments that were accepted to be written.
     constants : list of object
         Owners of memory that stays where it is as long as the plan has them.
     counts : bool
@@ -133,6 +135,7 @@ class Recorder:
     fresh: list[Fresh] = field(default_factory=list)
     apart: set[tuple[int, int]] = field(default_factory=set)
     looks: list[Look] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
     counts: bool = False
     refused: str | None = None
@@ -146,6 +149,12 @@ class Recorder:
         self._unviewed = {id(array) for array in self.arrays}
         self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
         self.copies: int = transfer.copies()
+
+    def writes(self, x: Any) -> None:
+        """Note an array that is accepted to be written, if it is an argument."""
+        number = self._numbers.get(id(x))
+        if number is not None:
+            self.written.append(number)
 
     def refuse(self, reason: str) -> None:
         """There will be no plan."""

@@ -14,6 +14,7 @@ from rocmkern.runtime.layout import StridedLayout
 from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.mutex import Mutex, alone
+from rocmkern.runtime.torch_tensors import torch_of
 
 _SCRATCH_ALIGNMENT = 256  # as that of an allocation
 
@@ -61,6 +62,8 @@ class Plan:
         self._allowed: list[int] = []  # addresses of arguments that were found to allow them the last time
         self._fresh, self._returned, self._apart = recorder.fresh, returned, apart
         self._constants = recorder.constants  # the launches have their addresses
+        #: Arguments that are written and that PyTorch has to know that of.
+        self.written = [number for number in recorder.written if torch_of(recorder.arrays[number]) is not None]
         #: What is asked about values.
         self.looks: list[_recording.Look] = recorder.looks
         # Inner results lie one after another in one piece of memory: (number of the array, offset).

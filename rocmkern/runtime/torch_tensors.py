@@ -75,6 +75,26 @@ def check_marks(x: Any, argument: str) -> None:
         raise ArgumentError(argument, _LAZY_SIGN[0], _LAZY_SIGN[1].format(argument))
 
 
+def note_write(x: Any, argument: str = "out") -> None:
+    """Tell PyTorch that a tensor is about to be written, as its own in-place operations do; nothing for other arrays.
+
+    What autograd has kept of the tensor for a gradient is another value then: its version says so.
+
+    Raises
+    ------
+    ArgumentError
+        For a tensor made in inference mode, outside of it: it has no version.
+    """
+    torch = torch_of(x)
+    if torch is None:
+        return
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+    elif not torch.is_inference_mode_enabled():
+        allowed = f"a normal tensor, such as {argument}.clone(), or a call in inference mode"
+        raise ArgumentError(argument, "a tensor made in inference mode, outside of it", allowed)
+
+
 def outside_of_transforms(torch: Any) -> Callable[[], bool]:
     """The question whether PyTorch's tensors mean their elements now, as they are.
 

@@ -143,7 +143,7 @@ def _mask(mask: Any, batch: Any, shape: tuple[Any, ...]) -> torch.Tensor:
     if not isinstance(mask, torch.Tensor):
         raise ArgumentTypeError("attn_mask", type(mask).__name__, "a torch.Tensor")
     if mask.dtype not in (torch.bool, *_DTYPES):
-        allowed = "torch.bool (True where a key takes part), or a float dtype (added to the scores)"
+        allowed = "torch.bool (True where a key takes part), or float32, float16 or bfloat16 (added to the scores)"
         raise ArgumentTypeError("attn_mask", str(mask.dtype), allowed)
     full = (*batch, *shape)
     fits = mask.dim() <= len(full) and all(n in (1, m) for n, m in zip(mask.shape[::-1], full[::-1]))  # noqa: B905

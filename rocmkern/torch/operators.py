@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rocmkern.calls import invariance
 from rocmkern.calls.notes import thread
 from rocmkern.calls.routing import OPERATIONS
 from rocmkern.ops.places import modules
+from rocmkern.runtime.errors import ArgumentError
 from rocmkern.torch import autocast, gradients
 from rocmkern.torch.results import RESULTS, Results
 from rocmkern.torch.signatures import NoTensorError, Parameter, declared, decoded, encoded, parameters_of
@@ -101,12 +103,24 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     for name, out in zip(overload.outs, outs):  # noqa: B905
         values[name] = out
     gradients.refuse(overload.name, values)
+    _check_block()
     result = overload.op(**values)
     if operator.results.written:
         return tuple([values[name] for name in operator.results.written])
     if outs:
         return outs if len(outs) > 1 else outs[0]
     return result
+
+
+def _check_block() -> None:
+    """Refuse to export a call within `batch_invariant`: operators ask for the block when they run."""
+    if _is_exporting() and invariance.active():
+        allowed = "an export outside of it, and calls of what was exported within it"
+        raise ArgumentError("batch_invariant", "a block that is not part of an exported graph", allowed)
+
+
+_check_block._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # PyTorch 2.7
 
 
 def _by_name(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rocmkern.calls.axes import flat_lines, four_axes, joined_rows, lines
+from rocmkern.calls.axes import flat_rows_of, four_axes, joined_rows, rows_of
 from rocmkern.calls.view import view_of
 
 ARRAYS = {
@@ -37,7 +37,7 @@ def test_all_elements_are_there_in_their_order(array, name):
     """Also beside an array of the same shape whose axes join in another way."""
     other = np.empty(array.shape[::-1]).T if name == "turned" else np.empty(array.shape)
     other[...] = array
-    for ways in (four_axes, lines, flat_lines):
+    for ways in (four_axes, rows_of, flat_rows_of):
         taken = list(ways(view_of(array), view_of(other)))
         assert all(view.ndim == 4 for views in taken for view in views)
         for which, given in enumerate((array, other)):

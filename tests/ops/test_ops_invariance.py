@@ -12,6 +12,7 @@ import rocmkern
 from rocmkern.calls import invariance
 from rocmkern.ops.attention import tuning
 from rocmkern.ops.linear import tuning as linear_tuning
+from rocmkern.runtime.errors import ArgumentTypeError
 
 SEED, HALF = 20, np.dtype(np.float16)
 
@@ -66,6 +67,34 @@ def test_it_decorates_functions():
         return invariance.active()
 
     assert [inside(), inside(), invariance.active()] == [True, True, False]
+
+
+def test_one_object_may_be_entered_again_and_decorate_several_functions():
+    block = rocmkern.batch_invariant()
+    for _ in range(2):
+        with block, block:
+            assert invariance.active()
+        assert not invariance.active()
+    first, second = block(invariance.active), block(lambda: first())
+    assert second() and not invariance.active()
+
+
+async def waiting():
+    return invariance.active()
+
+
+def yielding():
+    yield invariance.active()
+
+
+async def both():
+    yield invariance.active()
+
+
+@pytest.mark.parametrize("function", [waiting, yielding, both])
+def test_what_pauses_is_not_decorated(function):
+    with pytest.raises(ArgumentTypeError, match=f"{function.__name__}.*with rocmkern.batch_invariant"):
+        rocmkern.batch_invariant()(function)
 
 
 def test_another_thread_does_not_have_it():

@@ -48,6 +48,11 @@ class Tensor:
     def get_device(self):
         return 0
 
+    version = 0
+
+    def is_inference(self):
+        return False
+
     def is_neg(self):
         return self.negative
 
@@ -69,6 +74,10 @@ class Tensor:
         raise AssertionError("the attributes say everything")
 
 
+def written(x):
+    x.version += 1
+
+
 @pytest.fixture
 def torch(device, no_plans, monkeypatch):
     """The stand-in library, of which ``current`` is the current stream."""
@@ -86,7 +95,9 @@ def torch(device, no_plans, monkeypatch):
             is_functorch_wrapped_tensor=lambda x: library.transform is not None,
         ),
     )
-    library.autograd = SimpleNamespace(forward_ad=SimpleNamespace(_current_level=-1))
+    library.autograd = SimpleNamespace(
+        forward_ad=SimpleNamespace(_current_level=-1), graph=SimpleNamespace(increment_version=written)
+    )
     library.nn = SimpleNamespace(
         Parameter=type("Parameter", (Tensor,), {"__module__": "torch"}),
         parameter=SimpleNamespace(UninitializedTensorMixin=type("UninitializedTensorMixin", (), {})),
@@ -133,6 +144,7 @@ def test_a_call_with_out_is_planned_on_the_current_stream(torch, gpu, planned):
         for seed, expected in enumerate(hits):
             x, out = normal(3, 40, seed=seed), Tensor(np.zeros((3, 40), np.float32))
             assert planned(rocmkern.softmax, x, out=out) is expected
+            assert (x.version, out.version) == (0, 1)
             assert planned.result is out
             np.testing.assert_allclose(out.numbers, reference.softmax(x.numbers), rtol=1e-5)
     assert [stream for _, stream in gpu.ran] == [0, 0, 0x77, 0x77, 0, 0]

@@ -137,6 +137,23 @@ def test_an_exported_model_is_saved_and_runs():
         torch.testing.assert_close(loaded(x), model(x))
 
 
+class Within(torch.nn.Module):
+    def forward(self, q, k):
+        with rocmkern.batch_invariant():
+            return rocmkern.decode_attention(q, k, k)
+
+
+def test_a_block_is_around_a_graph_and_not_in_it():
+    q, k = torch.randn(1, 4, 1, 16), torch.randn(1, 4, 9, 16)
+    with pytest.raises(ArgumentError, match="exported graph"):
+        torch.export.export(Within(), (q, k), strict=False)
+    assert torch.equal(torch.compile(Within(), backend="eager")(q, k), Within()(q, k))
+    plain = torch.compile(lambda q: rocmkern.decode_attention(q, k, k, num_splits=4), fullgraph=True, backend="eager")
+    plain(q)
+    with rocmkern.batch_invariant(), pytest.raises(ArgumentError, match="num_splits"):
+        plain(q)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "given"), CALLS, ids=IDS)
 def test_every_call_is_one_graph(name, given):
