@@ -34,7 +34,7 @@ def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
         state.see(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all))
     while following is not None:
         message = following
-        message.transfer.wait()
+        message.arrive()
         following = next(coming, None)
         if message.piece is not None:
             state.see(message.piece, *message.arrays)
@@ -44,8 +44,13 @@ def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
 class _Message:
     """A piece of keys and values on its way here, and one of this rank's to another; either may be missing."""
 
-    def __init__(self, transfer: Transfer, piece: Piece | None, arrays: list[Any], kept: list[Any]):
-        self.transfer, self.piece, self.arrays, self._kept = transfer, piece, arrays, kept
+    def __init__(self, transfer: Transfer, piece: Piece | None, arrays: list[Any], sent: list[Any]):
+        self.piece, self.arrays, self._transfer, self._sent = piece, arrays, transfer, sent
+
+    def arrive(self) -> None:
+        """Wait for it, and let go of what was sent."""
+        self._transfer.wait()
+        self._sent.clear()
 
 
 def _messages(ranks: Ranks, problem: Problem) -> Iterator[_Message]:
