@@ -164,11 +164,11 @@ FAULTS = (
         "k_first + (k_len - q_len - k_first) * bottom_right",
         "k_first + (k_len - q_len - k_first) * (1 - bottom_right)",
     ),
-    _attention(
+    Fault(
         "padding_is_seen",
-        "rows before the first key of a sequence are seen where they share a tile with it",
-        "T.maximum(diagonal - left, k_first)",
-        "T.maximum(diagonal - left, 0)",
+        "rows before the first key of a sequence are seen where they share a tile with it, which they do in pages",
+        ("paged_attention",),
+        edits=(Edit("flash_attention", "T.maximum(diagonal - left, k_first)", "T.maximum(diagonal - left, 0)"),),
     ),
     _attention(
         "top_left_of_the_padding",
