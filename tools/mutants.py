@@ -18,11 +18,12 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1] / "rocmkern"
 #: Parts of the library, and the files in them.
 PARTS = {
-    "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/**/*.py"],  # not what they are compared with
+    # Not what they are compared with.
+    "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/**/*.py", "flash_attn/[kop]*.py", "flash_attn/functions.py"],
     "runtime": ["runtime/**/*.py"],
     "kernels": ["ops/*/kernels/*.py"],
     "tile": ["tile/*.py", "tile/language/*.py", "tile/_lowering/shared/*.py", "tile/_lowering/cpu/*.py"],
-    "matrix": ["matrix/**/*.py", "ops/*/cases.py"],
+    "matrix": ["matrix/**/*.py", "ops/*/cases.py", "flash_attn/cases.py"],
     "testing": ["testing/*.py"],
     "checkpoint": ["checkpoint/*.py"],
     "decoder": ["decoder/*.py"],

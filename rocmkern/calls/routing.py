@@ -53,8 +53,10 @@ def _has_to_see(torch: Any, values: list[Any]) -> bool:
     for value in values:
         if isinstance(value, (tuple, list)):
             values += value
-    tensors = [value for value in values if isinstance(value, tensor)]
+    tensors: list[Any] = [value for value in values if isinstance(value, tensor)]
     if not tensors or torch._C._get_tracing_state() is not None:  # torch.jit.trace is refused: it keeps numbers
+        return False
+    if any(x.is_nested or x.layout is not torch.strided for x in tensors):  # refused as well, with what to write
         return False
     if not outside_of_transforms(torch)():
         return True

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rocmkern
+from rocmkern.flash_attn import flash_attn_with_kvcache
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.expand import load_cases
 from rocmkern.matrix.inputs import make_call
@@ -33,8 +34,8 @@ def calls():
             and case.facts.expect_error is None
             and 0 not in case.dims.values()
         ]
-        if operation.name in ("decoder", "quantize", "causal_mask"):
-            continue  # no operation; of arrays of NumPy only; of no arrays
+        if operation.name in ("decoder", "quantize", "causal_mask", "distributed_attention"):
+            continue  # no operation; of arrays of NumPy only; of no arrays; called in other processes
         most = max(own, key=lambda case: sum(x is not None for x in case.operation.call(Draw(case)).arrays.values()))
         yield pytest.param(operation, make_call(most).arguments, id=operation.name)
 
@@ -61,12 +62,24 @@ def refused(function, arguments, name, value, words):
     return error.value
 
 
+def stays_without_elements(function, arguments, name, fake):
+    """Beside tensors that have elements it is refused, by us or by PyTorch; alone it gives another fake one."""
+    try:
+        result = function(**{**arguments, name: fake})
+    except (ArgumentError, AssertionError) as error:
+        assert "FakeTensor" in str(error)
+    else:
+        assert all(type(each) is type(fake) for each in (result if isinstance(result, tuple) else (result,)))
+
+
 @pytest.mark.parametrize(("operation", "arguments"), calls())
 def test_gradients_and_elements_are_asked_for_everywhere(operation, arguments):
     from torch._subclasses import FakeTensorMode
 
-    appends = operation.name.startswith("rope_append_kv")  # rows call it with copies of the caches
-    function = rocmkern.rope_append_kv if appends else resolve(operation.function)
+    # Rows call some with copies of the caches.
+    appending = {"rope_append_kv": rocmkern.rope_append_kv, "flash_attn_with_kvcache": flash_attn_with_kvcache}
+    appends = [function for name, function in appending.items() if operation.name.startswith(name)]
+    function = appends[0] if appends else resolve(operation.function)
     given, names = as_tensors(arguments)
     assert names
     with rocmkern.using("python"):
@@ -74,7 +87,7 @@ def test_gradients_and_elements_are_asked_for_everywhere(operation, arguments):
         for name in names:
             with FakeTensorMode() as mode:
                 fake = mode.from_tensor(given[name])
-            refused(function, given, name, fake, "FakeTensor")
+            stays_without_elements(function, given, name, fake)
             refused(function, given, name, given[name].to("meta"), "meta device")
             if given[name].is_floating_point():
                 parameter = torch.nn.Parameter(given[name])
