@@ -101,6 +101,12 @@ def _rocmkern(arguments: list[str], where: str) -> None:
         pytest.fail(where)
 
 
+def _torchrun(arguments: list[str], where: str) -> None:
+    """PyTorch's starter, which need not be here: the program that it starts is there."""
+    programs = [word for word in arguments if word.endswith(".py")]
+    assert len(programs) == 1 and (ROOT / programs[0]).exists(), where
+
+
 def _make(arguments: list[str], where: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     known = set(re.findall(r"^(?:\.PHONY:(.*)|(\w+) \?=)", makefile, re.MULTILINE))
@@ -156,7 +162,10 @@ def _pytest(arguments: list[str], where: str) -> None:
             assert (ROOT / word.partition("::")[0]).exists(), where
 
 
-CHECKS = {"rocmkern": _rocmkern, "make": _make, "pip": _pip, "python": _python, "python3": _python, "pytest": _pytest}
+CHECKS = {
+    "rocmkern": _rocmkern, "make": _make, "pip": _pip, "python": _python, "python3": _python, "pytest": _pytest,
+    "torchrun": _torchrun,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -167,6 +176,7 @@ CHECKS = {"rocmkern": _rocmkern, "make": _make, "pip": _pip, "python": _python, 
         "pip install .[nothing]",
         "python tools/nothing.py",
         "pytest --rocmkern-nothing",
+        "torchrun --nproc-per-node 2 examples/nothing.py",
         "no_such_program now",
     ],
 )
