@@ -234,8 +234,9 @@ FAULTS = (
     _attention(
         "packed_keys_from_query_offsets",
         "keys of packed sequences start where the queries do",
-        "k_batch, k_start, k_len = rows_of_sequence(...)",
-        "k_batch, k_start, k_len = rows_of_sequence(...)[0], q_start, rows_of_sequence(...)[2]",
+        "k_batch, k_start, k_first, k_len = keys_of_sequence(...)",
+        "k_batch, k_start, k_first, k_len = "
+        "keys_of_sequence(...)[0], q_start, keys_of_sequence(...)[2], keys_of_sequence(...)[3]",
     ),
     Fault(
         "split_left_out",
