@@ -115,6 +115,6 @@ OPERATIONS = (
             accepts=_fits,
             plain=("block_table", "cache_batch_idx", "cache_seqlens", "cache_leftpad"),
         ),
-        distinct=("k_cache", "v_cache", "block_table", "cache_batch_idx"),
+        distinct=("k_cache", "v_cache", "block_table", "cache_batch_idx", "cache_seqlens", "cache_leftpad"),
     ),
 )  # fmt: skip

@@ -89,7 +89,8 @@ def appended(
     batch, queries = q.shape[:2]
     rows, keys, values = (x.astype(compute) for x in (q, k_cache, v_cache))
     pages = block_table if block_table is not None else cache_batch_idx
-    pages = np.arange(batch)[:, None] if pages is None else np.reshape(pages, (batch, -1))
+    pages = np.arange(batch) if pages is None else pages
+    pages = pages[:, None] if pages.ndim == 1 else pages
     room = pages.shape[1] * keys.shape[1]
     starts = np.zeros(batch, np.int64) if cache_leftpad is None else cache_leftpad
     ends = np.broadcast_to(room if cache_seqlens is None else cache_seqlens, batch).astype(np.int64)

@@ -206,6 +206,7 @@ OPERATIONS = (
         flops=_paged_flops,
         nbytes=_paged_bytes,
         domain=_PAGED,
+        distinct=("leftpad_k",),
     ),
     Operation(
         "paged_attention_packed",
@@ -217,6 +218,6 @@ OPERATIONS = (
         features=(*PAGES, *SCORES, Feature("num_splits", (int,)), RETURN_LSE),
         outputs=(Output("out"), LSE),
         domain=_PAGED,
-        distinct=("cu_seqlens_q",),
+        distinct=("cu_seqlens_q", "leftpad_k"),
     ),
 )
