@@ -49,7 +49,7 @@ def _prepare_sdpa(call: Call, case: Any, target: str) -> Callable[[], Any]:
     """`torch.nn.functional.scaled_dot_product_attention`, with the flags that reach its fast paths."""
     torch, bring = torch_on(target)
     features, dims = case.features, case.dims
-    for name in ("softcap", "alibi", "sinks", "bias", "mask"):
+    for name in ("softcap", "alibi", "sinks", "bias", "mask", "lengths"):
         if features.get(name):
             raise PeerUnavailable(f"scaled_dot_product_attention is not asked for {name}")
     q, k, v = (bring(call.arguments[name]) for name in "qkv")

@@ -92,7 +92,11 @@ ARITHMETIC = {
         2 * case.dims["batch"] * case.dims["heads"] * visible(case) * (a["q"].shape[-1] + a["v"].shape[-1])
     ),
     "paged_attention": lambda case, a, shape: (
-        2 * case.dims["heads"] * a["context_lens"].sum() * (a["key_cache"].shape[-1] + a["value_cache"].shape[-1])
+        2
+        * case.dims["heads"]
+        * case.dims["seq_q"]
+        * a["context_lens"].sum()
+        * (a["key_cache"].shape[-1] + a["value_cache"].shape[-1])
     ),
 }
 

@@ -27,7 +27,7 @@ def drawn(*shape):
 
 @pytest.mark.parametrize("rows", [4, 16])
 @pytest.mark.parametrize("variant", ["half", "interleaved"])
-def test_rotations_whose_rows_are_heads(monkeypatch, target, variant, rows):
+def test_rotations_whose_rows_are_heads(monkeypatch, no_plans, target, variant, rows):
     chosen = []
 
     def rotation(arch, heads, pairs, interleaved):
@@ -63,7 +63,7 @@ def test_products_with_windows_ahead_and_grouped_blocks(monkeypatch, depth, grou
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(1, 32), (8, 8), (16, 128), (64, 16)])
-def test_operations_on_rows_in_blocks_of_any_shape(monkeypatch, block_m, block_n):
+def test_operations_on_rows_in_blocks_of_any_shape(monkeypatch, no_plans, block_m, block_n):
     """Tiles that end inside of a row, with it, or behind it; 37 rows of 70 columns."""
     ordinary = streaming.rows_config
 
@@ -72,7 +72,7 @@ def test_operations_on_rows_in_blocks_of_any_shape(monkeypatch, block_m, block_n
         shape = {"block_m": block_m, "block_n": block_n}
         return replace(cfg, **shape, **({"single": columns <= block_n} if hasattr(cfg, "single") else {}))
 
-    monkeypatch.setattr(streaming, "line", line)
+    monkeypatch.setattr(streaming, "rows_config", line)
     x, y, weight, bias = drawn(37, 70), drawn(37, 70)[::-1], drawn(70), drawn(70)[::-1]
     with targets.using("python"):
         for name, arguments in (
