@@ -153,7 +153,7 @@ class Recorder:
     def writes(self, x: Any) -> None:
         """Note an array that is accepted to be written, if it is an argument."""
         number = self._numbers.get(id(x))
-        if number is not None:
+        if number is not None and number < len(self.arrays):
             self.written.append(number)
 
     def refuse(self, reason: str) -> None:

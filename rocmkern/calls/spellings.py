@@ -132,10 +132,6 @@ def _greedy(name: str, value: Any) -> str:
 
 _NO_GROUPS = _without("query heads share key-value heads wherever there are fewer of those")
 _NO_DROPOUT: Candidate = (None, _no_dropout)
-_PAGES_ARE_CAUSAL: Candidate = (
-    "context_lens",
-    lambda name, value: "the same call without it: the last query sees all tokens, each one before it one less",
-)
 _FORWARD_ONLY = _without("there is no backward pass that it could be about")
 _LIKE_THE_INPUT = _without("a result has the dtype of the first input, sums are float32")
 
@@ -166,8 +162,7 @@ _SPELLINGS: dict[str, tuple[Candidate, ...]] = {
     "inplace": (("out", lambda name, value: "out=x" if _is_true(value) else "the same call without it"),),
     # Attention
     **dict.fromkeys(("softmax_scale", "sm_scale", "qk_scale"), (_as("scale"), _as("factor"))),
-    **dict.fromkeys(("is_causal", "causal_mask"), (_as("causal"), _PAGES_ARE_CAUSAL)),
-    "causal": (_PAGES_ARE_CAUSAL,),
+    **dict.fromkeys(("is_causal", "causal_mask"), (_as("causal"),)),
     **dict.fromkeys(("window_size", "local_window_size", "attention_window"), (("window", _window),)),
     **dict.fromkeys(("sliding_window", "sliding_window_size"), (("window", _sliding),)),
     **dict.fromkeys(("attn_mask", "attention_mask"), (("mask", _attention_mask),)),

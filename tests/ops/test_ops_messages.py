@@ -30,7 +30,7 @@ def test_no_refusal_allows_what_was_given():
     seen, wrong = 0, []
     with rocmkern.using("python"):
         for case in load_cases(MATRIX)[1]:
-            if case.facts.expect_error is None:
+            if case.facts.expect_error is None or case.operation.needs:
                 continue
             try:
                 resolve(case.operation.function)(**make_bad_call(case))
