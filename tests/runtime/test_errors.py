@@ -49,6 +49,7 @@ EXAMPLES = [
         "7 blocks are needed and 2 of 9 are free; free() a sequence or make a larger cache",
         MemoryError,
     ),
+    (errors.PeerError((1, 3), 4, WORDS), f"rank 1 and rank 3 of 4: {WORDS}", RuntimeError),
     (errors.CheckpointError(WORDS), WORDS, ValueError),
     (MATRIX("no"), "no", ValueError),
     (MATRIX("no", file="m.yaml"), "m.yaml: no", ValueError),
