@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ _active: ContextVar[bool] = ContextVar("batch_invariant", default=False)
 active: Callable[[], bool] = _active.get
 
 
-class _Block(ContextDecorator):
+class _Block:
     """The block of `batch_invariant`; it may be entered again."""
 
     def __init__(self) -> None:

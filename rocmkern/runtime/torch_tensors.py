@@ -10,6 +10,7 @@ Whether a parameter may be used is PyTorch's own rule: it requires a gradient on
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,7 @@ def note_write(x: Any, argument: str = "out") -> None:
         raise ArgumentError(argument, "a tensor made in inference mode, outside of it", allowed)
 
 
+@functools.cache
 def outside_of_transforms(torch: Any) -> Callable[[], bool]:
     """The question whether PyTorch's tensors mean their elements now, as they are.
 
