@@ -57,10 +57,15 @@ _BYTES = ir.IntType(8).as_pointer()
 class _Library(codegen.AOTCodeLibrary):
     """Functions on their way into an object; nothing of them is made into machine code before."""
 
+    def _optimize_functions(self, module: llvm.ModuleRef) -> None:
+        """Only say how data lies in memory: the kernel's module is optimised once, with all that it calls."""
+        module.data_layout = self._codegen._data_layout
+
     def _optimize_final_module(self) -> None:
-        if SYMBOL in [function.name for function in self._final_module.functions]:
-            # LLVM finds out that it needs conversions when it is too late to keep what nobody calls.
-            _hide_all_but(self._final_module, (SYMBOL, half_conversions.EXTEND, half_conversions.TRUNCATE))
+        if SYMBOL not in [function.name for function in self._final_module.functions]:
+            return  # a device function, which becomes a part of a kernel's module and is optimised there
+        # LLVM finds out that it needs conversions when it is too late to keep what nobody calls.
+        _hide_all_but(self._final_module, (SYMBOL, half_conversions.EXTEND, half_conversions.TRUNCATE))
         super()._optimize_final_module()
 
     def get_pointer_to_function(self, name: str) -> int:
