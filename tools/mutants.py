@@ -19,11 +19,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "rocmkern"
 #: Parts of the library, and the files in them.
 PARTS = {
     # Not what they are compared with.
-    "ops": ["ops/*.py", "ops/*/[!cbfr]*.py", "calls/**/*.py", "flash_attn/[kop]*.py", "flash_attn/functions.py"],
+    "ops": [
+        *("ops/*.py", "ops/*/[!cbfr]*.py", "ops/*/backward/[!cbfr]*.py", "calls/**/*.py"),
+        *("flash_attn/[kop]*.py", "flash_attn/functions.py"),
+    ],
     "runtime": ["runtime/**/*.py"],
-    "kernels": ["ops/*/kernels/*.py"],
+    "kernels": ["ops/**/kernels/*.py"],
     "tile": ["tile/*.py", "tile/language/*.py", "tile/_lowering/shared/*.py", "tile/_lowering/cpu/*.py"],
-    "matrix": ["matrix/**/*.py", "ops/*/cases.py", "flash_attn/cases.py"],
+    "matrix": ["matrix/**/*.py", "ops/**/cases.py", "flash_attn/cases.py"],
     "testing": ["testing/*.py"],
     "checkpoint": ["checkpoint/*.py"],
     "decoder": ["decoder/*.py"],

@@ -3,8 +3,8 @@
     python tools/public_names.py            # write it
     python tools/public_names.py --check    # exit status 1 where it is not what would be written
 
-Operations are public functions of `rocmkern/ops/*/api.py`, those decorated with ``planned`` or ``unplanned``; the other
-names are listed here.
+Operations are public functions of `rocmkern/ops/*/api.py` and `rocmkern/ops/*/backward/api.py`, those decorated with
+``planned`` or ``unplanned``; the other names are listed here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def operations(path: Path) -> list[str]:
 
 def homes() -> dict[str, tuple[str, ...]]:
     """The public names of each module, modules in alphabetical order."""
-    families = {f"rocmkern.ops.{p.parent.name}.api": tuple(operations(p)) for p in PACKAGE.glob("ops/*/api.py")}
+    paths = [*PACKAGE.glob("ops/*/api.py"), *PACKAGE.glob("ops/*/backward/api.py")]
+    families = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): tuple(operations(p)) for p in paths}
     return dict(sorted({**families, **OTHERS}.items()))
 
 

@@ -42,7 +42,7 @@ def families() -> dict[str, list[str]]:
     for name in modules("api"):
         public = [each for each in rocmkern.__all__ if getattr(rocmkern, each).__module__ == name]
         if public:
-            found[name.split(".")[-2]] = public
+            found.setdefault(name.split(".")[2], []).extend(public)
     return found
 
 

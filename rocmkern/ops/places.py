@@ -1,6 +1,7 @@
 """Where the families of operations are, by their files: nothing is imported.
 
-A family is a folder beside this file. A package elsewhere that declares operations too is one of `ELSEWHERE`.
+A family is a folder beside this file, whose gradients are a folder ``backward`` in it, of the same form. A package
+elsewhere that declares operations too is one of `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ _HERE = Path(__file__).parent
 
 def modules(name: str) -> list[str]:
     """Names of the families' modules of this name (``"cases"``, ``"api"``, ...), in alphabetical order."""
-    own = [f"rocmkern.ops.{path.parent.name}.{name}" for path in sorted(_HERE.glob(f"*/{name}.py"))]
     other = [place for place in ELSEWHERE if (_HERE.parents[1] / place.replace(".", "/") / f"{name}.py").exists()]
-    return own + [f"{place}.{name}" for place in other]
+    return _named(f"{name}.py") + [f"{place}.{name}" for place in other]
 
 
 def kernel_modules() -> list[str]:
     """Names of the modules with kernels, in alphabetical order of the families."""
-    paths = sorted(_HERE.glob("*/kernels/*.py"))
-    return [f"rocmkern.ops.{path.parts[-3]}.kernels.{path.stem}" for path in paths if path.stem != "__init__"]
+    return [module for module in _named("kernels/*.py") if not module.endswith(".__init__")]
+
+
+def _named(pattern: str) -> list[str]:
+    """Names of the families' modules, and of their gradients', whose paths in the folder match."""
+    paths = sorted([*_HERE.glob(f"*/{pattern}"), *_HERE.glob(f"*/backward/{pattern}")])
+    return [".".join(("rocmkern", "ops", *path.relative_to(_HERE).with_suffix("").parts)) for path in paths]
 
 
 def kernel_module(name: str) -> str:
