@@ -119,6 +119,8 @@ def torch(device, no_plans, monkeypatch):
     monkeypatch.setattr(torch_tensors, "_theirs", {})
     for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
         monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
+    for name in ("_torch", "_strided", "_outside"):  # learned with the kinds: put back with them
+        monkeypatch.setattr(_plan, name, getattr(_plan, name))
     return library
 
 
