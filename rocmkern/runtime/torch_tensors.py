@@ -17,8 +17,8 @@ from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
 
-_NO_GRADIENT = "gradients off, as there is none yet: `with torch.no_grad():` around the call, or {}.detach()"
-_NO_TANGENT = "a plain tensor, as there are no gradients yet: forward_ad.unpack_dual({}).primal"
+_NO_GRADIENT = "gradients off, as there is none of this call: `with torch.no_grad():` around the call, or {}.detach()"
+_NO_TANGENT = "a plain tensor, as there are gradients by backward() only: forward_ad.unpack_dual({}).primal"
 _LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: {}.resolve_neg().resolve_conj()"
 _EAGER = "a call outside of it, on tensors with elements"
 

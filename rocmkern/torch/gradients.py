@@ -1,37 +1,35 @@
-"""Gradients of the operators: the one place where their formulas are registered.
+"""Gradients of the operators: how their formulas (`formulas.FORMULAS`) come to be what PyTorch does.
 
-`FORMULAS` is empty: there are no gradients yet. An operator that gets one gets an entry, and nothing else changes.
-Until then a tensor that asks for a gradient is an error; it is never detached in silence.
+Each overload gets one kernel for PyTorch's ``Autograd`` key. Where a gradient is asked for, and there is a formula, it
+calls the operator below that key inside a `torch.autograd.Function`, whose backward is the formula; so PyTorch's graph
+of a result, saved tensors, hooks, checkpoints and ``torch.compile`` find what they know. (`register_autograd` does not
+take operators with tensors that are given by name only.) A gradient that there is no formula for is an error; a tensor
+is never detached in silence.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import computes_itself, gradient_of, outside_of_transforms
-
-
-class Formula(NamedTuple):
-    """The gradient of an operator.
-
-    Attributes
-    ----------
-    backward, setup_context : callable
-        As `torch.library.register_autograd` takes them.
-    """
-
-    backward: Callable[..., Any]
-    setup_context: Callable[..., None]
-
+from rocmkern.torch.formulas import FORMULAS, Call, Formula
 
 _outside = outside_of_transforms(torch)
-#: By the name of an overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
-FORMULAS: dict[str, Formula] = {}
+_TWICE = (
+    "one without: there are no gradients of gradients. Take gradients once: backward() or torch.autograd.grad() "
+    "without create_graph=True; or `with torch.no_grad():` around the call, or {}.detach()"
+)
+_TRANSFORM = "gradients by backward() or torch.autograd.grad(), outside of the transforms of torch.func"
+#: By the name of an overload, the arguments that have a gradient: PyTorch's tracer looks at it.
+_WITH_GRADIENT = {name: formula.of for name, formula in FORMULAS.items()}
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
 
 
 def register(library: torch.library.Library, name: str, op: Any, kernel: Callable[..., Any]) -> None:
@@ -41,24 +39,27 @@ def register(library: torch.library.Library, name: str, op: Any, kernel: Callabl
     ----------
     library : torch.library.Library
     name : str
-        Of the overload.
+        Of the overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
     op : torch._ops.OpOverload
     kernel : callable
         What it does below, with the same arguments.
     """
-    formula = FORMULAS.get(name)
-    if formula is None:
-        library.impl(op, _without_gradient(name, op, kernel), "Autograd")
-    else:
-        torch.library.register_autograd(name, formula.backward, setup_context=formula.setup_context, lib=library)
+    library.impl(op, _with_gradient(name, op, kernel), "Autograd")
 
 
-def _without_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _with_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     names = [argument.name for argument in op._schema.arguments]
+    formula = FORMULAS.get(name)
 
-    def refusing(*args: Any, **kwargs: Any) -> Any:
+    def differentiable(*args: Any, **kwargs: Any) -> Any:
         values = dict(zip(names, args, strict=False), **kwargs)
         refuse(name, values)
+        if formula is not None and torch.is_grad_enabled():
+            tensors = [n for n, x in values.items() if isinstance(x, torch.Tensor)]
+            if any(values[n].requires_grad for n in tensors):
+                others = {n: x for n, x in values.items() if n not in tensors}
+                found = _Differentiable.apply(formula, op, others, tensors, *[values[n] for n in tensors])
+                return found if len(op._schema.returns) > 1 else found[0]
         if _outside() and not any(
             computes_itself(torch, x) or x.is_meta for x in values.values() if isinstance(x, torch.Tensor)
         ):
@@ -66,7 +67,44 @@ def _without_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callabl
         with torch._C._AutoDispatchBelowAutograd():
             return op(*args, **kwargs)
 
-    return refusing
+    return differentiable
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call of an operator whose results have gradients; it gives a tuple."""
+
+    @staticmethod
+    def forward(ctx: Any, formula: Formula, op: Any, others: Any, names: list[str], *tensors: Any) -> Any:
+        """Call the operator, or the overload of it that gives more of what the formula needs."""
+        count = len(op._schema.returns)
+        if formula.forward:
+            op = getattr(getattr(torch.ops.rocmkern, op._schema.name.partition("::")[2]), formula.forward)
+        values = dict(zip(names, tensors, strict=True))
+        with torch._C._AutoDispatchBelowAutograd():
+            found = op(**others, **values)
+        results = found if isinstance(found, tuple) else (found,)
+        kept = [n for n in names if n in formula.saves]
+        ctx.save_for_backward(*[values[n] for n in kept], *[results[i] for i in formula.keeps])
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[results[i] for i in formula.without if i < count])
+        ctx.formula, ctx.others, ctx.names, ctx.kept = formula, others, names, kept
+        ctx.like = {n: (x.shape, x.dtype) for n, x in values.items() if n in formula.of}
+        return tuple(results[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradients of the tensors, None where one is not asked for."""
+        formula, first = ctx.formula, 4
+        asked = ctx.needs_input_grad[first:]
+        found: dict[str, Any] = {}
+        if any(grad is not None for grad in grads):
+            saved = ctx.saved_tensors
+            values = {**ctx.others, **dict(zip(ctx.kept, saved, strict=False))}
+            needs = frozenset(n for n, needed in zip(ctx.names, asked, strict=True) if needed)
+            with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+                found = formula.backward(Call(values, grads, saved[len(ctx.kept) :], needs, ctx.like))
+        gradients = [found.get(n) if needed else None for n, needed in zip(ctx.names, asked, strict=True)]
+        return (*[None] * first, *gradients)
 
 
 def refuse(name: str, values: dict[str, Any]) -> None:
@@ -74,13 +112,27 @@ def refuse(name: str, values: dict[str, Any]) -> None:
 
     PyTorch's tracer looks into it.
     """
-    if name in FORMULAS:
-        return
+    with_gradient = _WITH_GRADIENT.get(name, ())
     for argument, value in values.items():
         if isinstance(value, torch.Tensor):
             refusal = gradient_of(torch, value)
             if refusal is not None:
-                _refused(argument, refusal[0], refusal[1])
+                given, allowed = refusal
+                if argument in with_gradient and value.requires_grad:
+                    if not _inside_transform():
+                        continue
+                    allowed = _TRANSFORM
+                elif name.endswith("_backward"):
+                    allowed = _TWICE
+                _refused(argument, given, allowed)
+
+
+def _inside_transform() -> bool:
+    """Whether a transform of ``torch.func`` computes: it does not take functions of `torch.autograd` from operators."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+_inside_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _refused(argument: str, given: str, allowed: str) -> None:

@@ -1,0 +1,186 @@
+"""The gradients of the operators as formulas: what of a call is kept, and what is computed of it.
+
+Most are one call of an operator of this library, ``rocmkern::NAME_backward`` or another one, so that a compiled graph
+has it as it is. What is only moved or added is left to PyTorch. Sums are of float32, and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+Gradients = dict[str, Any]
+
+
+class Call(NamedTuple):
+    """What a formula gets.
+
+    Attributes
+    ----------
+    values : dict
+        The arguments of the operator by their names in its schema: the tensors that were kept, and all others that were
+        given.
+    grads : tuple of torch.Tensor or None
+        Of the results; None where nothing depends on one.
+    results : tuple of torch.Tensor
+        Those that were kept.
+    needs : frozenset of str
+        The arguments whose gradients are asked for.
+    like : dict
+        Shape and dtype of each argument that can have a gradient.
+    """
+
+    values: dict[str, Any]
+    grads: tuple[Any, ...]
+    results: tuple[Any, ...]
+    needs: frozenset[str]
+    like: dict[str, tuple[Any, torch.dtype]]
+
+
+class Formula(NamedTuple):
+    """The gradient of an operator.
+
+    Attributes
+    ----------
+    backward : callable
+        From a `Call` to gradients by the names of the arguments. What is not asked for may be there or not.
+    of : tuple of str
+        The arguments that have a gradient.
+    saves : tuple of str
+        The tensors among the arguments that are kept.
+    keeps : tuple of int
+        Places of the results that are kept.
+    without : tuple of int
+        Places of the results that have no gradient.
+    forward : str
+        Name of the overload that is called instead, where the operator itself does not give all that is kept.
+    """
+
+    backward: Callable[[Call], Gradients]
+    of: tuple[str, ...]
+    saves: tuple[str, ...] = ()
+    keeps: tuple[int, ...] = ()
+    without: tuple[int, ...] = ()
+    forward: str = ""
+
+
+def _add_residual(call: Call) -> Gradients:
+    (dout,) = call.grads
+    return {"x": dout, "residual": dout}
+
+
+def _apply_mask(call: Call) -> Gradients:
+    (dout,), mask = call.grads, call.values.get("mask")
+    if mask is not None and mask.dtype == torch.bool:
+        return {"scores": torch.where(mask, dout, 0.0)}
+    found = {"scores": dout}
+    if "mask" in call.needs:
+        shape, dtype = call.like["mask"]
+        found["mask"] = dout.float().sum_to_size(shape).to(dtype)
+    return found
+
+
+def _clamp(call: Call) -> Gradients:
+    x, (dout,) = call.values["x"], call.grads
+    low, high = call.values.get("min"), call.values.get("max")
+    inside = torch.ones_like(x, dtype=torch.bool)
+    inside = inside if low is None else inside & ~(x < low)
+    inside = inside if high is None else inside & ~(x > high)
+    return {"x": torch.where(inside, dout, 0.0)}
+
+
+def _scale(call: Call) -> Gradients:
+    return {"x": torch.ops.rocmkern.scale(call.grads[0], call.values["factor"])}
+
+
+def _transpose(call: Call) -> Gradients:
+    (dout,), axes = call.grads, call.values.get("axes")
+    rank = dout.dim()
+    order = [rank - 1 - axis for axis in range(rank)] if axes is None else [axis % rank for axis in axes]
+    return {"x": torch.ops.rocmkern.transpose(dout, [order.index(axis) for axis in range(rank)])}
+
+
+def _repeat_kv(call: Call) -> Gradients:
+    heads = 1 if call.values.get("layout", "bhsd") == "bhsd" else 2
+    return {"x": _group_sums(call.grads[0], heads, call.like["x"][0][heads])}
+
+
+def _group_sums(x: torch.Tensor, axis: int, heads: Any) -> torch.Tensor:
+    """The sum of the query heads of each key head, which lie side by side in an axis."""
+    return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.float32).to(x.dtype)
+
+
+def _qk_scores(call: Call) -> Gradients:
+    """``dq = scale ds @ k`` and ``dk = scale ds^T @ q``, summed over the query heads that share one."""
+    (ds,), layout, scale = call.grads, call.values.get("layout", "bhsd"), call.values.get("scale")
+    q, k = call.values["q"], call.values["k"]
+    ds = torch.ops.rocmkern.scale(ds, q.shape[-1] ** -0.5 if scale is None else scale)
+    found = {}
+    if "q" in call.needs:
+        found["q"] = torch.ops.rocmkern.weighted_values(ds, k, layout=layout)
+    if "k" in call.needs:
+        found["k"] = _products_over_queries(ds, q, layout, k.shape)
+    return found
+
+
+def _weighted_values(call: Call) -> Gradients:
+    """``dp = dout @ v^T`` and ``dv = p^T @ dout``, summed over the query heads that share one."""
+    (dout,), layout = call.grads, call.values.get("layout", "bhsd")
+    p, v = call.values["p"], call.values["v"]
+    found = {}
+    if "p" in call.needs:
+        found["p"] = torch.ops.rocmkern.qk_scores(dout, v, scale=1.0, layout=layout)
+    if "v" in call.needs:
+        found["v"] = _products_over_queries(p, dout, layout, v.shape)
+    return found
+
+
+def _products_over_queries(p: torch.Tensor, x: torch.Tensor, layout: str, shape: Any) -> torch.Tensor:
+    """``p^T @ x`` for each key head, its query heads as more rows of the sum; in `layout`."""
+    x = x.transpose(1, 2) if layout == "bshd" else x
+    heads = shape[2 if layout == "bshd" else 1]
+    rows = [y.unflatten(1, (heads, -1)).flatten(2, 3) for y in (p, x)]
+    found = torch.ops.rocmkern.matmul(rows[0].transpose(-1, -2), rows[1])
+    return found.transpose(1, 2) if layout == "bshd" else found
+
+
+def _merge_attention(call: Call) -> Gradients:
+    """``out = sum_i w_i o_i`` with ``w_i = exp(lse_i - lse)``; ``lse = log(sum_i exp(lse_i))``.
+
+    So ``do_i = w_i dout`` and ``dlse_i = w_i (dlse + dout . (o_i - out))``, 0 where nothing is seen.
+    """
+    (dout, dlse), (out, lse) = call.grads, call.results
+    rows_second = call.values.get("layout", "bhsd") == "bshd"
+    found = {}
+    for n in ("1", "2"):
+        o, lse_of = call.values["o" + n], call.values["lse" + n]
+        weight = torch.where(lse_of == -torch.inf, 0.0, torch.exp(lse_of - lse))
+        along = 0.0 if dlse is None else dlse
+        if dout is not None:
+            wide = weight.transpose(-1, -2) if rows_second or o.dim() == 3 else weight
+            found["o" + n] = (wide[..., None] * dout).to(o.dtype)
+            dots = (dout.float() * (o.float() - out.float())).sum(-1)
+            along = along + (dots.transpose(-1, -2) if rows_second or o.dim() == 3 else dots)
+        found["lse" + n] = torch.where(weight == 0.0, 0.0, weight * along)
+    return found
+
+
+#: By the name of an overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
+FORMULAS: dict[str, Formula] = {
+    f"rocmkern::{name}": formula
+    for name, formula in {
+        "add_residual": Formula(_add_residual, ("x", "residual")),
+        "apply_mask": Formula(_apply_mask, ("scores", "mask"), ("mask",)),
+        "clamp": Formula(_clamp, ("x",), ("x",)),
+        "merge_attention": Formula(
+            _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
+        ),
+        "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
+        "repeat_kv": Formula(_repeat_kv, ("x",)),
+        "scale": Formula(_scale, ("x",)),
+        "transpose": Formula(_transpose, ("x",)),
+        "weighted_values": Formula(_weighted_values, ("p", "v"), ("p", "v")),
+    }.items()
+}
