@@ -25,8 +25,8 @@ def bind(numba: SimpleNamespace, tile: SimpleNamespace, lowering: Any) -> None:
     ----------
     numba : SimpleNamespace
         ``types``, ``signature``, ``AbstractTemplate``, ``AttributeTemplate``, ``make_overload_template``,
-        ``typing_registry``, ``lowering_registry``, ``register_model``, ``models``, ``cgutils``, ``TypingError``: from
-        the target's numba.
+        ``function_options`` (of its ``jit``), ``typing_registry``, ``lowering_registry``, ``register_model``,
+        ``models``, ``cgutils``, ``TypingError``: from the target's numba.
     tile : SimpleNamespace
         The types and rules of `types.make_types`.
     lowering : object
@@ -50,7 +50,9 @@ def bind_functions(numba: SimpleNamespace, tile: SimpleNamespace, kernel: Callab
     for fn in DEVICE_FUNCTIONS:
         if fn not in known:
             known.add(fn)
-            template = numba.make_overload_template(fn, _return_function(fn), {}, False, "never", True)
+            template = numba.make_overload_template(
+                fn, _return_function(fn), numba.function_options, False, "never", True
+            )
             numba.typing_registry.register_global(fn, numba.types.Function(template))
     for fn in functions_of_numbers(kernel) if kernel is not None else ():
         if fn not in known:

@@ -13,7 +13,9 @@ from rocmkern.tile._lowering.shared.numba_core import numba_core
 from rocmkern.tile.language.kernel import Config
 from rocmkern.tile.types import make_types
 
-NUMBA = numba_core(TypingRegistry(), LoweringRegistry(), register_default)
+# Nobody calls a device function from Python or C.
+_NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+NUMBA = numba_core(TypingRegistry(), LoweringRegistry(), register_default, **_NO_WRAPPERS)
 TILE = make_types(types, TypingError, "cpu")
 
 

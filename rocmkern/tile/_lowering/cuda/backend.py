@@ -62,6 +62,7 @@ NUMBA = SimpleNamespace(
     AbstractTemplate=AbstractTemplate,
     AttributeTemplate=AttributeTemplate,
     make_overload_template=_inlined_overload_template,
+    function_options={},
     typing_registry=TypingRegistry(),
     lowering_registry=LoweringRegistry(),
     register_model=register_model,

@@ -16,14 +16,17 @@ from numba.extending import typeof_impl
 from rocmkern.tile import entry
 
 
-def numba_core(typing_registry: Any, lowering_registry: Any, register_model: Callable) -> SimpleNamespace:
-    """The pieces that `binding.bind` asks for, with a target's own registries and data models."""
+def numba_core(
+    typing_registry: Any, lowering_registry: Any, register_model: Callable, **function_options: Any
+) -> SimpleNamespace:
+    """The pieces that `binding.bind` asks for, with a target's own registries, data models and options of functions."""
     return SimpleNamespace(
         types=types,
         signature=signature,
         AbstractTemplate=AbstractTemplate,
         AttributeTemplate=AttributeTemplate,
         make_overload_template=make_overload_template,
+        function_options=function_options,
         typing_registry=typing_registry,
         lowering_registry=lowering_registry,
         register_model=register_model,
