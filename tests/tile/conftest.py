@@ -9,15 +9,16 @@ import pytest
 from rocmkern.targets import current_target, using
 from rocmkern.targets.cpu import ARCHITECTURES, host_architecture
 
-#: What this host can run. The widest comes first and runs every test, the others a share of them.
+#: What this host can run. The widest comes first and runs every test, the others have a share of them each.
 CPU_ARCHITECTURES = ARCHITECTURES[ARCHITECTURES.index(host_architecture()) :]
 
 
 def variants(widest, others):
-    """(architecture, m) pairs: the python target and the widest for ``widest``, narrower ones for ``others``."""
-    pairs = [("python", m) for m in widest]
-    for i, arch in enumerate(CPU_ARCHITECTURES):
-        pairs += itertools.product([arch], others if i else widest)
+    """(architecture, m) pairs: the python target and the widest for ``widest``, narrower ones for ``others`` in turn."""
+    pairs = [*itertools.product(["python", CPU_ARCHITECTURES[0]], widest)]
+    narrower = CPU_ARCHITECTURES[1:]
+    for i, arch in enumerate(narrower):
+        pairs += itertools.product([arch], others[i % len(others) :: len(narrower)] if others else ())
     return pairs
 
 

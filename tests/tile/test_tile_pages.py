@@ -56,6 +56,7 @@ def test_a_page_that_does_not_exist_reads_as_zero_on_machine_targets(launch, arc
     np.testing.assert_array_equal(got, [[K] * 8 + [0] * 8] * 2)
 
 
+@pytest.mark.tiles(widest=(8,), others=(8,))
 @pytest.mark.parametrize("like", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", ["int8", "float8_e4m3fn", "float8_e5m2"])
 def test_every_code_of_8_bits_is_converted_exactly(launch, arch, m, name, like):
