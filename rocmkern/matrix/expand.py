@@ -77,10 +77,13 @@ def expand(document: Document) -> list[Case]:
     for group_name, group in document.matrix.groups.items():
         for index, row in enumerate(group.rows):
             path = ("groups", group_name, "rows", index)
-            expansion = _RowExpansion(document, group_name, group, row, path)
-            if len(cases) + expansion.count() > MAX_CASES:
+            operations = _operations_of(document, group, row, path)
+            _check_settings(document, path[:2], group, *operations)
+            _check_settings(document, path, row, *operations)
+            expansions = [_RowExpansion(document, group_name, group, row, path, each) for each in operations]
+            if len(cases) + sum(expansion.count() for expansion in expansions) > MAX_CASES:
                 raise document.source.error(path, f"with this row there are more than {MAX_CASES} cases")
-            for case in expansion.cases():
+            for case in itertools.chain.from_iterable(expansion.cases() for expansion in expansions):
                 if case.id in origins:
                     raise _ambiguous(document, case.id, path, origins[case.id])
                 origins[case.id] = path
@@ -109,21 +112,39 @@ def _check_operations(document: Document) -> None:
         _check_settings(document, path, settings, document.registry[name])
 
 
-def _check_settings(document: Document, path: DataPath, settings: Settings, operation: Operation) -> None:
+def _operations_of(document: Document, group: Group, row: Row, path: DataPath) -> list[Operation]:
+    """What a row runs: the operation of its group, its gradient, or both."""
+    if group.operation not in document.registry:
+        raise document.unknown(
+            path[:2] + ("operation",), "operation", group.operation, document.registry.names, key=False
+        )
+    direction = row.direction or group.direction or "forward"
+    if direction == "forward":
+        return [document.registry[group.operation]]
+    gradient = document.registry.gradient(group.operation)
+    if gradient is None:
+        place = (path if row.direction else path[:2]) + ("direction",)
+        raise document.source.error(place, f"{group.operation} has no gradient", key=False)
+    return [document.registry[group.operation], gradient][direction == "backward" :]
+
+
+def _check_settings(document: Document, path: DataPath, settings: Settings, *operations: Operation) -> None:
+    """Refuse an array that none of the operations has, and a tolerance of one that is exact."""
+    arrays = tuple(dict.fromkeys(name for operation in operations for name in operation.arrays))
     for name in settings.inputs or ():
-        if name not in operation.arrays and name != ALL_ARRAYS:
-            raise document.unknown(path + ("inputs", name), "array", name, (*operation.arrays, ALL_ARRAYS))
+        if name not in arrays and name != ALL_ARRAYS:
+            raise document.unknown(path + ("inputs", name), "array", name, (*arrays, ALL_ARRAYS))
     for index, memory in enumerate(() if settings.memory == EACH else settings.memory or ()):
         for name, variant in memory.items() if isinstance(memory, dict) else ():
             place = path + ("memory", index, name)
             if name == OUT_ARRAY and repeats(variant):
                 raise document.source.error(place, f"an output in the layout {variant} cannot be written")
-            if name not in operation.arrays and name != OUT_ARRAY:
-                raise document.unknown(place, "array", name, (*operation.arrays, OUT_ARRAY))
-    if operation.exact is True and settings.tolerance is not None:
-        raise document.source.error(
-            path + ("tolerance",), f"{operation.name} is exact: its tolerance is 0 and cannot be widened", key=True
-        )
+            if name not in arrays and name != OUT_ARRAY:
+                raise document.unknown(place, "array", name, (*arrays, OUT_ARRAY))
+    exact = [operation.name for operation in operations if operation.exact is True]
+    if exact and settings.tolerance is not None:
+        message = f"{exact[0]} is exact: its tolerance is 0 and cannot be widened"
+        raise document.source.error(path + ("tolerance",), message, key=True)
 
 
 def _ambiguous(document: Document, case_id: str, path: DataPath, first: DataPath) -> MatrixError:
@@ -136,20 +157,16 @@ def _ambiguous(document: Document, case_id: str, path: DataPath, first: DataPath
 
 
 class _RowExpansion:
-    """Checks one row against its operation and makes its cases."""
+    """Checks one row against an operation that it runs, and makes its cases."""
 
-    def __init__(self, document: Document, group_name: str, group: Group, row: Row, path: DataPath):
+    def __init__(
+        self, document: Document, group_name: str, group: Group, row: Row, path: DataPath, operation: Operation
+    ):
         self.document, self.group_name, self.group, self.row, self.path = document, group_name, group, row, path
-        group_path = path[:2]
-        if group.operation not in document.registry:
-            place = group_path + ("operation",)
-            raise document.unknown(place, "operation", group.operation, document.registry.names, key=False)
-        self.operation = document.registry[group.operation]
-        _check_settings(document, group_path, group, self.operation)
-        _check_settings(document, path, row, self.operation)
+        self.operation = operation
         self.layers: list[Settings] = [row, group]
-        if document.matrix.operations and group.operation in document.matrix.operations:
-            self.layers.append(document.matrix.operations[group.operation])
+        if document.matrix.operations and operation.name in document.matrix.operations:
+            self.layers.append(document.matrix.operations[operation.name])
         if document.matrix.defaults:
             self.layers.append(document.matrix.defaults)
 

@@ -244,6 +244,8 @@ class Operation:
         table with ``invariant: true``.
     needs : tuple of str
         Modules without which its cases are skipped.
+    gradient_of : str, optional
+        The operation whose gradient it is: what rows of that one with ``direction: backward`` or ``both`` run.
     """
 
     name: str
@@ -270,6 +272,7 @@ class Operation:
     domain: Domain | None = None
     excerpts: Function | None = None
     needs: tuple[str, ...] = ()
+    gradient_of: str | None = None
 
     @cached_property
     def dim_table(self) -> dict[str, Dim]:
@@ -370,6 +373,11 @@ class Registry:
             if operation.name in self._operations:
                 raise ValueError(f"operation {operation.name!r} is declared twice")
             self._operations[operation.name] = operation
+        for operation in operations:
+            if operation.gradient_of is not None and operation.gradient_of not in self._operations:
+                raise ValueError(
+                    f"{operation.name!r} is the gradient of {operation.gradient_of!r}, which is not declared"
+                )
 
     def __contains__(self, name: object) -> bool:
         return name in self._operations
@@ -387,6 +395,10 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         """Names of the operations."""
         return tuple(self._operations)
+
+    def gradient(self, name: str) -> Operation | None:
+        """The gradient of an operation, where one is declared."""
+        return next((operation for operation in self if operation.gradient_of == name), None)
 
 
 def resolve(function: Function) -> Callable[..., Any]:

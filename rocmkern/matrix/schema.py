@@ -20,6 +20,8 @@ Text = Annotated[str, StringConstraints(min_length=3, strip_whitespace=True)]
 Dtype = Literal["f32", "f16", "bf16"]
 Category = Literal["quick", "full", "benchmark"]
 Target = Literal["python", "cpu", "hip", "cuda"]
+# What a row runs: the operation, its gradient (the operation that declares to be it), or one after the other.
+Direction = Literal["forward", "backward", "both"]
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar]
 # A dimension, and all elements of an array of a case: 4 TiB of float32, more than a machine of ours will have.
@@ -197,6 +199,7 @@ class Row(Settings):
 
     name: Name | None = None
     why: Text | None = None
+    direction: Direction | None = None
     shape: Shape | None = None
     shapes: Annotated[list[Shape], Field(min_length=1)] | None = None
     axes: Annotated[dict[str, Annotated[list[Value], Field(min_length=1)]], Field(min_length=1)] | None = None
@@ -219,6 +222,8 @@ class Group(Settings):
 
     why: Text
     operation: str
+    # Of the rows that do not say it themselves; forward without it.
+    direction: Direction | None = None
     shape: Shape | None = None
     features: dict[str, Value] | None = None
     rows: Annotated[list[Row], Field(min_length=1)]

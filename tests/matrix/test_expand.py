@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 import time
 
 import pytest
 
-from rocmkern.matrix import MatrixError, expand, find_case
+from rocmkern.matrix import MatrixError, Registry, expand, find_case, loads
 
 SMALL = """\
   sums:
@@ -208,3 +210,56 @@ def test_a_case_is_found_by_its_id(tmp_path, monkeypatch):
     assert find_case(str(file), "double-a-n2-f32").dims == {"n": 2}
     with pytest.raises(MatrixError, match="did you mean 'double-a-n2-f32'"):
         find_case(str(file), "double-a-n2-f23")
+
+
+@pytest.fixture
+def with_gradient(matrix, registry):
+    """A matrix whose `row_stats` has a gradient, which takes one array more."""
+    stats = registry["row_stats"]
+    gradient = dataclasses.replace(
+        stats, name="row_stats_backward", arrays=("dout", "x"), features=(), gradient_of="row_stats"
+    )
+    return functools.partial(matrix, registry=Registry(*registry, gradient))
+
+
+def group(row, head=""):
+    return f"  sums: {{why: because, operation: row_stats, {head}rows: [{row}]}}\n"
+
+
+def test_a_row_says_which_direction_it_runs(with_gradient):
+    forward, backward = "row_stats-sums-r2-f32", "row_stats_backward-sums-r2-f32"
+    assert ids(with_gradient(group("{shape: {rows: 2}}"))) == [forward]
+    for direction, expected in (("forward", [forward]), ("backward", [backward]), ("both", [forward, backward])):
+        assert ids(with_gradient(group(f"{{shape: {{rows: 2}}, direction: {direction}}}"))) == expected
+        assert ids(with_gradient(group("{shape: {rows: 2}}", f"direction: {direction}, "))) == expected
+    assert ids(with_gradient(group("{shape: {rows: 2}, direction: forward}", "direction: both, "))) == [forward]
+
+
+def test_arrays_of_both_directions_have_names(with_gradient):
+    row = "{{shape: {{rows: 2}}, direction: {}, inputs: {{dout: {{kind: constant, value: 2.0}}}}}}"
+    assert ids(with_gradient(group(row.format("both")))) == [
+        "row_stats-sums-r2-f32",
+        "row_stats_backward-sums-r2-f32-dout_constant2",
+    ]
+    with pytest.raises(MatrixError, match="unknown array 'dout'"):
+        ids(with_gradient(group(row.format("forward"))))
+
+
+def test_settings_of_a_gradient_are_under_its_own_name(with_gradient):
+    settings = "version: 1\nregistry: unused\noperations: {row_stats_backward: {dtypes: [bf16]}}\ngroups:\n"
+    text = settings + group("{shape: {rows: 2}, direction: both}")
+    found = ids(loads(text, "test.yaml", with_gradient.keywords["registry"]))
+    assert found == ["row_stats-sums-r2-f32", "row_stats_backward-sums-r2-bf16"]
+
+
+def test_what_has_no_gradient_says_so(with_gradient):
+    text = group("{shape: {rows: 2}, direction: both}").replace("row_stats", "share")
+    with pytest.raises(MatrixError, match=r"share has no gradient"):
+        ids(with_gradient(text))
+    with pytest.raises(MatrixError, match="window"):
+        ids(with_gradient(group("{shape: {rows: 2}, features: {window: [1, 2]}, direction: both}")))
+
+
+def test_a_gradient_of_nothing_is_refused(registry):
+    with pytest.raises(ValueError, match="which is not declared"):
+        Registry(dataclasses.replace(registry["share"], gradient_of="shares"))
