@@ -14,7 +14,7 @@ CPU_ARCHITECTURES = ARCHITECTURES[ARCHITECTURES.index(host_architecture()) :]
 
 
 def variants(widest, others):
-    """(architecture, m) pairs: the python target and the widest for ``widest``, narrower ones for ``others`` in turn."""
+    """(architecture, m) pairs: python and the widest for ``widest``, narrower ones for ``others`` in turn."""
     pairs = [*itertools.product(["python", CPU_ARCHITECTURES[0]], widest)]
     narrower = CPU_ARCHITECTURES[1:]
     for i, arch in enumerate(narrower):
