@@ -10,6 +10,8 @@ from rocmkern.checkpoint import FileTensor as FileTensor
 from rocmkern.checkpoint import open_checkpoint as open_checkpoint
 from rocmkern.ops.activations.api import geglu as geglu
 from rocmkern.ops.activations.api import swiglu as swiglu
+from rocmkern.ops.activations.backward.api import geglu_backward as geglu_backward
+from rocmkern.ops.activations.backward.api import swiglu_backward as swiglu_backward
 from rocmkern.ops.attention.api import decode_attention as decode_attention
 from rocmkern.ops.attention.api import flash_attention as flash_attention
 from rocmkern.ops.attention.api import merge_attention as merge_attention

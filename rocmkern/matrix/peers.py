@@ -116,6 +116,25 @@ def products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callabl
     return prepared
 
 
+def gradients(names: tuple[str, ...], forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """The peer of a gradient: PyTorch's own for the arrays of these names, of a graph that is made once.
+
+    ``forward(torch, tensors, options)`` is the result whose gradient is ``dout``.
+    """
+
+    def prepared(call: Call, case: Any, target: str) -> Callable[[], Any]:
+        torch, bring = torch_on(target)
+        if not hasattr(torch, "autograd"):
+            raise PeerUnavailable("this torch has no gradients")
+        tensors = {name: bring(x) for name, x in call.arrays.items()}
+        inputs = [tensors[name].requires_grad_() for name in names if tensors.get(name) is not None]
+        with torch.enable_grad():
+            result = forward(torch, tensors, call.options)
+        return lambda: torch.autograd.grad(result, inputs, tensors["dout"], retain_graph=True)[0]
+
+    return prepared
+
+
 def _prepare_backend(name: str) -> Callable[..., Callable[[], Any]]:
     """`scaled_dot_product_attention` by one of its backends and no other."""
 

@@ -6,6 +6,8 @@ The schema of an operator follows from the signature of the operation (`signatur
     NAME.lse, NAME.residual  two results: of attention with ``return_lse=True``, of `rms_norm` with a residual
     NAME.out, NAME.lse_out   the same, written to ``out`` (and ``out_second``); they return nothing
 
+Where it depends on the arguments how many results there are, `NAME` gives a list of them, and takes one as ``out``.
+
 `rope_append_kv` writes to the caches, and returns nothing. Each overload has one kernel for all devices, which is the
 public function; a fake kernel, which gives empty tensors of the right shape; where PyTorch has such rules a kernel for
 autocast (`autocast`); and, where there is one, a formula for gradients (`gradients`).
@@ -96,19 +98,23 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             raise NoTensorError
         if outs and len(outs) < len(overload.outs):
             outs += _others(operator, given, len(outs))
-        if outs and len(outs) != len(overload.outs):
+        if outs and len(outs) != len(overload.outs) and not operator.results.many:
             raise NoTensorError
     except NoTensorError:
         return _directly(operation, args, kwargs)
-    for name, out in zip(overload.outs, outs):  # noqa: B905
-        values[name] = out
+    if outs and operator.results.many:
+        values["out"] = list(outs)
+    else:
+        for name, out in zip(overload.outs, outs):  # noqa: B905
+            values[name] = out
     gradients.refuse(overload.name, values)
     _check_block()
     result = overload.op(**values)
     if operator.results.written:
         return tuple([values[name] for name in operator.results.written])
-    if outs:
-        return outs if len(outs) > 1 else outs[0]
+    if outs or operator.results.many:
+        found = outs or tuple(result)
+        return found if len(found) > 1 else found[0]
     return result
 
 
@@ -214,14 +220,15 @@ def _schema(parameters: tuple[Parameter, ...], results: Results, second: bool, o
             continue
         written = next(letters) if parameter.name in results.written else ""
         (keyword if parameter.keyword else positional).extend(declared(parameter, needed=is_second, written=written))
-    keyword += [f"Tensor({next(letters)}!) {name}" for name in outs]
+    lists = "[]" if results.many else ""
+    keyword += [f"Tensor({next(letters)}!){lists} {name}" for name in outs]
     count = 0 if outs else _count(results, second)
-    returned = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    returned = "Tensor" + lists if count == 1 else f"({', '.join(['Tensor'] * count)})"
     return f"({', '.join([*positional, *(['*'] if keyword else []), *keyword])}) -> {returned}"
 
 
 def _count(results: Results, second: bool) -> int:
-    """How many results a call gives."""
+    """How many results a call gives; a list of them is one."""
     if results.written:
         return 0
     return 2 if second or results.rule is RESULTS["merge_attention"].rule else 1
@@ -233,13 +240,17 @@ def _kernel(function: Callable[..., Any], decode: Callable[..., Any], outs: tupl
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         values, given = decode(args, kwargs)
-        if outs:
+        if outs and results.many:
+            given["out"] = tuple(values["out"]) if len(values["out"]) > 1 else values["out"][0]
+        elif outs:
             given["out"] = values[outs[0]] if len(outs) == 1 else tuple([values[name] for name in outs])
         before, thread.in_operator = thread.in_operator, True
         try:
             result = function(**given)
         finally:
             thread.in_operator = before
+        if results.many and not into_caller:
+            return list(result) if isinstance(result, tuple) else [result]
         return None if into_caller else result
 
     return kernel
@@ -252,8 +263,8 @@ def _fake(decode: Callable[..., Any], outs: tuple[str, ...], results: Results, c
         _, given = decode(args, kwargs)
         if outs or results.written:
             return None
-        made = _empty(results.rule(**given)[:count], given)
-        return made if count > 1 else made[0]
+        made = _empty(results.rule(**given)[: None if results.many else count], given)
+        return list(made) if results.many else made if count > 1 else made[0]
 
     return fake
 

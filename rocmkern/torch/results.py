@@ -30,12 +30,15 @@ class Results(NamedTuple):
         Arguments that are written in place, and returned.
     always_into : bool
         Whether the operator is one that writes to ``out`` only.
+    many : bool
+        Whether it depends on the arguments how many results there are: then they are a list.
     """
 
     rule: Callable[..., tuple[Result, ...]]
     second: str = ""
     written: tuple[str, ...] = ()
     always_into: bool = False
+    many: bool = False
 
 
 def _like_first(**given: Any) -> tuple[Result]:
@@ -50,6 +53,16 @@ def _rms_norm(x: Any, residual: Any = None, **_: Any) -> tuple[Result, ...]:
 def _gated(gate: Any, up: Any = None, **_: Any) -> tuple[Result]:
     shape = gate.shape if up is not None else (*gate.shape[:-1], gate.shape[-1] // 2)
     return ((tuple(shape), gate.dtype),)
+
+
+def _like(*names: str) -> Callable[..., tuple[Result, ...]]:
+    """Gradients of the arguments of these names that are given."""
+
+    def rule(**given: Any) -> tuple[Result, ...]:
+        arrays = [given[name] for name in names if given.get(name) is not None]
+        return tuple((tuple(x.shape), x.dtype) for x in arrays)
+
+    return rule
 
 
 def _attention(q: Any, k: Any, v: Any, layout: str = "bhsd", cu_seqlens_q: Any = None, **_: Any) -> tuple[Result, ...]:
@@ -145,6 +158,7 @@ RESULTS: dict[str, Results] = {
     ),
     **dict.fromkeys(("flash_attention", "decode_attention"), Results(_attention, "return_lse")),
     **dict.fromkeys(("geglu", "swiglu"), Results(_gated)),
+    **dict.fromkeys(("geglu_backward", "swiglu_backward"), Results(_like("gate", "up"), many=True)),
     "causal_mask": Results(_causal_mask, always_into=True),
     "dequantize": Results(_dequantize),
     "dequantize_rms_norm": Results(_dequantize_rms_norm),

@@ -80,7 +80,8 @@ def rows():
 
 
 def test_pytorch_computes_what_the_reference_does(torch, rows):
-    compared = dict.fromkeys(rows, 0)
+    # The one in NumPy has no gradients.
+    compared = {name: 0 for name in rows if hasattr(torch, "autograd") or not name.endswith("_backward")}
     for case in (case for cases in rows.values() for case in cases):
         call = make_call(case)
         if not all(array.size for array in call.arguments.values() if isinstance(array, np.ndarray)):
@@ -89,6 +90,7 @@ def test_pytorch_computes_what_the_reference_does(torch, rows):
             work = peer(case, "torch").prepare(call, case, "cpu")
         except PeerUnavailable:
             continue
+        assert case.operation.name in compared
         expected = resolve(case.operation.reference)(**call.arguments)
         expected = expected[0] if isinstance(expected, tuple) else expected
         if case.features.get("layout") == "bshd":

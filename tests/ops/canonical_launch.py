@@ -151,6 +151,18 @@ def launch_gated(gate, up, out, activation, stream):
 
 
 @on_arrays
+def launch_gated_backward(dout, gate, up, dgate, dup, activation, stream):
+    assert dout.ndim == gate.ndim == up.ndim == dgate.ndim == dup.ndim == 4
+    if activation == "silu":
+        results = reference.swiglu_backward(dout, gate, up)
+    else:
+        approximate = "tanh" if activation == "gelu_tanh" else "none"
+        results = reference.geglu_backward(dout, gate, up, approximate=approximate)
+    for out, result in zip((dgate, dup), results, strict=True):
+        out[...] = result.astype(out.dtype)
+
+
+@on_arrays
 def launch_embedding(table, indices, out, stream):
     assert indices.ndim == 1 and indices.dtype == np.int32 and out.shape == (*indices.shape, table.shape[1])
     out[...] = table[indices]

@@ -53,6 +53,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("flash_attention", {"q": normal(2, 3, 4, 8), "k": cache[:2], "v": cache[:2], "layout": "bshd"}),
         ("flash_attention", {"q": normal(3, 4, 8), "k": normal(5, 2, 8), "v": normal(5, 2, 8), **packed}),
         ("geglu", {"gate": x, "approximate": "tanh"}),
+        ("geglu_backward", {"dout": normal(2, 3, 4), "gate": x, "approximate": "tanh"}),
         ("layer_norm", {"x": x, "weight": weight, "bias": normal(8)}),
         ("linear", {"x": x, "weight": normal(5, 8), "bias": normal(5), "activation": "relu"}),
         ("matmul", {"a": normal(2, 1, 3, 8), "b": normal(4, 5, 8), "transpose_b": True}),
@@ -94,6 +95,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("scale", {"x": x, "factor": 2.0}),
         ("softmax", {"x": x}),
         ("swiglu", {"gate": x, "up": normal(2, 3, 8), "order": "up_gate"}),
+        ("swiglu_backward", {"dout": normal(2, 3, 8), "gate": x, "up": normal(2, 3, 8), "order": "up_gate"}),
         ("transpose", {"x": x, "axes": (1, 2, 0)}),
         ("weighted_values", {"p": normal(2, 4, 3, 5), "v": v, "layout": "bhsd"}),
     ]  # fmt: skip
@@ -105,4 +107,4 @@ IDS = [f"{i}-{name}" for i, (name, _) in enumerate(CALLS)]
 
 def results_of(result: Any) -> tuple[torch.Tensor, ...]:
     """The tensors that a call gives."""
-    return result if isinstance(result, tuple) else (result,)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)

@@ -123,7 +123,7 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
     first = accept("gate", gate)
     _checks.some_axes(first)
     if up is None:
-        first, second = _halves(first)
+        first, second = halves(first)
     else:
         second = accept("up", up)
         _arguments.same_place(first, [second])
@@ -145,7 +145,7 @@ def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream
     return result.source
 
 
-def _halves(packed: Argument) -> tuple[Argument, Argument]:
+def halves(packed: Argument) -> tuple[Argument, Argument]:
     """The two halves of the last axis, as views."""
     width = packed.shape[-1]
     if width % 2:

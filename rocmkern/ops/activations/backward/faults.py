@@ -1,0 +1,39 @@
+"""Faults of the gradients of gated activations."""
+
+from __future__ import annotations
+
+from rocmkern.matrix.faults.engine import Edit, Fault
+
+GATED = ("swiglu_backward", "geglu_backward")
+FAULTS = (
+    Fault(
+        "gated_backward_without_up",
+        "the gradient of the gate lacks the other factor",
+        GATED,
+        edits=(Edit("gated_backward", "slope * T.copy(d) * u", "slope * T.copy(d)"),),
+    ),
+    Fault(
+        "gated_backward_without_activation",
+        "the gradient of up is that of the result",
+        GATED,
+        edits=(Edit("gated_backward", "t * d", "d"),),
+    ),
+    Fault(
+        "gated_backward_monotone",
+        "the slope lacks the term with the density",
+        ("swiglu_backward",),
+        edits=(Edit("gated_backward", "s + x * s * rest * inner", "s"),),
+    ),
+    Fault(
+        "gated_backward_unbounded",
+        "infinity is multiplied by 0",
+        GATED,
+        edits=(Edit("gated_backward", "T.where(x < -most, -most, T.where(x > most, most, x))", "x"),),
+    ),
+    Fault(
+        "geglu_backward_always_tanh",
+        "the slope is that of the form with tanh",
+        ("geglu_backward",),
+        edits=(Edit("gated_backward", "T.map(gelu_slope, slope)", "T.map(gelu_tanh_slope, slope)"),),
+    ),
+)
