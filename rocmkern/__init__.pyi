@@ -22,6 +22,8 @@ from rocmkern.ops.mlp.api import mlp as mlp
 from rocmkern.ops.norm.api import add_residual as add_residual
 from rocmkern.ops.norm.api import layer_norm as layer_norm
 from rocmkern.ops.norm.api import rms_norm as rms_norm
+from rocmkern.ops.norm.backward.api import layer_norm_backward as layer_norm_backward
+from rocmkern.ops.norm.backward.api import rms_norm_backward as rms_norm_backward
 from rocmkern.ops.paged.api import paged_attention as paged_attention
 from rocmkern.ops.quantized.api import dequantize as dequantize
 from rocmkern.ops.quantized.api import dequantize_rms_norm as dequantize_rms_norm

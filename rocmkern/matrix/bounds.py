@@ -131,7 +131,8 @@ def judge_bounds(document: Document, cases: Sequence[Case], runs: Sequence[Run])
 
 
 def _measure(bound: Bound, case: Case, name: str, target: str, outputs: list[dict]) -> None:
-    dtypes = {o.name: case.dtype if o.dtype == "input" else o.dtype for o in case.operation.outputs_of(case.features)}
+    features = case.features
+    dtypes = {o.name: o.dtype_of(case.dtype, features) for o in case.operation.outputs_of(features)}
     for output in outputs:
         dtype = dtypes.get(output["output"], case.dtype)
         if bound.tolerance.dtypes is not None and dtype not in bound.tolerance.dtypes:

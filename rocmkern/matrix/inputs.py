@@ -101,7 +101,7 @@ def make_bad_call(case: Case) -> dict[str, Any]:
 def output_dtype(case: Case, index: int) -> np.dtype:
     """dtype of one output of a case."""
     output = case.operation.outputs_of(case.features)[index]
-    return numpy_dtype(case.dtype if output.dtype == "input" else output.dtype)
+    return numpy_dtype(output.dtype_of(case.dtype, case.features))
 
 
 def _fill_masked(case: Case, call: Call, masked: Masked) -> None:

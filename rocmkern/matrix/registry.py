@@ -108,7 +108,8 @@ class Output:
     name : str
         Name in reports.
     dtype : str
-        ``"input"`` (the row's dtype) or the name of a dtype such as ``"f32"``.
+        ``"input"`` (the row's dtype), the name of a dtype such as ``"f32"``, or that of a feature whose value is the
+        name of a dtype, or None for the row's.
     feature : str, optional
         The output exists only when this feature is true.
     """
@@ -116,6 +117,12 @@ class Output:
     name: str
     dtype: str = "input"
     feature: str | None = None
+
+    def dtype_of(self, row: str, features: Mapping[str, Any]) -> str:
+        """The name of its dtype in a case with these features of a row of this dtype."""
+        if self.dtype in features:
+            return features[self.dtype] or row
+        return row if self.dtype == "input" else self.dtype
 
 
 @dataclass

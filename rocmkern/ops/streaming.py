@@ -114,9 +114,9 @@ def rows_config(
     return _variant(config, arch, block, threads_per_row=lanes, **features)
 
 
-def turned(config: type, arch: str) -> Any:
+def turned(config: type, arch: str, **features: Any) -> Any:
     """Variant of an operation that copies between a tensor and a transposed one: ``config`` is its kernel's Config."""
-    return _variant(config, arch, tuned(SIZES, arch).turned)
+    return _variant(config, arch, tuned(SIZES, arch).turned, **features)
 
 
 def longest_whole_row(arch: str) -> int:

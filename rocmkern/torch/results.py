@@ -159,6 +159,8 @@ RESULTS: dict[str, Results] = {
     **dict.fromkeys(("flash_attention", "decode_attention"), Results(_attention, "return_lse")),
     **dict.fromkeys(("geglu", "swiglu"), Results(_gated)),
     **dict.fromkeys(("geglu_backward", "swiglu_backward"), Results(_like("gate", "up"), many=True)),
+    "layer_norm_backward": Results(_like("x", "weight", "bias"), many=True),
+    "rms_norm_backward": Results(_like("x", "weight"), many=True),
     "causal_mask": Results(_causal_mask, always_into=True),
     "dequantize": Results(_dequantize),
     "dequantize_rms_norm": Results(_dequantize_rms_norm),

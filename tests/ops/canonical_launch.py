@@ -135,6 +135,30 @@ def launch_layer_norm(x, weight, bias, out, eps, stream):
 
 
 @on_arrays
+def launch_rms_norm_backward(pieces, weight, dweight, eps, weight_offset, accumulate, stream):
+    total = dweight.astype(np.float64) if accumulate else 0.0
+    for dout, x, dx, *added in pieces:
+        assert dout.ndim == x.ndim == dx.ndim == 4 and weight.shape == dweight.shape == x.shape[-1:]
+        options = {"weight_offset": weight_offset, "dresidual": added[0] if added else None}
+        result, part = reference.rms_norm_backward(dout, x, weight, eps, **options)
+        dx[...], total = result.astype(dx.dtype), total + part
+    dweight[...] = total.astype(dweight.dtype)
+
+
+@on_arrays
+def launch_layer_norm_backward(pieces, weight, dweight, dbias, eps, accumulate, stream):
+    outs = [x for x in (dweight, dbias) if x is not None]
+    totals = [x.astype(np.float64) if accumulate else 0.0 for x in outs]
+    for dout, x, dx in pieces:
+        assert dout.ndim == x.ndim == dx.ndim == 4 and (weight is None) == (dweight is None)
+        result = reference.layer_norm_backward(dout, x, weight, dbias, eps)
+        result, *parts = result if outs else (result,)
+        dx[...], totals = result.astype(dx.dtype), [a + b for a, b in zip(totals, parts, strict=True)]
+    for out, total in zip(outs, totals, strict=True):
+        out[...] = total.astype(out.dtype)
+
+
+@on_arrays
 def launch_add_residual(x, residual, out, stream):
     assert x.ndim == residual.ndim == out.ndim == 4
     out[...] = reference.add_residual(x, residual).astype(out.dtype)

@@ -55,6 +55,8 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("geglu", {"gate": x, "approximate": "tanh"}),
         ("geglu_backward", {"dout": normal(2, 3, 4), "gate": x, "approximate": "tanh"}),
         ("layer_norm", {"x": x, "weight": weight, "bias": normal(8)}),
+        ("layer_norm_backward", {"dout": normal(2, 3, 8), "x": x, "weight": weight, "bias": normal(8)}),
+        ("layer_norm_backward", {"dout": normal(2, 3, 8), "x": x}),
         ("linear", {"x": x, "weight": normal(5, 8), "bias": normal(5), "activation": "relu"}),
         ("matmul", {"a": normal(2, 1, 3, 8), "b": normal(4, 5, 8), "transpose_b": True}),
         ("matmul", {"a": weight, "b": weight}),
@@ -75,6 +77,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("repeat_kv", {"x": k, "n_rep": 2}),
         ("rms_norm", {"x": x, "weight": weight}),
         ("rms_norm", {"x": x, "weight": weight, "residual": normal(2, 3, 8), "eps": 1e-5}),
+        ("rms_norm_backward", {"dout": normal(2, 3, 8), "x": x, "weight": weight, "dresidual": normal(2, 3, 8)}),
         ("rope", {"x": x[:, None].transpose(1, 2), "positions": torch.arange(3)}),
         (
             "rope",

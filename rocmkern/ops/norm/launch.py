@@ -29,7 +29,7 @@ def launch_rms_norm(
     """``kernels.rms_norm``."""
     moderate = x.dtype == np.float16
     args: dict[str, Any] = {"x": x, "residual": residual, "weight": weight[None], "out": out, "sums": sums}
-    args |= _numbers(x, eps, moderate) | {"weight_offset": weight_offset}
+    args |= numbers(x, eps, moderate) | {"weight_offset": weight_offset}
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
     resident = tuning.resident_rms(arch, x.shape[3], x.dtype.itemsize)
@@ -52,12 +52,12 @@ def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View
     features["moderate"] = moderate = single and x.dtype == np.float16
     parameters = {"weight": weight, "bias": bias}
     args: dict[str, Any] = {name: None if p is None else p[None] for name, p in parameters.items()}
-    args |= {"x": x, "out": out} | _numbers(x, eps, moderate)
+    args |= {"x": x, "out": out} | numbers(x, eps, moderate)
     how: dict[str, Any] = {"along_lanes": True, "whole": True, "stepping": stepping, "resident": resident}
     by_rows(kernel, config, out, args, stream, **how, **features)
 
 
-def _numbers(x: View, eps: float, moderate: bool) -> dict[str, float]:
+def numbers(x: View, eps: float, moderate: bool) -> dict[str, float]:
     """The numbers that both norms take; ``moderate`` are values whose squares need no scale."""
     scale = 1.0 if moderate else _first_scale(eps)
     return {"root_eps": math.sqrt(eps), "first_scale": scale, "inverse_n": 1 / x.shape[3]}
