@@ -66,6 +66,79 @@ class Formula(NamedTuple):
     forward: str = ""
 
 
+def by_operation(
+    name: str,
+    of: tuple[str, ...],
+    *,
+    saves: tuple[str, ...] | None = None,
+    results: tuple[tuple[str, int], ...] = (),
+    grads: tuple[str, ...] = ("dout",),
+    asked: dict[str, str] | None = None,
+    needs: bool = False,
+    drops: tuple[str, ...] = (),
+    forward: str = "",
+) -> Formula:
+    """The formula that is one call of an operator that gives gradients in the order of the arguments.
+
+    Parameters
+    ----------
+    name : str
+        Of that operator.
+    of : tuple of str
+        The arguments that have a gradient, in the order in which it gives them. One that was not given has none.
+    saves : tuple of str, optional
+        The tensors that it takes of the forward call; those of `of` by default.
+    results : tuple of (str, int)
+        Its names of results of the forward call, and their places.
+    grads : tuple of str
+        Its names of the gradients of the results.
+    asked : dict, optional
+        The flags that ask for some of the gradients, by the arguments: without one there is no such gradient.
+    needs : bool
+        Whether it has a parameter ``needs`` for the names of the arguments whose gradients are wanted.
+    drops : tuple of str
+        Arguments of the forward call that it has not got.
+    forward : str
+        As in `Formula`.
+    """
+    saves = of if saves is None else saves
+    asked = {} if asked is None else asked
+
+    def backward(call: Call) -> Gradients:
+        values = {n: x for n, x in call.values.items() if n not in drops}
+        values |= {n: kept for (n, _), kept in zip(results, call.results, strict=True)}
+        values |= {n: grad for n, grad in zip(grads, call.grads, strict=False) if grad is not None}
+        if grads[0] not in values:  # a later result was used alone
+            like = call.results[0] if results else next(x for x in call.grads if x is not None)
+            values[grads[0]] = torch.zeros_like(like)
+        order = [n for n in of if n in call.like and (n in call.needs or not (needs or n in asked))]
+        values |= {flag: n in order for n, flag in asked.items()}
+        if needs:
+            values["needs"] = order
+        found = getattr(torch.ops.rocmkern, name)(**values)
+        return dict(zip(order, found if isinstance(found, (tuple, list)) else (found,), strict=True))
+
+    return Formula(backward, of, saves, keeps=tuple(place for _, place in results), forward=forward)
+
+
+def _norm_of_sum() -> Formula:
+    """Of `rms_norm` with a residual, from the sum that it gives: both that were added have its gradient."""
+    of_sum = by_operation(
+        "rms_norm_backward",
+        ("x", "weight"),
+        saves=("weight",),
+        results=(("x", 1),),
+        grads=("dout", "dresidual"),
+        drops=("residual",),
+    )
+
+    def backward(call: Call) -> Gradients:
+        found = of_sum.backward(call)
+        return {**found, "residual": found["x"]}
+
+    return of_sum._replace(backward=backward, of=("x", "weight", "residual"))
+
+
 def _add_residual(call: Call) -> Gradients:
     (dout,) = call.grads
     return {"x": dout, "residual": dout}
@@ -174,12 +247,17 @@ FORMULAS: dict[str, Formula] = {
         "add_residual": Formula(_add_residual, ("x", "residual")),
         "apply_mask": Formula(_apply_mask, ("scores", "mask"), ("mask",)),
         "clamp": Formula(_clamp, ("x",), ("x",)),
+        "geglu": by_operation("geglu_backward", ("gate", "up")),
+        "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
         "merge_attention": Formula(
             _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
         ),
         "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
         "repeat_kv": Formula(_repeat_kv, ("x",)),
+        "rms_norm": by_operation("rms_norm_backward", ("x", "weight")),
+        "rms_norm.residual": _norm_of_sum(),
         "scale": Formula(_scale, ("x",)),
+        "swiglu": by_operation("swiglu_backward", ("gate", "up")),
         "transpose": Formula(_transpose, ("x",)),
         "weighted_values": Formula(_weighted_values, ("p", "v"), ("p", "v")),
     }.items()
