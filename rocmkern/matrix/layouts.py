@@ -84,12 +84,6 @@ def each_layout(shapes: Mapping[str, Sequence[int]], writable: Sequence[str]) ->
             yield together
 
 
-def suited(layout: str, shape: Sequence[int]) -> str:
-    """The layout, or ``contiguous`` for an array that does not have the axes that a layout with a number names."""
-    kind, _, number = layout.rpartition("_")
-    return "contiguous" if number.isdigit() and len(shape) - int(number) < (kind == "transposed") else layout
-
-
 def laid_out(shape: tuple[int, ...], layout: str, fresh: Callable[..., np.ndarray]) -> np.ndarray:
     """A view of a new buffer in a layout; of one that repeats elements, the elements that there are.
 

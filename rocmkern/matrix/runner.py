@@ -33,7 +33,6 @@ from rocmkern.matrix.case import Case
 from rocmkern.matrix.device_memory import PlacedArray
 from rocmkern.matrix.excerpts import difference
 from rocmkern.matrix.expand import error_type
-from rocmkern.matrix.layouts import suited
 from rocmkern.matrix.process_state import ProcessState
 from rocmkern.matrix.registry import Call, resolve
 from rocmkern.matrix.tolerance import Comparison, compare
@@ -336,7 +335,7 @@ def _check_out(case: Case, call: Call, function: Callable[..., Any]) -> tuple[np
 def _poisoned_outputs(case: Case, call: Call) -> Any:
     """What ``out=`` is given: one array, or a tuple where the operation has several outputs."""
     given = tuple(
-        _inputs.poisoned(tuple(shape), _inputs.output_dtype(case, index), suited(case.memory_of("out"), shape))
+        _inputs.poisoned(tuple(shape), _inputs.output_dtype(case, index), case.memory_of("out"))
         for index, shape in enumerate(call.out_shapes)
     )
     return given if len(given) > 1 else given[0]

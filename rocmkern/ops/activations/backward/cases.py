@@ -47,6 +47,7 @@ OPERATIONS = (
     Operation(
         "swiglu_backward",
         **oracles("swiglu_backward"),
+        gradient_of="swiglu",
         call=_call,
         excerpts=along({"dout": 0, "gate": 0, "up": 0}, 0),
         dims=(SIZE,),
@@ -61,6 +62,7 @@ OPERATIONS = (
     Operation(
         "geglu_backward",
         **oracles("geglu_backward"),
+        gradient_of="geglu",
         call=_call,
         excerpts=along({"dout": 0, "gate": 0, "up": 0}, 0),
         dims=(SIZE,),

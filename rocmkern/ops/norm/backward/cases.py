@@ -55,6 +55,7 @@ OPERATIONS = (
     Operation(
         "rms_norm_backward",
         **oracles("rms_norm_backward"),
+        gradient_of="rms_norm",
         call=_rms_norm_call,
         dims=(SIZE,),
         arrays=("dout", "x", "weight", "dresidual"),
@@ -73,6 +74,7 @@ OPERATIONS = (
     Operation(
         "layer_norm_backward",
         **oracles("layer_norm_backward"),
+        gradient_of="layer_norm",
         call=_layer_norm_call,
         dims=(SIZE,),
         arrays=("dout", "x", "weight", "bias"),
