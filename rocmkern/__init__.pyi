@@ -31,6 +31,7 @@ from rocmkern.ops.quantized.api import quantize as quantize
 from rocmkern.ops.quantized.api import quantized_linear as quantized_linear
 from rocmkern.ops.rotary.api import rope as rope
 from rocmkern.ops.rotary.api import rope_append_kv as rope_append_kv
+from rocmkern.ops.rotary.backward.api import rope_backward as rope_backward
 from rocmkern.ops.rotary.scaling import LinearScaling as LinearScaling
 from rocmkern.ops.rotary.scaling import Llama3Scaling as Llama3Scaling
 from rocmkern.ops.rotary.scaling import YarnScaling as YarnScaling
@@ -44,6 +45,7 @@ from rocmkern.ops.steps.api import repeat_kv as repeat_kv
 from rocmkern.ops.steps.api import scale as scale
 from rocmkern.ops.steps.api import softmax as softmax
 from rocmkern.ops.steps.api import weighted_values as weighted_values
+from rocmkern.ops.steps.backward.api import softmax_backward as softmax_backward
 from rocmkern.runtime.errors import ArgumentError as ArgumentError
 from rocmkern.runtime.errors import ArgumentTypeError as ArgumentTypeError
 from rocmkern.runtime.errors import CheckpointError as CheckpointError

@@ -154,7 +154,18 @@ def _nothing(**_: Any) -> tuple[Result, ...]:
 #: before it.
 RESULTS: dict[str, Results] = {
     **dict.fromkeys(
-        ("add_residual", "apply_mask", "clamp", "layer_norm", "rope", "scale", "softmax"), Results(_like_first)
+        (
+            "add_residual",
+            "apply_mask",
+            "clamp",
+            "layer_norm",
+            "rope",
+            "rope_backward",
+            "scale",
+            "softmax",
+            "softmax_backward",
+        ),
+        Results(_like_first),
     ),
     **dict.fromkeys(("flash_attention", "decode_attention"), Results(_attention, "return_lse")),
     **dict.fromkeys(("geglu", "swiglu"), Results(_gated)),

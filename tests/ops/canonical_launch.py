@@ -225,6 +225,12 @@ def _pairs(pairs, x, part):
 
 
 @on_arrays
+def launch_softmax_backward(dout, y, dx, scale, stream):
+    assert dout.ndim == y.ndim == dx.ndim == 4
+    dx[...] = reference.softmax_backward(dout, y, scale=scale).astype(dx.dtype)
+
+
+@on_arrays
 def launch_rope(x, out, positions, turn, stream):
     assert x.shape == out.shape and all(p.shape == (x.shape[0], x.shape[2]) for p in positions)
     result = x.astype(np.float64)

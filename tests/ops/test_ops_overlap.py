@@ -16,7 +16,17 @@ from rocmkern.runtime.errors import ArgumentError
 
 ELEMENT = 8
 #: Operations whose arrays are at least as large as what they write, beside those whose only array may be that.
-AS_LARGE = ("causal_mask", "softmax", "add_residual", "swiglu", "geglu", "transpose", "quantize", "sample")
+AS_LARGE = (
+    "causal_mask",
+    "softmax",
+    "add_residual",
+    "swiglu",
+    "geglu",
+    "transpose",
+    "quantize",
+    "sample",
+    "softmax_backward",
+)
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,13 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
             },
         ),
         (
+            "rope_backward",
+            {
+                "dout": q, "positions": torch.arange(3), "layout": "hsd", "rotary_dim": 4, "freq_factors": (1.0, 2.0),
+                "scaling": rocmkern.YarnScaling(4.0, 64),
+            },
+        ),
+        (
             "rope_append_kv",
             {
                 "k": normal(3, 2, 8), "v": normal(3, 2, 8), "positions": torch.arange(3), "key_cache": cache.clone(),
@@ -97,6 +104,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("sample", {"logits": normal(3, 8), "temperature": 0.7, "top_k": 4, "seed": torch.arange(3), "offset": 5}),
         ("scale", {"x": x, "factor": 2.0}),
         ("softmax", {"x": x}),
+        ("softmax_backward", {"dout": x, "y": normal(2, 3, 8), "scale": 0.5}),
         ("swiglu", {"gate": x, "up": normal(2, 3, 8), "order": "up_gate"}),
         ("swiglu_backward", {"dout": normal(2, 3, 8), "gate": x, "up": normal(2, 3, 8), "order": "up_gate"}),
         ("transpose", {"x": x, "axes": (1, 2, 0)}),

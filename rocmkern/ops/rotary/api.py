@@ -125,37 +125,8 @@ def rope(
     array([[ 1.   ,  1.   ,  1.   ,  1.   ],
            [-0.301,  0.99 ,  1.382,  1.01 ]], dtype=float32)
     """
-    # Checks
-    stream = _checks.stream(stream)
-    x = accept("x", x)
-    if not isinstance(layout, str) or layout not in ("shd", "hsd"):
-        raise ArgumentError("layout", repr(layout), '"shd" or "hsd"')
-    if len(x.shape) < 3:
-        wanted = "[..., S, H, D]" if layout == "shd" else "[..., H, S, D]"
-        raise ArgumentError("x", f"shape {x.shape}", f"3 axes or more, {wanted}")
-    _checks.head_dim(x)
-    parts = 1 if block_positions is None else 2
-    turn = _Turn(variant, base, _rotary_dim(rotary_dim, x, parts), scaling, freq_factors, inverse, parts)
-    given_positions = [accept_positions("positions", positions)]
-    if block_positions is not None:
-        given_positions.append(accept_positions("block_positions", block_positions))
-    _arguments.same_place(x, [p for p in given_positions if p.on_device])
-    views = [_position_rows(p, x, layout) for p in given_positions]
-    given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *given_positions], elementwise=True)
-
-    # Configuration
-    result = given or _results.allocate("out", x.shape, x.dtype, x)
-
-    # Launch
-    if result.view.size:
-        # deferred: start-up
-        from rocmkern.ops.rotary.launch import launch_rope
-
-        source, into = (a if layout == "hsd" else a.swapaxes(-2, -3) for a in (x.aligned(), result.view))
-        alike = [v[..., None, :, None].broadcast_to(source.shape) for v in views]
-        for some, some_out, *some_positions in _axes.four_axes(source, into, *alike, row_axes=3):
-            launch_rope(some, some_out, [p[:, 0, :, 0] for p in some_positions], turn, stream)
-    return result.source
+    rotation = (variant, base, rotary_dim, scaling, freq_factors, inverse)
+    return rotated("x", x, positions, block_positions, rotation, layout, out, stream)
 
 
 @planned
@@ -271,6 +242,58 @@ def rope_append_kv(
         numbers = (where.aligned(), at.aligned(), key_values, value_values)
         launch_rope_append_kv(*arrays, *numbers, turn, stream)
     return caches[0].source, caches[1].source
+
+
+def rotated(
+    name: str,
+    x: Any,
+    positions: Any,
+    block_positions: Any,
+    rotation: tuple[Any, ...],
+    layout: Any,
+    out: Any,
+    stream: Any,
+    *,
+    gradient: bool = False,
+) -> Any:
+    """What `rope` gives; its argument x has this name in errors. Or the gradient of x, for the gradient of a result.
+
+    ``rotation`` is variant, base, rotary_dim, scaling, freq_factors and inverse.
+    """
+    # Checks
+    stream = _checks.stream(stream)
+    x = accept(name, x)
+    if not isinstance(layout, str) or layout not in ("shd", "hsd"):
+        raise ArgumentError("layout", repr(layout), '"shd" or "hsd"')
+    if len(x.shape) < 3:
+        wanted = "[..., S, H, D]" if layout == "shd" else "[..., H, S, D]"
+        raise ArgumentError(name, f"shape {x.shape}", f"3 axes or more, {wanted}")
+    _checks.head_dim(x)
+    parts = 1 if block_positions is None else 2
+    variant, base, rotary_dim, scaling, freq_factors, inverse = rotation
+    turn = _Turn(variant, base, _rotary_dim(rotary_dim, x, parts), scaling, freq_factors, inverse, parts)
+    if gradient:
+        turn.direction = -turn.direction
+    given_positions = [accept_positions("positions", positions)]
+    if block_positions is not None:
+        given_positions.append(accept_positions("block_positions", block_positions))
+    _arguments.same_place(x, [p for p in given_positions if p.on_device])
+    views = [_position_rows(p, x, layout) for p in given_positions]
+    given = None if out is None else accept_out(out, x.shape, x.dtype, [x, *given_positions], elementwise=True)
+
+    # Configuration
+    result = given or _results.allocate("out", x.shape, x.dtype, x)
+
+    # Launch
+    if result.view.size:
+        # deferred: start-up
+        from rocmkern.ops.rotary.launch import launch_rope
+
+        source, into = (a if layout == "hsd" else a.swapaxes(-2, -3) for a in (x.aligned(), result.view))
+        alike = [v[..., None, :, None].broadcast_to(source.shape) for v in views]
+        for some, some_out, *some_positions in _axes.four_axes(source, into, *alike, row_axes=3):
+            launch_rope(some, some_out, [p[:, 0, :, 0] for p in some_positions], turn, stream)
+    return result.source
 
 
 def _accept_cache(name: str, value: Any, like: Argument, inputs: list[Argument]) -> Argument:

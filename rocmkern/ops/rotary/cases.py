@@ -77,7 +77,8 @@ def _positions(draw: Draw, count: int) -> np.ndarray:
     return np.resize(np.array(given, np.int32), count)
 
 
-def _rope_call(draw: Draw) -> Call:
+def rope_call(draw: Draw, name: str = "x") -> Call:
+    """A call of `rope`, or of its gradient, whose first array has another name."""
     dims, features = draw.dims, draw.features
     batch, seq, heads = dims["batch"], dims["seq"], dims["heads"]
     shape = (seq, heads, dims["head_dim"])
@@ -85,7 +86,7 @@ def _rope_call(draw: Draw) -> Call:
         shape = (heads, seq, dims["head_dim"])
     leading = () if features["rows"] == "one" else (batch,)
     arrays: dict[str, np.ndarray | None] = {
-        "x": draw.array("x", (*leading, *shape)),
+        name: draw.array(name, (*leading, *shape)),
         "positions": _positions(draw, seq),
         "block_positions": None,
     }
@@ -221,7 +222,7 @@ OPERATIONS = (
     Operation(
         "rope",
         **oracles("rope"),
-        call=_rope_call,
+        call=rope_call,
         excerpts=_rope_excerpts,
         dims=(Dim("batch", "b", default=1), TOKENS, HEADS, HEAD_DIM),
         arrays=("x", "positions", "block_positions"),
