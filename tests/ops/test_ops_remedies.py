@@ -171,7 +171,8 @@ def test_what_is_proposed_of_a_tensor_is_taken(kind):
     }[kind]
     with forward_ad.dual_level() if kind == "dual" else nullcontext():
         weight = make()
-        name, allowed = remedy(rocmkern.linear, x=torch.ones(2, 4), weight=weight)
+        out = {"out": torch.empty(2, 4)} if kind == "gradient" else {}
+        name, allowed = remedy(rocmkern.linear, x=torch.ones(2, 4), weight=weight, **out)
         start = re.search(r"\S*\bweight\b", allowed.rpartition(" or ")[2] if kind == "gradient" else allowed)
         assert name == "weight" and start, allowed
         names = {"weight": weight, "torch": torch, "forward_ad": forward_ad}

@@ -36,8 +36,10 @@ def test_a_call_is_planned_and_its_result_is_pytorchs(dtype):
         torch.testing.assert_close(result, exact.to(dtype))
     (plan,) = plans_of(rocmkern.rms_norm)
     assert isinstance(plan, HostPlan)
-    with torch.enable_grad(), pytest.raises(ArgumentError, match="requires a gradient"):
-        rocmkern.rms_norm(x, weight)
+    with torch.enable_grad():
+        assert rocmkern.rms_norm(x, weight).requires_grad
+        with pytest.raises(ArgumentError, match="requires a gradient"):
+            rocmkern.rms_norm(x, weight, out=result)
 
 
 def test_attention_is_that_of_pytorch():

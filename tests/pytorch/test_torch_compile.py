@@ -218,7 +218,11 @@ def test_a_wrong_argument_is_the_error_that_it_is_outside():
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_gradient_is_an_error_that_names_the_argument(backend, fullgraph):
     layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
-    compiled = torch.compile(lambda x: rocmkern.linear(x * 2, layer.weight) + 1, backend=backend, fullgraph=fullgraph)
+
+    def step(x):
+        return rocmkern.linear(x * 2, layer.weight, out=torch.empty(2, 3)) + 1
+
+    compiled = torch.compile(step, backend=backend, fullgraph=fullgraph)
     with pytest.raises(ArgumentError, match=r"weight: .*requires a gradient.*no_grad") as caught:
         compiled(x)
     assert caught.value.argument == "weight"
