@@ -84,7 +84,8 @@ def _prepare_softmax(call: Call, case: Any, target: str) -> Callable[[], Any]:
     return lambda: torch.softmax(x, dim=-1)
 
 
-def _activation(torch: Any, name: str | None) -> Callable[[Any], Any]:
+def activation_of(torch: Any, name: str | None) -> Callable[[Any], Any]:
+    """PyTorch's function for an activation."""
     functional = torch.nn.functional
     return {
         None: lambda x: x,
@@ -104,7 +105,7 @@ def products(prepare: Callable[..., Callable[[], Any]]) -> Callable[..., Callabl
             raise PeerUnavailable("PyTorch's products want all arrays in one dtype")
         tensors = {name: bring(x) for name, x in call.arrays.items() if x is not None}
         default = "silu" if case.operation.name == "mlp" else None
-        activation = _activation(torch, call.options.get("activation", default))
+        activation = activation_of(torch, call.options.get("activation", default))
         work = prepare(torch.nn.functional, activation, tensors, call.options)
 
         def run() -> Any:

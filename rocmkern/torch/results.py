@@ -65,6 +65,15 @@ def _like(*names: str) -> Callable[..., tuple[Result, ...]]:
     return rule
 
 
+def _needed(*names: str) -> Callable[..., tuple[Result, ...]]:
+    """Gradients of the arguments of these names that are given, or of those that ``needs`` names."""
+
+    def rule(needs: Any = None, **given: Any) -> tuple[Result, ...]:
+        return _like(*(name for name in names if needs is None or name in needs))(**given)
+
+    return rule
+
+
 def _attention(q: Any, k: Any, v: Any, layout: str = "bhsd", cu_seqlens_q: Any = None, **_: Any) -> tuple[Result, ...]:
     lse: tuple[Any, ...]
     if cu_seqlens_q is not None:
@@ -177,7 +186,9 @@ RESULTS: dict[str, Results] = {
     "dequantize_rms_norm": Results(_dequantize_rms_norm),
     "embedding": Results(_embedding),
     "linear": Results(_rows_of("weight")),
+    "linear_backward": Results(_needed("x", "weight", "bias"), many=True),
     "matmul": Results(_matmul),
+    "matmul_backward": Results(_needed("a", "b", "bias"), many=True),
     "merge_attention": Results(_merge_attention),
     "mlp": Results(_rows_of("w_down")),
     "paged_attention": Results(_paged_attention, "return_lse"),

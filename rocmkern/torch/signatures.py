@@ -211,6 +211,12 @@ def _axes(value: Any) -> Any:
     return [_whole(axis) for axis in value]
 
 
+def _names(value: Any) -> Any:
+    if not isinstance(value, (tuple, list)):
+        raise NoTensorError
+    return [_word(name) for name in value]
+
+
 def _dtype(value: Any) -> Any:
     if value is np.float32:
         return None
@@ -295,6 +301,7 @@ KINDS: dict[str, Kind] = {
     "Causal": Kind("str", _causal, _causal_of),
     "Window": _optional(Kind("SymInt[]", _window, _window_of)),
     "Sequence[int] | None": _optional(Kind("int[]", _axes)),
+    "Sequence[str] | None": _optional(Kind("str[]", _names, tuple)),
     "FloatDType": Kind("ScalarType?", _dtype, _dtype_of),
     "Scaling | dict[str, Any] | None": _optional(Kind("str", _scaling, json.loads)),
 }

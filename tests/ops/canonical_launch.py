@@ -12,6 +12,7 @@ import numpy as np
 from rocmkern import reference
 from rocmkern.calls.view import View
 from rocmkern.ops.attention.problem import UNLIMITED
+from rocmkern.ops.linear.backward.reference import activation_gradient
 
 
 def on_arrays(launch):
@@ -201,9 +202,14 @@ def launch_copy_rows(x, out, stream):
 @on_arrays
 def launch_matmul(a, b, bias, out, activation, stream, rows):
     assert a.ndim == b.ndim == out.ndim == 4 and a.shape[:2] == b.shape[:2] == out.shape[:2]
-    assert bias is None or bias.shape == (1, out.shape[3])
-    result = reference.matmul(a, b, bias=None if bias is None else bias[0], activation=activation)
-    out[...] = result.astype(out.dtype)
+    assert bias is None or bias.shape in ((1, out.shape[3]), out.shape[2:])
+    out[...] = reference.matmul(a, b, bias=bias, activation=activation).astype(out.dtype)
+
+
+@on_arrays
+def launch_activation_gradient(x, dout, out, activation, stream):
+    assert x.ndim == dout.ndim == out.ndim == 4
+    out[...] = activation_gradient(x.astype(np.float64), dout.astype(np.float64), activation).astype(out.dtype)
 
 
 @on_arrays

@@ -58,8 +58,17 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("layer_norm_backward", {"dout": normal(2, 3, 8), "x": x, "weight": weight, "bias": normal(8)}),
         ("layer_norm_backward", {"dout": normal(2, 3, 8), "x": x}),
         ("linear", {"x": x, "weight": normal(5, 8), "bias": normal(5), "activation": "relu"}),
+        (
+            "linear_backward",
+            {
+                "dout": normal(2, 3, 5), "x": x, "weight": normal(5, 8), "bias": normal(5), "activation": "gelu",
+                "needs": ("weight", "bias"),
+            },
+        ),
+        ("linear_backward", {"dout": normal(2, 3, 5), "x": x, "weight": normal(5, 8), "needs": ("x",)}),
         ("matmul", {"a": normal(2, 1, 3, 8), "b": normal(4, 5, 8), "transpose_b": True}),
         ("matmul", {"a": weight, "b": weight}),
+        ("matmul_backward", {"dout": normal(2, 4, 3, 5), "a": normal(2, 1, 3, 8), "b": normal(4, 8, 5)}),
         ("merge_attention", {"o1": q, "lse1": lse[0], "o2": q + 1, "lse2": lse[1]}),
         ("mlp", {"x": x, "w_gate": normal(6, 8), "w_up": normal(6, 8), "w_down": normal(5, 6)}),
         ("mlp", {"x": x, "w_gate": None, "w_up": normal(6, 8), "w_down": normal(5, 6), "activation": None}),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from rocmkern.calls import arguments as _arguments
-from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import accept, accept_out
-from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Activation, Array, ArrayLike, Stream
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.ops.linear.products import multiply, sides_of
 
 
 @planned
@@ -78,34 +72,17 @@ def matmul(
     others = [b] if given_bias is None else [b, given_bias]
     _arguments.same_place(a, others)
     _arguments.same_dtype(a, [b])
-    _checks.some_axes(a)
-    _checks.some_axes(b)
-    is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
-    _checks.extent(b, -1 if is_column or transpose_b else -2, a.shape[-1], "the length of the last axis of a")
-    left = a.aligned()[None] if is_row else a.aligned()
-    right = b.aligned()[:, None] if is_column else b.aligned()
-    if transpose_b and not is_column:
-        right = right.swapaxes(-1, -2)
-    try:
-        leading = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError:
-        allowed = f"leading axes that broadcast with those of a, {a.shape[:-2]}"
-        raise ArgumentError("b", f"shape {b.shape}", allowed) from None
-    bias_row = _checks.bias(given_bias, right.shape[-1], "the number of columns of b")
-    rows, columns = () if is_row else left.shape[-2:-1], () if is_column else right.shape[-1:]
-    shape = (*leading, *rows, *columns)
-    given = None if out is None else accept_out(out, shape, a.dtype, [a, *others])
+    sides = sides_of(a, b, transpose_b)
+    bias_row = _checks.bias(given_bias, sides.right.shape[-1], "the number of columns of b")
+    given = None if out is None else accept_out(out, sides.shape, a.dtype, [a, *others])
 
     # Configuration
-    result = given or _results.allocate("out", shape, a.dtype, a)
-    into = result.view[..., None] if is_column else result.view
-    into = into[..., None, :] if is_row else into
-    left = left.broadcast_to((*leading, *left.shape[-2:]))
-    right = right.broadcast_to((*leading, *right.shape[-2:])) if right.ndim > 2 else right
+    result = given or _results.allocate("out", sides.shape, a.dtype, a)
+    into = sides.matrices(result.view)
 
     # Launch
     if into.size:
-        _products(left, right, bias_row, into, activation, stream)
+        multiply(*sides.broadcast(), bias_row, into, activation, stream)
     return result.source
 
 
@@ -173,19 +150,5 @@ def linear(
 
     # Launch
     if into.size:
-        _products(rows, weight.aligned().swapaxes(0, 1), bias_row, into, activation, stream)
+        multiply(rows, weight.aligned().swapaxes(0, 1), bias_row, into, activation, stream)
     return result.source
-
-
-def _products(left: Any, right: Any, bias: Any, out: Any, activation: str | None, stream: Any) -> None:
-    """Launch ``[..., M, K] @ [..., K, N]`` or ``[..., M, K] @ [K, N]``, whose rows then need not be apart."""
-    # deferred: start-up
-    from rocmkern.ops.linear.launch import launch_matmul
-
-    rows = left.shape[-2]
-    if right.ndim == 2:
-        rows = rows_together(left)
-        left, out = joined_rows(left, out)
-        right = right.broadcast_to((*left.shape[:-2], *right.shape))
-    for some, matrix, into in _axes.four_axes(left, right, out, row_axes=2):
-        launch_matmul(some, matrix, bias, into, activation, stream, rows)

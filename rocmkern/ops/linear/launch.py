@@ -154,5 +154,6 @@ def _add_up(target: Target, parts: View, bias: View | None, out: View, number: i
     outer, inner, rows, columns = out.shape
     cfg = streaming.rows_config(sum_splits.Config, target.arch)
     grid = (ceil_div(rows, cfg.block_m) * ceil_div(columns, cfg.block_n), inner, outer)
-    args = {"parts": parts, "bias": bias, "out": out, "activation": number}
+    whole = None if bias is None else bias.broadcast_to(out.shape[2:])
+    args = {"parts": parts, "bias": whole, "out": out, "activation": number}
     launch(target, sum_splits.sum_splits, cfg, grid, args, stream)

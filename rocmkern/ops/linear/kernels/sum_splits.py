@@ -2,7 +2,7 @@
 
 Shapes (any strides)::
 
-    parts [splits, A, B, M, N] float32   bias [1, N] or [0, 0]   out [A, B, M, N]
+    parts [splits, A, B, M, N] float32   bias [M, N] or [0, 0]   out [A, B, M, N]
 
 Mapping: a block takes ``block_m`` rows, ``block_n`` columns at a time. Grid: (row block and column block, B, A). No
 shared memory.
@@ -35,5 +35,5 @@ def sum_splits(cfg, parts: T.Tensor[5], bias: T.Tensor[2].optional("out"), out: 
     for split in range(parts.shape[0]):
         total = total + T.load_tile(cfg, parts[split, outer, inner], (row,), col0, cfg.block_n, valid)
     if bias.shape[0] > 0:
-        total = total + T.load_tile(cfg, bias, (0,), col0, cfg.block_n, valid)
+        total = total + T.load_tile(cfg, bias, (row,), col0, cfg.block_n, valid)
     T.store_tile(out[outer, inner], (row,), col0, activate(total, activation), valid)
