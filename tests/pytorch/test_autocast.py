@@ -19,8 +19,8 @@ PAIRS = {
     "linear": (lambda x: rocmkern.linear(x, W.to(x.dtype)), lambda x: F.linear(x, W.to(x.dtype))),
     "matmul": (lambda x: rocmkern.matmul(x, W.to(x.dtype)), lambda x: x @ W.to(x.dtype)),
     "flash_attention": (
-        lambda x: rocmkern.flash_attention(*(Q.to(x.dtype),) * 3),
-        lambda x: F.scaled_dot_product_attention(*(Q.to(x.dtype),) * 3),
+        lambda x: rocmkern.flash_attention(*(Q.to(x.dtype) * x[0],) * 3),
+        lambda x: F.scaled_dot_product_attention(*(Q.to(x.dtype) * x[0],) * 3),
     ),
     "layer_norm": (rocmkern.layer_norm, lambda x: F.layer_norm(x, (4,))),
     "rms_norm": (lambda x: rocmkern.rms_norm(x, W[0]), lambda x: F.rms_norm(x, (4,), W[0])),
@@ -69,6 +69,25 @@ def test_what_is_written_to_out_is_not_cast():
 def test_numpy_is_not_cast():
     with torch.autocast("cpu", torch.bfloat16):
         assert rocmkern.linear(X.numpy(), W.numpy()).dtype == "float32"
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "swiglu"])
+def test_gradients_are_of_the_dtypes_of_their_arguments(name):
+    """Inside of autocast, and after it."""
+    ours, theirs = PAIRS[name]
+    for inside in (True, False):
+        found = []
+        for function in (ours, theirs):
+            x = X.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16):
+                out = function(x)
+                if inside:
+                    out.float().square().sum().backward()
+            if not inside:
+                out.float().square().sum().backward()
+            assert x.grad.dtype == torch.float32
+            found.append(x.grad)
+        torch.testing.assert_close(*found, rtol=3e-2, atol=3e-2)
 
 
 def test_inside_a_graph_as_outside():

@@ -29,7 +29,7 @@ WITHOUT = {
 #: Not there yet.
 MISSING = {
     "decode_attention", "embedding", "flash_attention", "linear", "matmul", "mlp",
-    "quantized_linear", "rope", "softmax",
+    "quantized_linear",
 }  # fmt: skip
 GROUPS = 40
 STEP = 1e-4
