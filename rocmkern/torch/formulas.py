@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rocmkern.runtime.errors import ArgumentError
+
 Gradients = dict[str, Any]
 
 
@@ -52,8 +54,6 @@ class Formula(NamedTuple):
         The tensors among the arguments that are kept.
     keeps : tuple of int
         Places of the results that are kept.
-    without : tuple of int
-        Places of the results that have no gradient.
     forward : str
         Name of the overload that is called instead, where the operator itself does not give all that is kept.
     """
@@ -62,7 +62,6 @@ class Formula(NamedTuple):
     of: tuple[str, ...]
     saves: tuple[str, ...] = ()
     keeps: tuple[int, ...] = ()
-    without: tuple[int, ...] = ()
     forward: str = ""
 
 
@@ -91,7 +90,7 @@ def by_operation(
     results : tuple of (str, int)
         Its names of results of the forward call, and their places.
     grads : tuple of str
-        Its names of the gradients of the results.
+        Its names of the gradients of the results; of a result without such a name there is no gradient.
     asked : dict, optional
         The flags that ask for some of the gradients, by the arguments: without one there is no such gradient.
     needs : bool
@@ -107,6 +106,9 @@ def by_operation(
     def backward(call: Call) -> Gradients:
         values = {n: x for n, x in call.values.items() if n not in drops}
         values |= {n: kept for (n, _), kept in zip(results, call.results, strict=True)}
+        if any(grad is not None for grad in call.grads[len(grads) :]):
+            allowed = f"only the first of the results in what gradients are taken of: {name} takes no others"
+            raise ArgumentError("outputs", f"a gradient of result {len(grads) + 1}", allowed)
         values |= {n: grad for n, grad in zip(grads, call.grads, strict=False) if grad is not None}
         if grads[0] not in values:  # a later result was used alone
             like = call.results[0] if results else next(x for x in call.grads if x is not None)
@@ -249,6 +251,8 @@ FORMULAS: dict[str, Formula] = {
         "clamp": Formula(_clamp, ("x",), ("x",)),
         "geglu": by_operation("geglu_backward", ("gate", "up")),
         "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
+        "linear": by_operation("linear_backward", ("x", "weight", "bias"), needs=True),
+        "matmul": by_operation("matmul_backward", ("a", "b", "bias"), needs=True),
         "merge_attention": Formula(
             _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
         ),

@@ -25,6 +25,8 @@ _TWICE = (
     "without create_graph=True; or `with torch.no_grad():` around the call, or {}.detach()"
 )
 _TRANSFORM = "gradients by backward() or torch.autograd.grad(), outside of the transforms of torch.func"
+#: What an overload does, by its name. It is called as it is where PyTorch would come to it: the way there takes 10 us.
+_KERNELS: dict[str, Callable[..., Any]] = {}
 #: By the name of an overload, the arguments that have a gradient: PyTorch's tracer looks at it.
 _WITH_GRADIENT = {name: formula.of for name, formula in FORMULAS.items()}
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
@@ -44,49 +46,54 @@ def register(library: torch.library.Library, name: str, op: Any, kernel: Callabl
     kernel : callable
         What it does below, with the same arguments.
     """
+    _KERNELS[name] = kernel
     library.impl(op, _with_gradient(name, op, kernel), "Autograd")
 
 
 def _with_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     names = [argument.name for argument in op._schema.arguments]
-    formula = FORMULAS.get(name)
+    formula, below_autograd, count = FORMULAS.get(name), _below(name), len(op._schema.returns)
 
     def differentiable(*args: Any, **kwargs: Any) -> Any:
         values = dict(zip(names, args, strict=False), **kwargs)
         refuse(name, values)
-        if formula is not None and torch.is_grad_enabled():
-            tensors = [n for n, x in values.items() if isinstance(x, torch.Tensor)]
-            if any(values[n].requires_grad for n in tensors):
-                others = {n: x for n, x in values.items() if n not in tensors}
-                found = _Differentiable.apply(formula, op, others, tensors, *[values[n] for n in tensors])
-                return found if len(op._schema.returns) > 1 else found[0]
-        if _outside() and not any(
-            computes_itself(torch, x) or x.is_meta for x in values.values() if isinstance(x, torch.Tensor)
-        ):
-            return kernel(*args, **kwargs)  # what PyTorch would come to: a second way through it takes 10 us
+        tensors = [n for n, x in values.items() if isinstance(x, torch.Tensor)]
+        plain = _outside() and not any(computes_itself(torch, values[n]) or values[n].is_meta for n in tensors)
+        if formula is not None and torch.is_grad_enabled() and any(values[n].requires_grad for n in tensors):
+            others = {n: x for n, x in values.items() if n not in tensors}
+            called = name if not formula.forward else f"{name}.{formula.forward}"
+            below = _KERNELS[called] if plain else _below(called)
+            found = _Differentiable.apply(formula, count, below, others, tensors, *[values[n] for n in tensors])
+            return found if count > 1 else found[0]
+        return (kernel if plain else below_autograd)(*args, **kwargs)
+
+    return differentiable
+
+
+def _below(name: str) -> Callable[..., Any]:
+    """What an overload is to PyTorch below the key of gradients."""
+    packet, _, overload = name.removeprefix("rocmkern::").partition(".")
+    op = getattr(getattr(torch.ops.rocmkern, packet), overload or "default")
+
+    def below(*args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return op(*args, **kwargs)
 
-    return differentiable
+    return below
 
 
 class _Differentiable(torch.autograd.Function):
     """A call of an operator whose results have gradients; it gives a tuple."""
 
     @staticmethod
-    def forward(ctx: Any, formula: Formula, op: Any, others: Any, names: list[str], *tensors: Any) -> Any:
-        """Call the operator, or the overload of it that gives more of what the formula needs."""
-        count = len(op._schema.returns)
-        if formula.forward:
-            op = getattr(getattr(torch.ops.rocmkern, op._schema.name.partition("::")[2]), formula.forward)
+    def forward(ctx: Any, formula: Formula, count: int, call: Any, others: Any, names: list[str], *tensors: Any) -> Any:
+        """Call what gives as many results or more, and keep what the formula needs."""
         values = dict(zip(names, tensors, strict=True))
-        with torch._C._AutoDispatchBelowAutograd():
-            found = op(**others, **values)
+        found = call(**others, **values)
         results = found if isinstance(found, tuple) else (found,)
         kept = [n for n in names if n in formula.saves]
         ctx.save_for_backward(*[values[n] for n in kept], *[results[i] for i in formula.keeps])
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*[results[i] for i in formula.without if i < count])
         ctx.formula, ctx.others, ctx.names, ctx.kept = formula, others, names, kept
         ctx.like = {n: (x.shape, x.dtype) for n, x in values.items() if n in formula.of}
         return tuple(results[:count])
@@ -94,7 +101,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of the tensors, None where one is not asked for."""
-        formula, first = ctx.formula, 4
+        formula, first = ctx.formula, 5
         asked = ctx.needs_input_grad[first:]
         found: dict[str, Any] = {}
         if any(grad is not None for grad in grads):
