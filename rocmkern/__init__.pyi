@@ -39,6 +39,7 @@ from rocmkern.ops.rotary.scaling import Llama3Scaling as Llama3Scaling
 from rocmkern.ops.rotary.scaling import YarnScaling as YarnScaling
 from rocmkern.ops.rows.api import embedding as embedding
 from rocmkern.ops.rows.api import transpose as transpose
+from rocmkern.ops.rows.backward.api import embedding_backward as embedding_backward
 from rocmkern.ops.sampling.api import sample as sample
 from rocmkern.ops.steps.api import apply_mask as apply_mask
 from rocmkern.ops.steps.api import causal_mask as causal_mask

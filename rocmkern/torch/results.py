@@ -128,6 +128,10 @@ def _rows_of(name: str) -> Callable[..., tuple[Result]]:
     return rule
 
 
+def _like_table(table: Any, **_: Any) -> tuple[Result]:
+    return ((tuple(table.shape), table.dtype),)
+
+
 def _embedding(table: Any, indices: Any, **_: Any) -> tuple[Result]:
     return (((*indices.shape, table.shape[1]), table.dtype),)
 
@@ -178,6 +182,7 @@ RESULTS: dict[str, Results] = {
     ),
     **dict.fromkeys(("flash_attention", "decode_attention"), Results(_attention, "return_lse")),
     **dict.fromkeys(("geglu", "swiglu"), Results(_gated)),
+    "embedding_backward": Results(_like_table),
     **dict.fromkeys(("geglu_backward", "swiglu_backward"), Results(_like("gate", "up"), many=True)),
     "layer_norm_backward": Results(_like("x", "weight", "bias"), many=True),
     "rms_norm_backward": Results(_like("x", "weight"), many=True),

@@ -194,6 +194,15 @@ def launch_embedding(table, indices, out, stream):
 
 
 @on_arrays
+def launch_embedding_backward(dout, order, ids, out, accumulate, stream):
+    assert order.dtype == ids.dtype == np.int32 and order.shape == ids.shape == (dout[..., 0].size,)
+    rows = np.empty(order.shape, np.int64)
+    rows[order] = ids
+    result = reference.embedding_backward(dout.reshape(-1, dout.shape[-1]), out, rows)
+    out[...] = (result + accumulate * out.astype(np.float64) if accumulate else result).astype(out.dtype)
+
+
+@on_arrays
 def launch_copy_rows(x, out, stream):
     assert x.ndim == out.ndim == 4
     out[...] = x

@@ -42,6 +42,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("dequantize", {"blocks": blocks, "format": "q8_0", "dtype": torch.bfloat16}),
         ("dequantize_rms_norm", {"blocks": blocks, "weight": normal(32), "format": "q8_0"}),
         ("embedding", {"table": normal(5, 8), "indices": torch.tensor([[4, 0, 1]])}),
+        ("embedding_backward", {"dout": normal(1, 3, 8), "table": normal(5, 8), "indices": torch.tensor([[4, 0, 4]])}),
         ("flash_attention", {"q": q, "k": k, "v": v, "causal": True, "window": (2, None), "softcap": 3.0}),
         (
             "flash_attention",

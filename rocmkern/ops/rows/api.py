@@ -157,10 +157,10 @@ def _checked_indices(indices: Argument, table: Argument) -> View:
         raise ArgumentError("table", f"{rows} rows", f"at most {MOST_ROWS}")
     if indices.on_device:
         return indices.aligned()
-    return indices.converted(functools.partial(_row_numbers, rows=rows)).view
+    return indices.converted(functools.partial(row_numbers, rows=rows)).view
 
 
-def _row_numbers(array: np.ndarray, rows: int) -> np.ndarray:
+def row_numbers(array: np.ndarray, rows: int) -> np.ndarray:
     """Indices as int32, checked."""
     # A negative number is a large one without its sign: one pass finds both ends.
     if array.size and array.view(f"u{array.itemsize}").max() >= rows:

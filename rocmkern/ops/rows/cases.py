@@ -14,7 +14,8 @@ from rocmkern.matrix.peers import torch_on, with_triton
 from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
 
 
-def _embedding_call(draw: Draw) -> Call:
+def embedding_call(draw: Draw) -> Call:
+    """Some rows, the last one and the first one among them."""
     rows, columns, shape = draw.dims["rows"], draw.dims["columns"], tuple(draw.dims["tokens"])
     dtype = np.int32 if draw.features["indices"] == "int32" else np.int64
     indices = draw.rng("indices").integers(0, max(rows, 1), shape).astype(dtype)
@@ -54,7 +55,7 @@ OPERATIONS = (
     Operation(
         "embedding",
         **oracles("embedding"),
-        call=_embedding_call,
+        call=embedding_call,
         excerpts=along({"indices": 0}, 0),
         dims=(Dim("rows", "v"), Dim("columns", "n"), Dim("tokens", "t", many=True)),
         arrays=("table", "indices"),

@@ -1,0 +1,47 @@
+"""Gradients of operations that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rocmkern.matrix.common import itemsize, oracles
+from rocmkern.matrix.draw import Draw
+from rocmkern.matrix.peers import gradients
+from rocmkern.matrix.registry import Call, Dim, Domain, Feature, Operation, Peer
+from rocmkern.ops.rows.cases import embedding_call
+
+
+def _embedding_call(draw: Draw) -> Call:
+    call = embedding_call(draw)
+    (shape,) = call.out_shapes
+    table = call.arrays["table"]
+    assert table is not None
+    return Call({"dout": draw.array("dout", shape), **call.arrays}, {}, (table.shape,))
+
+
+def _torch_embedding(torch: Any, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    return torch.nn.functional.embedding(tensors["indices"], tensors["table"])
+
+
+def _bytes(case: Any) -> float:
+    dims = case.dims
+    return float((dims["rows"] + np.prod(dims["tokens"])) * dims["columns"] * itemsize(case))
+
+
+OPERATIONS = (
+    Operation(
+        "embedding_backward",
+        **oracles("embedding_backward"),
+        gradient_of="embedding",
+        call=_embedding_call,
+        dims=(Dim("rows", "v"), Dim("columns", "n"), Dim("tokens", "t", many=True)),
+        arrays=("dout", "table", "indices"),
+        features=(Feature("indices", ("int32",), default="int64"),),
+        nbytes=_bytes,
+        peers=(Peer("torch", gradients(("table",), _torch_embedding)),),
+        domain=Domain({"rows": (1, 40), "tokens": (0, 12)}),
+    ),
+)
