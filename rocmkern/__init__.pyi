@@ -15,6 +15,7 @@ from rocmkern.ops.activations.backward.api import swiglu_backward as swiglu_back
 from rocmkern.ops.attention.api import decode_attention as decode_attention
 from rocmkern.ops.attention.api import flash_attention as flash_attention
 from rocmkern.ops.attention.api import merge_attention as merge_attention
+from rocmkern.ops.attention.backward.api import flash_attention_backward as flash_attention_backward
 from rocmkern.ops.clamp.api import clamp as clamp
 from rocmkern.ops.linear.api import linear as linear
 from rocmkern.ops.linear.api import matmul as matmul

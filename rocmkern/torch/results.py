@@ -83,6 +83,11 @@ def _attention(q: Any, k: Any, v: Any, layout: str = "bhsd", cu_seqlens_q: Any =
     return ((*q.shape[:-1], v.shape[-1]), q.dtype), (lse, torch.float32)
 
 
+def _attention_backward(**given: Any) -> tuple[Result, ...]:
+    asked = [name for name in ("bias", "sinks", "alibi_slopes") if given.get(f"return_d{name}")]
+    return _like("q", "k", "v", *asked)(**given)
+
+
 def _paged_attention(q: Any, value_cache: Any, **_: Any) -> tuple[Result, ...]:
     lse = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (q.shape[1], q.shape[0])
     return ((*q.shape[:-1], value_cache.shape[-1]), q.dtype), (lse, torch.float32)
@@ -184,6 +189,7 @@ RESULTS: dict[str, Results] = {
     **dict.fromkeys(("geglu", "swiglu"), Results(_gated)),
     "embedding_backward": Results(_like_table),
     **dict.fromkeys(("geglu_backward", "swiglu_backward"), Results(_like("gate", "up"), many=True)),
+    "flash_attention_backward": Results(_attention_backward, many=True),
     "layer_norm_backward": Results(_like("x", "weight", "bias"), many=True),
     "rms_norm_backward": Results(_like("x", "weight"), many=True),
     "causal_mask": Results(_causal_mask, always_into=True),

@@ -89,8 +89,11 @@ def test_every_feature_and_each_of_its_named_values_is_used(document, cases):
 # Two names of one thing, where the other one is used.
 ALIASES = {
     (name, "causal", "bottom_right")
-    for name in ("flash_attention_packed", "decode_attention", "paged_attention", "paged_attention_packed")
-}
+    for name in (
+        "flash_attention_packed", "decode_attention", "paged_attention", "paged_attention_packed",
+        "flash_attention_backward", "flash_attention_backward_packed",
+    )
+}  # fmt: skip
 
 
 def test_the_values_where_kernels_break_are_there(cases):

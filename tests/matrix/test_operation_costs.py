@@ -132,4 +132,4 @@ def test_visible_pairs_are_counted_whatever_the_shape(causal, window):
     for rows, columns in ((1, 1), (1, 7), (5, 5), (6, 3), (3, 8), (9, 1)):
         features = {"causal": causal, "window": window}
         case = SimpleNamespace(dims={"seq_q": rows, "seq_k": columns}, features=features)
-        assert attention._pairs(case.dims, features) == visible(case), (rows, columns)
+        assert attention.pairs(case.dims, features) == visible(case), (rows, columns)

@@ -10,8 +10,9 @@ import functools
 import numpy as np
 
 from rocmkern import reference
+from rocmkern.calls.arguments import Argument
 from rocmkern.calls.view import View
-from rocmkern.ops.attention.problem import UNLIMITED
+from rocmkern.ops.attention.problem import UNLIMITED, heads_before_rows, lse_with_batch
 from rocmkern.ops.linear.backward.reference import activation_gradient
 
 
@@ -70,6 +71,40 @@ def launch_attention(problem, out, lse, stream):
     out[...] = result.astype(out.dtype)
     if lse is not None:
         lse[...] = result_lse
+
+
+def launch_gradients(problem, given, results, stream):
+    q, k, v = (x.numpy() for x in problem.tensors.views())
+    layout, seen, scores, sequences = problem.tensors.layout, problem.visibility, problem.scores, problem.sequences
+    dout, o = (heads_before_rows(x.aligned(), layout).numpy() for x in (given.dout, given.o))
+    lse, dlse = (None if x is None else lse_with_batch(x.aligned(), layout).numpy() for x in (given.lse, given.dlse))
+    assert dout.shape == o.shape == (*q.shape[:3], v.shape[3]) and lse.shape == q.shape[:3] and dout.dtype == q.dtype
+    arrays = {
+        name: None if x is None else x.aligned().numpy()
+        for name, x in {**vars(scores), **vars(sequences)}.items()
+        if x is None or isinstance(x, Argument)
+    }
+    # The bias as the caller gave it: its gradient has that shape.
+    if scores.bias is not None:
+        arrays["bias"] = scores.bias.unconverted.numpy()
+    if arrays["cu_seqlens_q"] is not None:
+        dout, q, k, v, o = (x[0].swapaxes(0, 1) for x in (dout, q, k, v, o))
+        lse, dlse = (x if x is None else x[0] for x in (lse, dlse))
+    found = reference.flash_attention_backward(
+        dout, q, k, v, o, lse,
+        **arrays,
+        dlse=dlse,
+        scale=scores.scale,
+        softcap=scores.softcap or None,
+        window=tuple(None if side == UNLIMITED else side for side in (seen.left, seen.right)),
+        causal=False if seen.bottom_right else "top_left",
+        **{f"return_{name}": name in results for name in ("dbias", "dsinks", "dalibi_slopes")},
+    )  # fmt: skip
+    for name, out, gradient in zip(results, results.values(), found, strict=True):
+        into = out.view.numpy()
+        if name in ("dq", "dk", "dv") and layout == "bshd":
+            gradient = gradient.swapaxes(1, 2)
+        into[...] = gradient.astype(into.dtype)
 
 
 @on_arrays

@@ -54,6 +54,17 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("flash_attention", {"q": normal(2, 3, 4, 8), "k": cache[:2], "v": cache[:2], "layout": "bshd"}),
         ("flash_attention", {"q": normal(3, 4, 8), "k": normal(5, 2, 8), "v": normal(5, 2, 8), **packed}),
         ("geglu", {"gate": x, "approximate": "tanh"}),
+        (
+            "flash_attention_backward",
+            {"dout": q, "q": q, "k": k, "v": v, "o": q + 1, "lse": lse[0], "window": (2, None), "dlse": lse[1]},
+        ),
+        (
+            "flash_attention_backward",
+            {
+                "dout": q, "q": q.mT.contiguous().mT, "k": k, "v": v, "o": q + 1, "lse": lse[0], "bias": normal(5),
+                "sinks": normal(4), "return_dbias": True, "return_dsinks": True,
+            },
+        ),
         ("geglu_backward", {"dout": normal(2, 3, 4), "gate": x, "approximate": "tanh"}),
         ("layer_norm", {"x": x, "weight": weight, "bias": normal(8)}),
         ("layer_norm_backward", {"dout": normal(2, 3, 8), "x": x, "weight": weight, "bias": normal(8)}),

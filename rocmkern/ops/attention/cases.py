@@ -52,6 +52,11 @@ DENSE_MASKS = (
 LENGTHS = Feature("lengths", ("ends", "starts", "both"))
 #: Those that are arguments as they are; of the others arrays are made.
 PASSED_ON = ("causal", "window", "scale", "softcap")
+#: What says which weights there are.
+LOOKED_AT = (
+    "q", "k", "v", "alibi_slopes", "bias", "mask", "sinks", "seqlens_k", "leftpad_k", "cu_seqlens_q", "cu_seqlens_k",
+    "max_seqlen_q", "max_seqlen_k", "layout", *PASSED_ON,
+)  # fmt: skip
 RETURN_LSE = Feature("return_lse", (True,), default=False)
 LSE = Output("lse", "f32", feature="return_lse")
 
@@ -60,9 +65,16 @@ LSE = Output("lse", "f32", feature="return_lse")
 
 
 def _attention_call(draw: Draw) -> Call:
+    arrays = attention_arrays(draw)
+    options = options_of(draw.features, *PASSED_ON, "layout", "num_splits", "return_lse")
+    return Call(arrays, options, attention_shapes(draw)[: 1 + draw.features["return_lse"]])
+
+
+def attention_arrays(draw: Draw) -> dict[str, np.ndarray | None]:
+    """Arrays of an attention with a batch axis."""
     dims, features = draw.dims, draw.features
     batch, heads, seq_q, seq_k = dims["batch"], dims["heads"], dims["seq_q"], dims["seq_k"]
-    arrays: dict[str, np.ndarray | None] = {
+    return {
         "q": with_heads(draw, "q", batch, heads, seq_q, dims["head_dim"]),
         "k": with_heads(draw, "k", batch, dims["kv_heads"], seq_k, dims["head_dim"]),
         "v": with_heads(draw, "v", batch, dims["kv_heads"], seq_k, dims["head_dim_v"]),
@@ -72,12 +84,23 @@ def _attention_call(draw: Draw) -> Call:
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
         **_lengths(draw, batch, seq_k),
     }
-    options = options_of(features, *PASSED_ON, "layout", "num_splits", "return_lse")
-    out = in_layout((batch, heads, seq_q, dims["head_dim_v"]), features["layout"])
-    return Call(arrays, options, (out, (batch, heads, seq_q))[: 1 + features["return_lse"]])
+
+
+def attention_shapes(draw: Draw) -> tuple[tuple[int, ...], ...]:
+    """Shapes of its result and of its log-sum-exp."""
+    dims = draw.dims
+    batch, heads, seq_q = dims["batch"], dims["heads"], dims["seq_q"]
+    return in_layout((batch, heads, seq_q, dims["head_dim_v"]), draw.features["layout"]), (batch, heads, seq_q)
 
 
 def _packed_call(draw: Draw) -> Call:
+    arrays, options = packed_arguments(draw)
+    options |= options_of(draw.features, "return_lse")
+    return Call(arrays, options, packed_shapes(draw)[: 1 + draw.features["return_lse"]])
+
+
+def packed_arguments(draw: Draw) -> tuple[dict[str, np.ndarray | None], dict[str, Any]]:
+    """Arrays and options of an attention of packed sequences."""
     dims, features = draw.dims, draw.features
     heads, lens_q, lens_k = dims["heads"], dims["lens_q"], dims["lens_k"]
     total_q, total_k = sum(lens_q), sum(lens_k)
@@ -90,11 +113,16 @@ def _packed_call(draw: Draw) -> Call:
         "alibi_slopes": _slopes(draw, len(lens_q)),
         "sinks": draw.array("sinks", (heads,), np.float32) if features["sinks"] else None,
     }
-    options = options_of(features, *PASSED_ON, "return_lse")
+    options = options_of(features, *PASSED_ON)
     if features["max_seqlens"]:
         options |= {"max_seqlen_q": max(lens_q, default=0), "max_seqlen_k": max(lens_k, default=0)}
-    out = (total_q, heads, dims["head_dim_v"])
-    return Call(arrays, options, (out, (heads, total_q))[: 1 + features["return_lse"]])
+    return arrays, options
+
+
+def packed_shapes(draw: Draw) -> tuple[tuple[int, ...], ...]:
+    """Shapes of its result and of its log-sum-exp."""
+    heads, total_q = draw.dims["heads"], sum(draw.dims["lens_q"])
+    return (total_q, heads, draw.dims["head_dim_v"]), (heads, total_q)
 
 
 def _lengths(draw: Draw, batch: int, seq_k: int) -> dict[str, np.ndarray | None]:
@@ -228,9 +256,7 @@ def _weights(call: Call, scores: bool) -> np.ndarray:
 
     With equal scores a weight is positive exactly where the key is visible.
     """
-    arguments = call.arguments
-    arguments.pop("return_lse", None)
-    arguments.pop("num_splits", None)
+    arguments = {name: x for name, x in call.arguments.items() if name in LOOKED_AT}
     k = arguments["k"]
     packed, swapped = "cu_seqlens_q" in arguments, arguments.get("layout") == "bshd"
     key_axis = 0 if packed else 1 if swapped else 2
@@ -250,7 +276,8 @@ def _weights(call: Call, scores: bool) -> np.ndarray:
     return np.swapaxes(weights, 1, 2) if swapped else weights
 
 
-def _attention_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
+def attention_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax weights, and how many keys each query sees; nothing where they would be many."""
     key_axis = 0 if "cu_seqlens_q" in call.arrays else 1 if call.options.get("layout") == "bshd" else 2
     keys = call.arguments["k"].shape[key_axis]
     if keys == 0 or keys > MAX_KEYS_LOOKED_AT:
@@ -258,7 +285,7 @@ def _attention_probabilities(call: Call) -> tuple[np.ndarray, np.ndarray]:
     return _weights(call, scores=True), (_weights(call, scores=False) > 0).sum(axis=-1)
 
 
-def _attention_hidden(call: Call, where: str) -> dict[str, np.ndarray]:
+def attention_hidden(call: Call, where: str) -> dict[str, np.ndarray]:
     """Elements of k and v that no query sees (``hidden``), or those of the last key (``last_key``)."""
     k = call.arguments["k"]
     swapped, packed = call.options.get("layout") == "bshd", "cu_seqlens_q" in call.arrays
@@ -305,7 +332,7 @@ def _merge_call(draw: Draw) -> Call:
 # Cost
 
 
-def _pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
+def pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
     """Visible (query, key) pairs of one head, by alignment and window."""
     sq, sk = dims["seq_q"], dims["seq_k"]
     seen = Visibility.of(features.get("causal", False), features.get("window"))
@@ -316,8 +343,8 @@ def _pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
 
 def _attention_flops(case: Any) -> float:
     dims = case.dims
-    pairs = dims["batch"] * dims["heads"] * _pairs(dims, case.features)
-    return 2.0 * pairs * (dims["head_dim"] + dims["head_dim_v"])
+    visible = dims["batch"] * dims["heads"] * pairs(dims, case.features)
+    return 2.0 * visible * (dims["head_dim"] + dims["head_dim_v"])
 
 
 def _attention_bytes(case: Any) -> float:
@@ -327,16 +354,18 @@ def _attention_bytes(case: Any) -> float:
     return float(dims["batch"] * (queries + keys) * size)
 
 
-def _heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+def heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """Whether key-value heads divide query heads."""
     return dims["heads"] % dims["kv_heads"] == 0
 
 
-def _lengths_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
-    return _heads_fit(dims, features) and len(dims["lens_q"]) == len(dims["lens_k"])
+def lengths_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
+    """The same, and whether there are as many sequences of queries as of keys."""
+    return heads_fit(dims, features) and len(dims["lens_q"]) == len(dims["lens_k"])
 
 
-_DRAWN_DIMS = {"batch": (0, 2), "heads": (1, 6), "kv_heads": (1, 3), "head_dim": (1, 70), "head_dim_v": (8, 70)}
-_DRAWN_FEATURES = {
+DRAWN_DIMS = {"batch": (0, 2), "heads": (1, 6), "kv_heads": (1, 3), "head_dim": (1, 70), "head_dim_v": (8, 70)}
+DRAWN_FEATURES = {
     "window": ([3, 0], [0, 0], [None, 2], [70, None]),
     "scale": (0.25, -0.5),
     "softcap": (5.0,),
@@ -344,8 +373,8 @@ _DRAWN_FEATURES = {
     "bias": ("full", "shared", "per_head", "per_key", "minus_inf"),
     "num_splits": (1, 3),
 }
-_DRAWN = Domain(_DRAWN_DIMS, _DRAWN_FEATURES, accepts=_heads_fit)
-_DRAWN_PACKED = Domain(_DRAWN_DIMS | {"lens_q": (0, 40), "lens_k": (0, 40)}, _DRAWN_FEATURES, accepts=_lengths_fit)
+_DRAWN = Domain(DRAWN_DIMS, DRAWN_FEATURES, accepts=heads_fit)
+_DRAWN_PACKED = Domain(DRAWN_DIMS | {"lens_q": (0, 40), "lens_k": (0, 40)}, DRAWN_FEATURES, accepts=lengths_fit)
 
 ATTENTION_ARRAYS = ("q", "k", "v", "alibi_slopes", "bias", "mask", "sinks", "seqlens_k", "leftpad_k")
 
@@ -361,8 +390,8 @@ OPERATIONS = (
         outputs=(Output("out"), LSE),
         flops=_attention_flops,
         nbytes=_attention_bytes,
-        probabilities=_attention_probabilities,
-        hidden=_attention_hidden,
+        probabilities=attention_probabilities,
+        hidden=attention_hidden,
         peers=(peers.TORCH_SDPA, *peers.SDPA_BACKENDS, peers.NUMPY),
         domain=_DRAWN,
     ),
@@ -382,8 +411,8 @@ OPERATIONS = (
         arrays=("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "alibi_slopes", "sinks"),
         features=(*VISIBILITY, *SCORES, Feature("max_seqlens", (True,), default=False), RETURN_LSE),
         outputs=(Output("out"), LSE),
-        probabilities=_attention_probabilities,
-        hidden=_attention_hidden,
+        probabilities=attention_probabilities,
+        hidden=attention_hidden,
         domain=_DRAWN_PACKED,
         distinct=("cu_seqlens_q", "cu_seqlens_k"),
     ),
@@ -406,8 +435,8 @@ OPERATIONS = (
         outputs=(Output("out"), LSE),
         flops=_attention_flops,
         nbytes=_attention_bytes,
-        probabilities=_attention_probabilities,
-        hidden=_attention_hidden,
+        probabilities=attention_probabilities,
+        hidden=attention_hidden,
         peers=(peers.TORCH_SDPA, *peers.SDPA_BACKENDS, peers.NUMPY),
         domain=_DRAWN,
     ),

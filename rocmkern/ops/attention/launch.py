@@ -108,7 +108,7 @@ def launch_attention(problem: Attention, out: View, lse: View | None, stream: St
         "pack": work.pack,
         "splits": splits,
         "queries": longest,
-        **_kernel_arguments(kernel, problem, target, stream),
+        **kernel_arguments(kernel, problem, target, stream),
     }
     if splits == 1:
         launch(target, kernel, cfg, grid, arguments, stream)
@@ -129,17 +129,18 @@ def launch_attention(problem: Attention, out: View, lse: View | None, stream: St
         launch(target, combine_splits.combine_splits, joining, grid, joined, stream)
 
 
-def _kernel_arguments(kernel: Any, problem: Attention, target: Target, stream: Stream) -> dict[str, Any]:
+def kernel_arguments(kernel: Any, problem: Attention, target: Target, stream: Stream) -> dict[str, Any]:
     """What the kernel takes of the records of a problem, by the names of its parameters."""
     seen, scores, sequences, pages = problem.visibility, problem.scores, problem.sequences, problem.pages
     records = (seen, scores, sequences, *([pages] if pages else []))
     parameters = {name for name, _ in kernel.parameters}
     found = {name: value for record in records for name, value in vars(record).items() if name in parameters}
     found = {name: value.aligned() if isinstance(value, Argument) else value for name, value in found.items()}
-    found["bottom_right"] = int(seen.bottom_right)
-    if scores.sinks is not None:
+    if "bottom_right" in parameters:
+        found["bottom_right"] = int(seen.bottom_right)
+    if "sinks" in parameters and scores.sinks is not None:
         found["sinks"] = _float32(scores.sinks, stream)
-    if scores.alibi_slopes is not None:
+    if "alibi_slopes" in parameters and scores.alibi_slopes is not None:
         shape = (sequences.count, problem.tensors.heads)
         found["alibi_slopes"] = _float32(scores.alibi_slopes, stream).broadcast_to(shape)
     if pages:

@@ -291,11 +291,11 @@ class Sequences:
                 raise ArgumentError(name, describe(given), "None where there are cu_seqlens_q and cu_seqlens_k")
         q, k = tensors.q, tensors.k
         cu_q, max_q = cumulative("q", cu_seqlens_q, max_seqlen_q, q, q)
-        cu_k, _ = cumulative("k", cu_seqlens_k, max_seqlen_k, q, k)
+        cu_k, max_k = cumulative("k", cu_seqlens_k, max_seqlen_k, q, k)
         if cu_k.shape != cu_q.shape:
             allowed = f"length {cu_q.shape[0]}, that of cu_seqlens_q"
             raise ArgumentError("cu_seqlens_k", f"length {cu_k.shape[0]}", allowed)
-        return cls(cu_q.shape[0] - 1, max_q, k.shape[0], cu_q, cu_k)
+        return cls(cu_q.shape[0] - 1, max_q, max_k, cu_q, cu_k)
 
     @classmethod
     def of_queries(cls, tensors: Tensors, cu_seqlens_q: ArrayLike | None, max_seqlen_q: int | None) -> Sequences:

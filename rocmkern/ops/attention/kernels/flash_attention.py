@@ -29,9 +29,8 @@ With ``cfg.joins`` there is one row block, and the last of its blocks to arrive 
 denominator of a tile row lie in one row of ``parts``, as `combine_splits.Config` has it; those of a block, for at most
 ``queries`` queries, behind those of the split before. Nothing is divided, no logarithm taken, before all are added up.
 
-Visibility. Causal masks, windows and sequence ends are one rule: key j is visible to query i iff ``max(first, i + o -
-left) <= j <= min(Sk - 1, i + o + right)``, where o aligns the diagonal (Sk - Sq at the bottom right, the first key at
-the top left). Key tiles outside the range of every row are not visited, and only the tiles at its border are masked.
+Visibility is as `visibility` says. Key tiles outside the range of every row are not visited, and only the tiles at its
+border are masked.
 
 Shared memory: one window of keys and one of values, ``block_n * (head_dim + value_dim)`` elements.
 """
@@ -43,6 +42,13 @@ import numpy as np
 from rocmkern import tile as T
 from rocmkern.ops.attention.kernels import combine_splits
 from rocmkern.ops.attention.kernels.combine_splits import join_parts
+from rocmkern.ops.attention.kernels.scores import modify_scores
+from rocmkern.ops.attention.kernels.visibility import (
+    columns_of_block,
+    diagonal_shift,
+    keys_among_rows,
+    rows_of_sequence,
+)
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -79,28 +85,12 @@ class Config(T.Config):
 
 
 @T.device
-def rows_of_sequence(cu_seqlens, sequence, length):
-    """Batch index, first row and number of rows of a sequence: a packed one, or a batch element with `length` rows."""
-    batch, start = sequence, 0
-    if cu_seqlens.shape[0] > 0:
-        batch, start = 0, int(cu_seqlens[sequence])
-        length = int(cu_seqlens[sequence + 1]) - start
-    return batch, start, length
-
-
-@T.device
 def keys_of_sequence(cfg, cu_seqlens_k, seqlens_k, leftpad_k, appended, sequence, k):
     """Batch index and first row of a sequence, and its first key and the end of its keys, counted from that row."""
-    batch, start, end = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
+    batch, start, rows = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
     if cfg.paged:
         batch, start = 0, 0
-    if seqlens_k.shape[0] > 0:
-        rows, end = end, int(seqlens_k[sequence]) + appended
-        if not cfg.paged:
-            end = min(end, rows)  # numbers in device memory are as nobody has seen them
-    first = 0
-    if leftpad_k.shape[0] > 0:
-        first = max(0, int(leftpad_k[sequence]))
+    first, end = keys_among_rows(seqlens_k, leftpad_k, appended, sequence, rows, cfg.paged)
     return batch, start, first, end
 
 
@@ -149,29 +139,20 @@ def queries_of_block(cfg, row0, n_rows, q_len, k_first, k_len, bottom_right, pac
     first, last = 0, q_len - 1
     if n_rows > cfg.block_m and not cfg.joins:
         first, last = row0 // pack, (min(row0 + cfg.block_m, n_rows) - 1) // pack
-    return first, last, k_first + (k_len - q_len - k_first) * bottom_right
+    return first, last, diagonal_shift(q_len, k_first, k_len, bottom_right)
 
 
 @T.device
 def keys_of_block(cfg, first, last, shift, left, right, k_first, k_len, split, splits):
-    """Keys ``begin .. end`` that a block visits, and ``all_begin .. all_end`` that all of its rows see.
+    """What `columns_of_block` says of the queries ``first`` to ``last``.
 
-    ``first`` and ``last`` are its first and its last query, ``shift`` the diagonal key of a query less it. What it
-    visits is its share of the steps in which there is a key that some row sees. Steps are counted from the first key:
-    a row is the same bits however its keys are padded. In pages they are counted from row 0: AMD fetches rows by 8.
+    Steps are counted from the first key: a row is the same bits however its keys are padded. In pages they are counted
+    from row 0: AMD fetches rows by 8.
     """
-    first, last = first + shift, last + shift
-    block_n = cfg.block_n
-    any_begin, any_end = max(k_first, first - left), min(k_len, last + right + 1)
-    all_begin, all_end = max(k_first, last - left), min(k_len, first + right + 1)
     origin = k_first
     if cfg.paged:
         origin = 0
-    begin = origin + (any_begin - origin) // block_n * block_n
-    tiles = (max(any_end - begin, 0) + block_n - 1) // block_n
-    share = (tiles + splits - 1) // splits * block_n
-    begin += split * share
-    return begin, max(0, min(any_end, begin + share)), all_begin, all_end
+    return columns_of_block(cfg, first, last, shift, left, right, k_first, k_len, origin, split, splits)
 
 
 @T.device
@@ -190,22 +171,6 @@ def start_softmax(cfg, sinks, head, split, scale, valid):
         l = T.where(m == T.NEG_INF, 0.0, 1.0)
     acc = T.zeros(cfg, cfg.block_m, cfg.value_dim)
     return m, l, acc, exponent_scale
-
-
-@T.device
-def modify_scores(cfg, s, scale, softcap, alibi_slopes, bias, mask, head, query, diagonal, n0, valid):
-    """Scores of raw products: scale, softcap, ALiBi, bias, boolean mask, in this order. Empty tensors switch off."""
-    s = s * scale
-    if softcap > 0.0:
-        s = T.tanh(s * (1.0 / softcap)) * softcap
-    if alibi_slopes.shape[0] > 0:
-        slope = T.load_rows(alibi_slopes, (head,), valid)
-        s = s - T.absolute(T.distance(cfg, diagonal, n0, cfg.block_n)) * slope
-    if bias.shape[0] > 0:
-        s = s + T.load_tile(cfg, bias, (head, query), n0, cfg.block_n, valid)
-    if mask.shape[0] > 0:
-        s = T.mask_where(s, T.load_tile(cfg, mask, (head, query), n0, cfg.block_n, valid))
-    return s
 
 
 @T.device

@@ -1,0 +1,73 @@
+"""What the gradients of attention share: weights from log-sum-exps, gradients of scores, softcap, the configuration.
+
+For a query i and a key j, with the score s and its capped part c = softcap * tanh(...)::
+
+    p = exp(s - lse_i)
+    ds = p * (dout_i . v_j - delta_i)        delta_i = dout_i . out_i - dlse_i
+    the product's gradient: scale * ds * (1 - (c / softcap) ** 2)
+
+A weight of 0 makes a gradient of 0, whatever dout and v hold: so what is hidden stays hidden. Rows of a tile are
+queries and its columns keys, or the other way round; then log-sum-exps and deltas are tiles whose rows are alike.
+"""
+
+from dataclasses import dataclass
+
+from rocmkern import tile as T
+from rocmkern.ops.attention.kernels.scores import bias_scores, cap_scores, hide_scores
+
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Config(T.Config):
+    """Compile-time configuration of the kernels with products.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+        Rows of a block, and columns of a step.
+    head_dim, value_dim : int
+        Upper bounds of D and Dv: the bucket, not the exact value.
+    score_mods : bool
+        Whether softcap, ALiBi, bias and mask are looked at. Each of them is then switched on at run time.
+    """
+
+    block_m: int = 16
+    block_n: int = 16
+    head_dim: int = 64
+    value_dim: int = 64
+    score_mods: bool = False
+
+
+def exponent(score, scale, offset):
+    """What 2 is raised to for a weight; the offset is minus the log-sum-exp."""
+    return T.multiply_add(score, scale, offset) * LOG2_E
+
+
+def of_softmax(product, weight, delta):
+    """The gradient of a score, from dout . v."""
+    return T.where(weight == 0.0, 0.0, weight * (product - delta))
+
+
+def of_cap(gradient, capped, inverse):
+    """The gradient of a score before its softcap."""
+    ratio = capped * inverse
+    return gradient * (1.0 - ratio * ratio)
+
+
+@T.device
+def exponents_of(cfg, s, offset, scale, softcap, alibi_slopes, bias, mask, head, row, diagonal, n0, valid):
+    """Exponents of the weights, from raw products (consumed) and offsets.
+
+    ``alibi_slopes`` are those of a sequence, ``bias`` and ``mask`` those of a batch element.
+    """
+    if cfg.score_mods:
+        s = bias_scores(cfg, cap_scores(s, scale, softcap), alibi_slopes, bias, head, row, diagonal, n0, valid)
+        return hide_scores(cfg, T.map(exponent, s, 1.0, offset), mask, head, row, n0, valid)
+    return T.map(exponent, s, scale, offset)
+
+
+@T.device
+def before_cap(ds, product, scale, softcap):
+    """Gradients of scores before their softcap, from those behind it and the raw products once more (consumes both)."""
+    return T.map(of_cap, ds, cap_scores(product, scale, softcap), 1.0 / softcap)
