@@ -166,6 +166,14 @@ def _clamp(call: Call) -> Gradients:
     return {"x": torch.where(inside, dout, 0.0)}
 
 
+def _embedding(call: Call) -> Gradients:
+    """The numbers of the table do not matter: it is not kept, and one number stands for all."""
+    (dout,), (shape, dtype) = call.grads, call.like["table"]
+    table = dout.new_zeros((), dtype=dtype).expand(shape)
+    indices, check = call.values["indices"], call.values.get("check", False)
+    return {"table": torch.ops.rocmkern.embedding_backward(dout, table, indices, check=check)}
+
+
 def _scale(call: Call) -> Gradients:
     return {"x": torch.ops.rocmkern.scale(call.grads[0], call.values["factor"])}
 
@@ -221,6 +229,36 @@ def _products_over_queries(p: torch.Tensor, x: torch.Tensor, layout: str, shape:
     return found.transpose(1, 2) if layout == "bshd" else found
 
 
+def _mlp(call: Call) -> Gradients:
+    """``h`` is computed again, rounded as the forward call rounds it; all else are gradients of linear layers."""
+    ops, (dout,) = torch.ops.rocmkern, call.grads
+    x, w_gate, w_up, w_down, b_gate, b_up, b_down = (call.values.get(n) for n in _OF_MLP)
+    activation = call.values.get("activation", "silu")
+    of_up = activation if w_gate is None else None
+    up = ops.linear(x, w_up, b_up, of_up)
+    gate = None if w_gate is None else ops.linear(x, w_gate, b_gate, activation)
+    found: Gradients = {}
+
+    def layer(dout: Any, x: Any, weight: Any, bias: Any, activation: Any, names: tuple[str, str, str]) -> Any:
+        """The gradients of a layer, by the names of its arguments; the one of x is returned."""
+        asked = {own: n for own, n in zip(("x", "weight", "bias"), names, strict=True) if n in needed}
+        gradients = ops.linear_backward(dout, x, weight, bias, activation, needs=list(asked)) if asked else ()
+        found.update(zip(asked.values(), gradients, strict=True))
+        return found.pop(names[0], None)
+
+    inner = call.needs - {"w_down", "b_down"}
+    needed = call.needs | ({"h"} if inner else set())
+    dh = layer(dout, up if gate is None else gate * up, w_down, b_down, None, ("h", "w_down", "b_down"))
+    if dh is not None:
+        d_up = dh if gate is None else dh * gate
+        dx = layer(d_up, x, w_up, b_up, of_up, ("x", "w_up", "b_up"))
+        if gate is not None:
+            of_gate = layer(dh * up, x, w_gate, b_gate, activation, ("x", "w_gate", "b_gate"))
+            dx = None if dx is None else dx + of_gate
+        found["x"] = dx
+    return found
+
+
 def _merge_attention(call: Call) -> Gradients:
     """``out = sum_i w_i o_i`` with ``w_i = exp(lse_i - lse)``; ``lse = log(sum_i exp(lse_i))``.
 
@@ -242,6 +280,8 @@ def _merge_attention(call: Call) -> Gradients:
     return found
 
 
+_OF_MLP = ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down")
+
 #: By the name of an overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
 FORMULAS: dict[str, Formula] = {
     f"rocmkern::{name}": formula
@@ -249,6 +289,7 @@ FORMULAS: dict[str, Formula] = {
         "add_residual": Formula(_add_residual, ("x", "residual")),
         "apply_mask": Formula(_apply_mask, ("scores", "mask"), ("mask",)),
         "clamp": Formula(_clamp, ("x",), ("x",)),
+        "embedding": Formula(_embedding, ("table",), ("indices",)),
         "geglu": by_operation("geglu_backward", ("gate", "up")),
         "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
         "linear": by_operation("linear_backward", ("x", "weight", "bias"), needs=True),
@@ -256,6 +297,7 @@ FORMULAS: dict[str, Formula] = {
         "merge_attention": Formula(
             _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
         ),
+        "mlp": Formula(_mlp, _OF_MLP, _OF_MLP),
         "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
         "repeat_kv": Formula(_repeat_kv, ("x",)),
         "rms_norm": by_operation("rms_norm_backward", ("x", "weight")),
