@@ -137,6 +137,11 @@ def _like_table(table: Any, **_: Any) -> tuple[Result]:
     return ((tuple(table.shape), table.dtype),)
 
 
+def _linear_cross_entropy(x: Any, reduction: str = "mean", **_: Any) -> tuple[Result, ...]:
+    rows = tuple(x.shape[:-1])
+    return (rows if reduction == "none" else (), torch.float32), (rows, torch.float32)
+
+
 def _embedding(table: Any, indices: Any, **_: Any) -> tuple[Result]:
     return (((*indices.shape, table.shape[1]), table.dtype),)
 
@@ -197,6 +202,8 @@ RESULTS: dict[str, Results] = {
     "dequantize_rms_norm": Results(_dequantize_rms_norm),
     "embedding": Results(_embedding),
     "linear": Results(_rows_of("weight")),
+    "linear_cross_entropy": Results(_linear_cross_entropy, many=True),
+    "linear_cross_entropy_backward": Results(_needed("x", "weight", "bias"), many=True),
     "linear_backward": Results(_needed("x", "weight", "bias"), many=True),
     "matmul": Results(_matmul),
     "matmul_backward": Results(_needed("a", "b", "bias"), many=True),

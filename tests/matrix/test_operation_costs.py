@@ -46,7 +46,7 @@ def test_the_bytes_of_a_call_are_those_of_its_arrays(shares):
             continue
         middle = float(np.median(found))
         assert AT_LEAST.get(name, 0.95) <= middle <= 1.0 + 1e-9, f"{name}: {middle}"
-        if name not in ("matmul", *AT_LEAST):  # a factor of a product may serve a whole batch
+        if name not in ("matmul", "matmul_backward", *AT_LEAST):  # a factor of a product may serve a whole batch
             assert max(found) <= 1.0 + 1e-9, f"{name}: {max(found)}"
             assert sum(share > 0.9 for share in found) >= 0.8 * len(found), name
 

@@ -14,6 +14,7 @@ from rocmkern.calls.arguments import Argument
 from rocmkern.calls.view import View
 from rocmkern.ops.attention.problem import UNLIMITED, heads_before_rows, lse_with_batch
 from rocmkern.ops.linear.backward.reference import activation_gradient
+from rocmkern.ops.loss.reference import logits
 
 
 def on_arrays(launch):
@@ -254,6 +255,59 @@ def launch_matmul(a, b, bias, out, activation, stream, rows):
 def launch_activation_gradient(x, dout, out, activation, stream):
     assert x.ndim == dout.ndim == out.ndim == 4
     out[...] = activation_gradient(x.astype(np.float64), dout.astype(np.float64), activation).astype(out.dtype)
+
+
+def _losses(options):
+    softcap = options.cap or None
+    return {
+        "ignore_index": options.ignored,
+        "label_smoothing": options.smoothing,
+        "z_loss": options.z_loss,
+        "softcap": softcap,
+    }
+
+
+@on_arrays
+def launch_row_losses(x, weight, bias, labels, loss, lse, options, stream):
+    assert x.ndim == weight.ndim == 2 and labels.shape == loss.shape == lse.shape == x.shape[:1]
+    assert labels.dtype == np.int32 and (bias is None or bias.shape == (1, options.tokens))
+    row = None if bias is None else bias[0]
+    result = reference.linear_cross_entropy(x, weight, labels, bias=row, reduction="none", **_losses(options))
+    loss[...], lse[...] = result
+
+
+@on_arrays
+def launch_sum_losses(loss, labels, out, options, stream):
+    assert out.shape == (1,)
+    with np.errstate(invalid="ignore"):
+        count = (labels != options.ignored).sum() if options.reduction == "mean" else np.int64(1)
+        out[0] = np.divide(loss.sum(dtype=np.float64), count)
+
+
+@on_arrays
+def launch_row_factors(dloss, labels, out, options, stream):
+    assert dloss.shape == labels.shape == out.shape
+    counted = labels != options.ignored
+    share = 1 / max(counted.sum(), 1) if options.reduction == "mean" else 1.0
+    out[...] = np.where(counted, dloss * share, 0.0)
+
+
+def block_of(x):
+    return 2, 3
+
+
+@on_arrays
+def launch_logit_gradients(x, weight, bias, labels, lse, factors, out, first, options, stream):
+    assert out.shape == (*x.shape[:1], *weight.shape[:1]) and factors.dtype == lse.dtype == np.float32
+    row = None if bias is None else bias[0]
+    z = logits(x, weight, row, options.cap or None)
+    gradient = np.exp(z - lse[:, None].astype(np.float64)) * (1 + 2 * options.z_loss * lse)[:, None]
+    gradient -= options.smoothing / options.tokens
+    hit = labels[:, None] - first == np.arange(weight.shape[0])
+    gradient -= np.where(hit, 1 - options.smoothing, 0.0)
+    if options.cap:
+        gradient *= 1 - (z / options.cap) ** 2
+    out[...] = np.where(factors[:, None] == 0, 0, gradient * factors[:, None]).astype(out.dtype)
 
 
 @on_arrays

@@ -29,6 +29,7 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
     x, weight = normal(2, 3, 8), normal(8)
     blocks = rocmkern.quantize(normal(4, 32), "q8_0")
     cache = normal(3, 4, 2, 8)
+    labels = torch.tensor([[1, 0, 4], [-100, 2, 2]])
     lse = [normal(2, 4, 3), normal(2, 4, 3)]
     pages = {"block_table": torch.tensor([[0, 2], [1, 0]], dtype=torch.int32), "context_lens": _int32(6, 2)}
     packed = {"cu_seqlens_q": _int32(0, 2, 3), "cu_seqlens_k": _int32(0, 4, 5)}
@@ -78,6 +79,18 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
             },
         ),
         ("linear_backward", {"dout": normal(2, 3, 5), "x": x, "weight": normal(5, 8), "needs": ("x",)}),
+        (
+            "linear_cross_entropy",
+            {"x": x, "weight": normal(5, 8), "target": labels, "bias": normal(5), "label_smoothing": 0.1},
+        ),
+        ("linear_cross_entropy", {"x": x, "weight": normal(5, 8), "target": labels, "reduction": "none"}),
+        (
+            "linear_cross_entropy_backward",
+            {
+                "dloss": torch.tensor(0.5), "x": x, "weight": normal(5, 8), "target": labels, "lse": normal(2, 3),
+                "softcap": 3.0, "z_loss": 0.1, "needs": ("weight",),
+            },
+        ),
         ("matmul", {"a": normal(2, 1, 3, 8), "b": normal(4, 5, 8), "transpose_b": True}),
         ("matmul", {"a": weight, "b": weight}),
         ("matmul_backward", {"dout": normal(2, 4, 3, 5), "a": normal(2, 1, 3, 8), "b": normal(4, 8, 5)}),

@@ -70,20 +70,20 @@ def rows_of(case: Any) -> int:
     return int(np.prod([*case.dims["lead"], case.dims["m"]], dtype=np.int64))
 
 
-def _result_rows(case: Any) -> int:
+def result_rows(case: Any) -> int:
     """The leading axes of both sides of a product go together."""
     lead = np.broadcast_shapes(tuple(case.dims["lead"]), tuple(case.dims.get("lead_b", ())))
     return int(np.prod([*lead, case.dims["m"]], dtype=np.int64))
 
 
 def _flops(case: Any) -> float:
-    return 2.0 * _result_rows(case) * case.dims["n"] * case.dims["k"]
+    return 2.0 * result_rows(case) * case.dims["n"] * case.dims["k"]
 
 
 def _nbytes(case: Any) -> float:
     rows, columns, depth = rows_of(case), case.dims["n"], case.dims["k"]
     batch = int(np.prod(case.dims.get("lead_b", ()), dtype=np.int64))
-    return float((rows * depth + batch * columns * depth + _result_rows(case) * columns) * itemsize(case))
+    return float((rows * depth + batch * columns * depth + result_rows(case) * columns) * itemsize(case))
 
 
 def _leads_broadcast(dims: Any, features: Any) -> bool:

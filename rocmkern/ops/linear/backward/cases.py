@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmkern.matrix.common import oracles
+from rocmkern.matrix.common import itemsize, oracles
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.peers import activation_of, gradients
 from rocmkern.matrix.registry import Call, Feature, Operation, Output, Peer
@@ -32,6 +32,16 @@ def _with_gradient(forward: Operation, first: str) -> Callable[[Draw], Call]:
     return call
 
 
+def _nbytes(case: Any) -> float:
+    """The gradient of the result; both sides and the bias, and their gradients."""
+    dims, features = case.dims, case.features
+    left = _forward.rows_of(case) * dims["k"]
+    right = int(np.prod(dims.get("lead_b", ()), dtype=np.int64)) * dims["n"] * dims["k"]
+    written = left + (right if features["both"] else 0)
+    biases = 2 * dims["n"] if features["bias"] else 0
+    return float((_forward.result_rows(case) * dims["n"] + left + right + written + biases) * itemsize(case))
+
+
 def _torch_result(names: tuple[str, str]) -> Callable[[Any, Any, Any], Any]:
     """The result of the operation on sides of these names, in PyTorch."""
 
@@ -46,8 +56,8 @@ def _torch_result(names: tuple[str, str]) -> Callable[[Any, Any, Any], Any]:
 
 def _backward(forward: Operation, sides: tuple[str, str]) -> Operation:
     """Two products and a sum of columns; one product more with an activation."""
-    assert forward.flops is not None and forward.nbytes is not None
-    flops, nbytes = forward.flops, forward.nbytes
+    assert forward.flops is not None
+    flops = forward.flops
     return replace(
         forward,
         name=f"{forward.name}_backward",
@@ -59,7 +69,7 @@ def _backward(forward: Operation, sides: tuple[str, str]) -> Operation:
         outputs=(Output(f"d{sides[0]}"), Output(f"d{sides[1]}", feature="both"), Output("dbias", feature="bias")),
         features=(*(feature for feature in forward.features if feature.name != "bias_dtype"), BOTH),
         flops=lambda case: (3.0 if case.features["activation"] else 2.0) * flops(case),
-        nbytes=lambda case: 2.0 * nbytes(case),
+        nbytes=_nbytes,
         peers=(Peer("torch", gradients((*sides, "bias"), _torch_result(sides))),),
     )
 

@@ -1,0 +1,129 @@
+"""Gradients of a cross-entropy over a vocabulary, a part of the logits at a time.
+
+With dz the gradient of the logits (`kernels/logit_gradients.py`), rounded to the dtype of x::
+
+    dx = dz @ weight     dweight = dz^T @ x     dbias = ones @ dz
+
+Parts are all rows of some tokens: then the gradients of their weights are complete, and that of x is added up in
+float32. In half precision that sum is a float32 array of its own; where it is not small beside the logits, or no
+gradient of weights is wanted, parts are all tokens of some rows, which are complete gradients of these rows. Beside
+inputs and gradients there is never more than `SHARE` of the logits, or one block of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rocmkern.calls.arguments import FLOAT32
+from rocmkern.calls.view import View
+from rocmkern.ops.inner import Inner
+from rocmkern.ops.linear.backward.products import summed_rows
+from rocmkern.ops.linear.products import multiply
+from rocmkern.ops.loss.problem import CrossEntropy
+
+#: Share of the logits that inner results may have; half of it may be the sum for x.
+SHARE = 0.1
+
+
+class Problem(NamedTuple):
+    """Arrays of a cross-entropy: rows ``x`` [M, K], and one number for each row.
+
+    Attributes
+    ----------
+    x, weight, bias, labels, lse, factors : View
+        ``[M, K]``, ``[V, K]``, ``[1, V]`` or None, and ``[M]``.
+    options : CrossEntropy
+    """
+
+    x: View
+    weight: View
+    bias: View | None
+    labels: View
+    lse: View
+    factors: View
+    options: CrossEntropy
+
+
+class Gradients(NamedTuple):
+    """Where gradients are written; None: not wanted. With ``accumulate`` they are added to what is there."""
+
+    x: View | None
+    weight: View | None
+    bias: View | None
+    accumulate: bool
+
+
+def row_factors(inner: Inner, dloss: View, labels: View, options: CrossEntropy) -> View:
+    """What the gradient of each row's loss is multiplied by, for ``dloss`` ``[]`` or ``[...]``."""
+    # deferred: start-up
+    from rocmkern.ops.loss.backward.launch import launch_row_factors
+
+    each = inner.reshaped(dloss, labels.shape) if options.reduction == "none" else dloss.broadcast_to(labels.shape)
+    factors = inner.room(labels.shape, FLOAT32)
+    launch_row_factors(each, labels, factors, options, inner.stream)
+    return factors
+
+
+def token_gradients(inner: Inner, problem: Problem, into: Gradients) -> None:
+    """Write the gradients that are wanted."""
+    by_tokens = into.weight is not None or into.bias is not None
+    dx = into.x
+    if dx is not None and (not by_tokens or not _sum_is_small(dx, problem)):
+        _by_rows(inner, problem, dx, into.accumulate)
+        dx = None
+    if by_tokens:
+        _by_tokens(inner, problem, into._replace(x=dx))
+
+
+def _sum_is_small(dx: View, problem: Problem) -> bool:
+    """Whether the gradient of x can be added up where it is, or beside it in little memory."""
+    _, depth = dx.shape
+    return dx.dtype == FLOAT32 or depth * FLOAT32.itemsize <= SHARE / 2 * problem.options.tokens * dx.itemsize
+
+
+def _by_rows(inner: Inner, problem: Problem, dx: View, accumulate: bool) -> None:
+    """All tokens of some rows at a time: the gradients of these rows are complete."""
+    # deferred: start-up
+    from rocmkern.ops.loss.backward.launch import block_of, launch_logit_gradients
+
+    x, weight, bias, labels, lse, factors, options = problem
+    rows, tokens = x.shape[0], options.tokens
+    step = _step(rows, SHARE, block_of(x)[0])
+    room = inner.room((min(step, rows), tokens), x.dtype)
+    for row0 in range(0, rows, step):
+        some = slice(row0, min(row0 + step, rows))
+        dz = room[: some.stop - row0]
+        launch_logit_gradients(
+            x[some], weight, bias, labels[some], lse[some], factors[some], dz, 0, options, inner.stream
+        )
+        multiply(dz, weight, None, dx[some], None, inner.stream, accumulate=accumulate)
+
+
+def _by_tokens(inner: Inner, problem: Problem, into: Gradients) -> None:
+    """All rows of some tokens at a time: the gradients of their weights and biases are complete."""
+    # deferred: start-up
+    from rocmkern.ops.loss.backward.launch import block_of, launch_logit_gradients
+
+    x, weight, bias, labels, lse, factors, options = problem
+    rows, tokens, dx = x.shape[0], options.tokens, into.x
+    aside = dx is not None and dx.dtype != FLOAT32
+    step = _step(tokens, SHARE / 2 if aside else SHARE, block_of(x)[1])
+    total = None if dx is None else inner.written(dx, dx.shape, FLOAT32, filled=into.accumulate)
+    room = inner.room((rows * min(step, tokens),), x.dtype)
+    for first in range(0, tokens, step):
+        some = slice(first, min(first + step, tokens))
+        columns = some.stop - first
+        dz = room[: rows * columns].reshape(rows, columns)
+        biases = None if bias is None else bias[:, some]
+        launch_logit_gradients(x, weight[some], biases, labels, lse, factors, dz, first, options, inner.stream)
+        if total is not None:
+            multiply(dz, weight[some], None, total, None, inner.stream, accumulate=first > 0 or into.accumulate)
+        if into.weight is not None:
+            multiply(dz.swapaxes(0, 1), x, None, into.weight[some], None, inner.stream, accumulate=into.accumulate)
+        if into.bias is not None:
+            summed_rows(inner, dz, into.bias[some], into.accumulate)
+
+
+def _step(length: int, share: float, block: int) -> int:
+    """How much of an axis is a part: whole blocks of it."""
+    return max(int(length * share) // block, 1) * block
