@@ -5,7 +5,8 @@
 Names, order and defaults of the parameters are those of flash-attn 2.8 (Dao-AILab/flash-attention). All take any array
 that this library takes: NumPy arrays, `DeviceTensor`, torch tensors, and what has ``__dlpack__``. Each gives for a set
 of arguments what flash-attn gives; what it refuses (float32, pages that are not a multiple of 256 tokens, left padding
-of pages) may work here. There is no dropout and there are no gradients: asked for, they are errors.
+of pages) may work here. There is no dropout, and there are no gradients of pages and caches: where one is asked for,
+that is an error.
 
     functions   attention over q, k and v: dense, packed, and of different lengths
     kvcache     attention over a cache, to which new keys and values are appended

@@ -54,7 +54,7 @@ def without_dropout(dropout_p: Any, deterministic: Any) -> None:
     """Refuse dropout; the result is deterministic, whether that is asked for or not."""
     _checks.flag("deterministic", deterministic)
     if _checks.number("dropout_p", dropout_p) != 0.0:
-        allowed = "0.0: dropout is for training, and this library is forward only (model.eval() sets it to 0 in most)"
+        allowed = "0.0: there is no dropout here (model.eval() sets it to 0 in most)"
         raise ArgumentError("dropout_p", repr(dropout_p), allowed)
 
 

@@ -28,7 +28,7 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Attention with the signature and the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
-    ``softmax(scale * query @ key^T + mask) @ value``. A row that sees no key gives 0, as PyTorch's.
+    ``softmax(scale * query @ key^T + mask) @ value``, with gradients. A row that sees no key gives 0, as PyTorch's.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
         Broadcastable to ``[..., Hq, L, S]``. bool: True where a key takes part. float32, float16 or bfloat16, whatever
         `query` is: added to the scores.
     dropout_p : float
-        0. There is no dropout, as there is no training yet.
+        0: there is no dropout.
     is_causal : bool
         Key j is visible to query i iff ``j <= i``, also where L and S differ. With an `attn_mask` too, a key has to be
         visible by both, as in PyTorch on CPUs; other backends of PyTorch refuse both together.
@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
     torch.Size([1, 8, 32, 64])
     """
     if dropout_p != 0.0:
-        allowed = "0.0: there is no dropout, which only training needs; call .eval(), or pass 0.0 where not training"
+        allowed = "0.0: there is no dropout; call .eval(), or train without"
         raise ArgumentError("dropout_p", repr(dropout_p), allowed)
     _check(query, key, value)
     batch, heads = _leading(query, key, value, enable_gqa)

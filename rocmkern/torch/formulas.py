@@ -123,6 +123,21 @@ def by_operation(
     return Formula(backward, of, saves, keeps=tuple(place for _, place in results), forward=forward)
 
 
+def _attention(forward: str, drops: tuple[str, ...] = ()) -> Formula:
+    """Of attention, whose operator without ``lse`` is called as the one with it."""
+    more = ("bias", "sinks", "alibi_slopes")
+    return by_operation(
+        "flash_attention_backward",
+        ("q", "k", "v", *more),
+        saves=("q", "k", "v", *more, "mask", "seqlens_k", "leftpad_k", "cu_seqlens_q", "cu_seqlens_k"),
+        results=(("o", 0), ("lse", 1)),
+        grads=("dout", "dlse"),
+        asked={n: f"return_d{n}" for n in more},
+        drops=drops,
+        forward=forward,
+    )
+
+
 def _norm_of_sum() -> Formula:
     """Of `rms_norm` with a residual, from the sum that it gives: both that were added have its gradient."""
     of_sum = by_operation(
@@ -289,7 +304,11 @@ FORMULAS: dict[str, Formula] = {
         "add_residual": Formula(_add_residual, ("x", "residual")),
         "apply_mask": Formula(_apply_mask, ("scores", "mask"), ("mask",)),
         "clamp": Formula(_clamp, ("x",), ("x",)),
+        "decode_attention": _attention("lse", drops=("num_splits",)),
+        "decode_attention.lse": _attention("", drops=("num_splits",)),
         "embedding": Formula(_embedding, ("table",), ("indices",)),
+        "flash_attention": _attention("lse"),
+        "flash_attention.lse": _attention(""),
         "geglu": by_operation("geglu_backward", ("gate", "up")),
         "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
         "linear": by_operation("linear_backward", ("x", "weight", "bias"), needs=True),

@@ -75,8 +75,7 @@ def patch(
     Parameters
     ----------
     model : torch.nn.Module
-        A model of Transformers. It need not be in ``eval()``, but there are no gradients: a forward pass is refused
-        where one is asked for.
+        A model of Transformers, in ``eval()`` or in training: what is replaced has gradients, quantized layers apart.
     norms : bool
         RMS norms by `rms_norm`: ``weight`` and ``1 + weight``.
     rotary : bool

@@ -48,7 +48,7 @@ def attention_forward(
         Of `rocmkern.transformers.masks.mask`, or a caller's own: bool, True where a key is visible, or floating, added
         to the scores. These are complete: neither causality nor window come on top of them.
     dropout : float
-        0: there are no gradients, so there is no training.
+        0: there is none.
     scaling : float, optional
         ``1 / sqrt(D)`` by default.
     is_causal : bool, optional

@@ -168,9 +168,6 @@ def test_a_mask_of_the_caller_is_complete():
 def test_what_cannot_be_done_is_refused():
     model = model_of(DECODERS["llama"](), "rocmkern")
     tokens, _ = prompts(1, 5)
-    with pytest.raises(rocmkern.ArgumentError) as caught:
-        model(tokens)
-    assert "no_grad" in str(caught.value)
     with torch.no_grad(), pytest.raises(rocmkern.ArgumentError) as caught:
         model(tokens, output_attentions=True)
     assert caught.value.argument == "output_attentions"

@@ -278,15 +278,6 @@ def test_what_is_refused(argument, call):
     assert caught.value.argument == argument
 
 
-def test_a_gradient_is_refused():
-    model = model_of(DECODERS["llama"](), "eager")
-    patch(model)
-    tokens, seen = prompts(2, 9)
-    with pytest.raises(rocmkern.ArgumentError) as caught:
-        model(input_ids=tokens, attention_mask=seen)
-    assert "no_grad" in str(caught.value)
-
-
 def test_a_report_says_how_many():
     model = model_of(DECODERS["gpt_oss"](), "rocmkern")
     assert str(patch(model)) == "norms: 5 replaced\nrotary: 3 replaced\n2 left: it is a mixture of experts"

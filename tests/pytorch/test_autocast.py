@@ -71,7 +71,7 @@ def test_numpy_is_not_cast():
         assert rocmkern.linear(X.numpy(), W.numpy()).dtype == "float32"
 
 
-@pytest.mark.parametrize("name", ["linear", "matmul", "rms_norm", "layer_norm", "softmax", "swiglu"])
+@pytest.mark.parametrize("name", ["linear", "matmul", "flash_attention", "rms_norm", "layer_norm", "softmax", "swiglu"])
 def test_gradients_are_of_the_dtypes_of_their_arguments(name):
     """Inside of autocast, and after it."""
     ours, theirs = PAIRS[name]

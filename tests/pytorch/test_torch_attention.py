@@ -78,6 +78,26 @@ def test_as_the_definition_and_as_pytorch(seed):
     assert ours_off <= max(2 * theirs_off, unit), (ours_off, theirs_off)
 
 
+@pytest.mark.parametrize("seed", range(40, 70))
+def test_gradients_are_as_exact_as_pytorchs(seed):
+    args, options = drawn(seed)
+    mask = options.get("attn_mask")
+    learned = mask is not None and mask.is_floating_point() and args[0].dtype == torch.float32
+    tensors = [*args, mask] if learned else [*args]
+    found = []
+    for function, dtype in ((exact, torch.float64), (attention, None), (F.scaled_dot_product_attention, None)):
+        given = [x.detach().to(dtype).requires_grad_() for x in tensors]
+        asked = options | {"attn_mask": given[3]} if learned else options
+        out = exact(given[:3], asked) if function is exact else function(*given[:3], **asked)
+        weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
+        found.append(torch.autograd.grad(out, given, weights.to(args[0].dtype).to(out.dtype)))
+    for wanted, ours, theirs, x in zip(*found, tensors, strict=True):
+        assert (ours.shape, ours.dtype) == (x.shape, x.dtype)
+        ours_off, theirs_off = ((g.double() - wanted).abs().max().item() for g in (ours, theirs))
+        unit = 4 * DTYPES[x.dtype] * max(1.0, wanted.abs().max().item())
+        assert ours_off <= max(2 * theirs_off, unit), (ours_off, theirs_off)
+
+
 @pytest.mark.parametrize("of", [torch.bool, torch.float32])
 def test_rows_that_see_nothing(of):
     q, k, v = torch.randn(3, 2, 2, 4, 8)
