@@ -24,6 +24,7 @@ from rocmkern.ops.linear.backward.api import matmul_backward as matmul_backward
 from rocmkern.ops.loss.api import linear_cross_entropy as linear_cross_entropy
 from rocmkern.ops.loss.backward.api import linear_cross_entropy_backward as linear_cross_entropy_backward
 from rocmkern.ops.mlp.api import mlp as mlp
+from rocmkern.ops.mlp.backward.api import mlp_backward as mlp_backward
 from rocmkern.ops.norm.api import add_residual as add_residual
 from rocmkern.ops.norm.api import layer_norm as layer_norm
 from rocmkern.ops.norm.api import rms_norm as rms_norm

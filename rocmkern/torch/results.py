@@ -209,6 +209,7 @@ RESULTS: dict[str, Results] = {
     "matmul_backward": Results(_needed("a", "b", "bias"), many=True),
     "merge_attention": Results(_merge_attention),
     "mlp": Results(_rows_of("w_down")),
+    "mlp_backward": Results(_needed("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"), many=True),
     "paged_attention": Results(_paged_attention, "return_lse"),
     "qk_scores": Results(_qk_scores),
     "quantize": Results(_quantize),

@@ -14,6 +14,7 @@ from rocmkern.calls.arguments import Argument
 from rocmkern.calls.view import View
 from rocmkern.ops.attention.problem import UNLIMITED, heads_before_rows, lse_with_batch
 from rocmkern.ops.linear.backward.reference import activation_gradient
+from rocmkern.ops.linear.reference import activated
 from rocmkern.ops.loss.reference import logits
 
 
@@ -255,6 +256,18 @@ def launch_matmul(a, b, bias, out, activation, stream, rows):
 def launch_activation_gradient(x, dout, out, activation, stream):
     assert x.ndim == dout.ndim == out.ndim == 4
     out[...] = activation_gradient(x.astype(np.float64), dout.astype(np.float64), activation).astype(out.dtype)
+
+
+@on_arrays
+def launch_hidden_gradient(gate, up, dh, h, dgate, dup, activation, stream):
+    assert gate.ndim == up.ndim == dh.ndim == dgate.ndim == dup.ndim == 4
+    wide, factor, given = (x.astype(np.float64) for x in (gate, up, dh))
+    acted = activated(wide, activation)
+    product = given * factor
+    slope = product if activation is None else activation_gradient(wide, product, activation)
+    if h is not None:
+        h[...] = (acted * factor).astype(h.dtype)
+    dgate[...], dup[...] = slope.astype(dgate.dtype), (given * acted).astype(dup.dtype)
 
 
 def _losses(options):

@@ -97,6 +97,13 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("merge_attention", {"o1": q, "lse1": lse[0], "o2": q + 1, "lse2": lse[1]}),
         ("mlp", {"x": x, "w_gate": normal(6, 8), "w_up": normal(6, 8), "w_down": normal(5, 6)}),
         ("mlp", {"x": x, "w_gate": None, "w_up": normal(6, 8), "w_down": normal(5, 6), "activation": None}),
+        (
+            "mlp_backward",
+            {
+                "dout": normal(2, 3, 5), "x": x, "w_gate": normal(6, 8), "w_up": normal(6, 8), "w_down": normal(5, 6),
+                "b_up": normal(6), "needs": ("x", "w_up", "b_up"),
+            },
+        ),
         ("paged_attention", {"q": normal(2, 4, 8), "key_cache": cache, "value_cache": cache, **pages}),
         (
             "paged_attention",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import axes as _axes
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import accept, accept_out
+from rocmkern.calls.arguments import Argument, accept, accept_out
 from rocmkern.calls.axes import joined_rows, rows_together
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Activation, Array, ArrayLike, Stream
+from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError
 
 
@@ -73,32 +76,10 @@ def mlp(
     """
     # Checks
     stream, activation = _checks.stream(stream), _checks.activation(activation)
-    x, w_up, w_down = accept("x", x), accept("w_up", w_up), accept("w_down", w_down)
-    w_gate, b_gate, b_up, b_down = (
-        None if array is None else accept(name, array)
-        for name, array in (("w_gate", w_gate), ("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
-    )
-    weights = [array for array in (w_gate, w_up, w_down) if array is not None]
-    others = [*weights, *(array for array in (b_gate, b_up, b_down) if array is not None)]
-    _arguments.same_place(x, others)
-    _arguments.same_dtype(x, weights)
-    _checks.some_axes(x)
-    _checks.rank(w_up, "hidden in")
-    _checks.rank(w_down, "out hidden")
-    _checks.extent(w_up, 1, x.shape[-1], "the length of the last axis of x")
-    hidden = w_up.shape[0]
-    if w_gate is not None:
-        _checks.rank(w_gate, "hidden in")
-        _checks.extent(w_gate, 1, x.shape[-1], "the length of the last axis of x")
-        _checks.extent(w_gate, 0, hidden, "the number of rows of w_up")
-    elif b_gate is not None:
-        raise ArgumentError("b_gate", "an array", "None where w_gate is None")
-    _checks.extent(w_down, 1, hidden, "the number of rows of w_up")
-    gate_row = _checks.bias(b_gate, hidden, "the number of rows of w_gate")
-    up_row = _checks.bias(b_up, hidden, "the number of rows of w_up")
-    down_row = _checks.bias(b_down, w_down.shape[0], "the number of rows of w_down")
-    shape = (*x.shape[:-1], w_down.shape[0])
-    given = None if out is None else accept_out(out, shape, x.dtype, [x, *others])
+    x = accept("x", x)
+    weights = accept_weights(x, w_gate, w_up, w_down, b_gate, b_up, b_down)
+    shape = (*x.shape[:-1], weights.columns)
+    given = None if out is None else accept_out(out, shape, x.dtype, [x, *weights.arrays.values()])
 
     # Configuration
     result = given or _results.allocate("out", shape, x.dtype, x)
@@ -111,8 +92,60 @@ def mlp(
         # deferred: start-up
         from rocmkern.ops.mlp.launch import launch_mlp
 
-        gate = None if w_gate is None else w_gate.aligned()
-        up, down = w_up.aligned(), w_down.aligned()
+        gate, up, down, gate_row, up_row, down_row = weights.views
+        assert up is not None and down is not None
         for some, some_out in _axes.four_axes(rows, into, row_axes=2):
             launch_mlp(some, gate, up, down, gate_row, up_row, down_row, some_out, activation, stream, together)
     return result.source
+
+
+class GivenWeights(NamedTuple):
+    """The checked weights and biases of an MLP: w_gate, w_up, w_down, b_gate, b_up, b_down.
+
+    Attributes
+    ----------
+    arrays : dict of str to Argument or None
+    views : list of View or None
+        Weights ``[out, in]`` and biases ``[1, out]``.
+    columns : int
+        Of the result.
+    """
+
+    arrays: dict[str, Argument | None]
+    views: list[View | None]
+    columns: int
+
+
+def accept_weights(
+    x: Argument, w_gate: Any, w_up: Any, w_down: Any, b_gate: Any, b_up: Any, b_down: Any
+) -> GivenWeights:
+    """Check the weights and biases of an MLP of rows x."""
+    up, down = accept("w_up", w_up), accept("w_down", w_down)
+    gate, gate_bias, up_bias, down_bias = (
+        None if array is None else accept(name, array)
+        for name, array in (("w_gate", w_gate), ("b_gate", b_gate), ("b_up", b_up), ("b_down", b_down))
+    )
+    weights = [array for array in (gate, up, down) if array is not None]
+    _arguments.same_place(x, [*weights, gate_bias, up_bias, down_bias])
+    _arguments.same_dtype(x, weights)
+    _checks.some_axes(x)
+    _checks.rank(up, "hidden in")
+    _checks.rank(down, "out hidden")
+    _checks.extent(up, 1, x.shape[-1], "the length of the last axis of x")
+    hidden = up.shape[0]
+    if gate is not None:
+        _checks.rank(gate, "hidden in")
+        _checks.extent(gate, 1, x.shape[-1], "the length of the last axis of x")
+        _checks.extent(gate, 0, hidden, "the number of rows of w_up")
+    elif gate_bias is not None:
+        raise ArgumentError("b_gate", "an array", "None where w_gate is None")
+    _checks.extent(down, 1, hidden, "the number of rows of w_up")
+    names = ("w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down")
+    arrays = dict(zip(names, (gate, up, down, gate_bias, up_bias, down_bias), strict=True))
+    rows = [
+        _checks.bias(gate_bias, hidden, "the number of rows of w_gate"),
+        _checks.bias(up_bias, hidden, "the number of rows of w_up"),
+        _checks.bias(down_bias, down.shape[0], "the number of rows of w_down"),
+    ]
+    views = [None if gate is None else gate.aligned(), up.aligned(), down.aligned(), *rows]
+    return GivenWeights(arrays, views, down.shape[0])

@@ -47,9 +47,7 @@ def product_gradients(
     Leading axes of both sides broadcast to those of dout; ``right`` may have none.
     """
     with Inner(left, stream) as inner:
-        dz = dout
-        if activation is not None:
-            dz = _before_activation(inner, dout, left, right, bias, activation)
+        dz = before_activation(inner, dout, left, right, bias, activation)
         if into.left is not None:
             summed_product(inner, dz, right.swapaxes(-1, -2), into.left, into.accumulate)
         if into.right is not None:
@@ -58,8 +56,12 @@ def product_gradients(
             summed_rows(inner, dz, into.bias, into.accumulate)
 
 
-def _before_activation(inner: Inner, dout: View, left: View, right: View, bias: View | None, activation: str) -> View:
+def before_activation(
+    inner: Inner, dout: View, left: View, right: View, bias: View | None, activation: str | None
+) -> View:
     """Gradient of what the activation is given, which is computed again."""
+    if activation is None:
+        return dout
     # deferred: start-up
     from rocmkern.ops.linear.backward.launch import launch_activation_gradient
 

@@ -14,7 +14,7 @@ from rocmkern.reference.costs import STEPS, UNIT, UNITS, finite, wide
 __all__ = ["linear_backward", "matmul_backward"]
 
 #: Bound of the second derivatives of all activations.
-_BENT = 0.8
+BENT = 0.8
 
 
 def matmul_backward(
@@ -36,7 +36,7 @@ def matmul_backward(
         else:
             dz = reference.before_activation(given, left, right, transpose_b, bias, activation)
             unit = 0.0 if dout.dtype == np.float32 else UNITS[dout.dtype.name]
-            slope = _BENT * product(a, b, transpose_b, bias, None) + STEPS * UNIT
+            slope = BENT * product(a, b, transpose_b, bias, None) + STEPS * UNIT
             before = unit * np.abs(dz) + (0.0 if activation == "relu" else slope) * np.abs(given)
         summed = reference.matmul_backward(np.abs(dz), np.abs(left), np.abs(right), **options)
         spread = reference.matmul_backward(before**2, left**2, right**2, **options)
