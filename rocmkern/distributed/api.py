@@ -10,6 +10,7 @@ from rocmkern.distributed.heads import heads_attention
 from rocmkern.distributed.problem import Options, agreed_problem
 from rocmkern.distributed.ranks import ranks_of
 from rocmkern.distributed.ring import ring_attention
+from rocmkern.runtime.torch_tensors import torch_of
 
 
 def attention(
@@ -34,6 +35,9 @@ def attention(
 
     The meaning is that of `rocmkern.flash_attention` of the whole sequence: every rank gets the rows of its queries.
     All ranks of the group call it, with the same options. What differs is found before anything is sent, and named.
+
+    Tensors of PyTorch have gradients (see `rocmkern.distributed.gradients`). Where one rank asks for them all do, and
+    all call backward: each gets the gradients of its own q, k and v, of the sum of all ranks' losses.
 
     Parameters
     ----------
@@ -91,15 +95,33 @@ def attention(
         q, k, v = (rocmkern.distributed.shard_sequence(x, split="zigzag") for x in (q, k, v))
         out = rocmkern.distributed.attention(q, k, v, split="zigzag", causal=True)
     """
-    ranks = ranks_of(group)
-    options = Options(layout, split, mode, causal, window, scale, softcap, return_lse)
-    with ranks.call("attention", timeout):
-        problem = agreed_problem(ranks, q, k, v, options, sinks, cu_seqlens)
-        if mode == "heads":
-            out, lse = heads_attention(ranks, problem, return_lse)
-        else:
-            out, lse = ring_attention(ranks, problem)
-        out = out.to(problem.q.dtype)
-        if cu_seqlens is not None:
-            out, lse = out[0], None if lse is None else lse[0]
+    ranks, packed = ranks_of(group), cu_seqlens is not None
+    gradients = _asks_for_gradients(q, k, v, sinks)
+    options = Options(layout, split, mode, causal, window, scale, softcap, return_lse, gradients)
+
+    def call(q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        with ranks.call("attention", timeout):
+            problem = agreed_problem(ranks, q, k, v, options, sinks, cu_seqlens)
+            if mode == "heads":
+                out, lse, whole = heads_attention(ranks, problem, return_lse or gradients)
+            else:
+                out, lse, whole = *ring_attention(ranks, problem), None
+            out = out.to(problem.q.dtype)
+            if packed:
+                out, lse = out[0], None if lse is None else lse[0]
+        return problem, out, lse, whole
+
+    if gradients:
+        # deferred: optional dependency
+        from rocmkern.distributed.gradients import DifferentiableAttention
+
+        out, lse = DifferentiableAttention.apply(ranks, timeout, call, q, k, v, sinks)
+    else:
+        _, out, lse, _ = call(q, k, v, sinks)
     return (as_given(out, q), as_given(lse, q)) if return_lse else as_given(out, q)
+
+
+def _asks_for_gradients(*arrays: Any) -> bool:
+    """Whether a tensor requires a gradient now; of other arrays there is none."""
+    torch = torch_of(arrays[0])
+    return torch is not None and torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in arrays)

@@ -10,7 +10,7 @@ once more what is on its way.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import rocmkern
 from rocmkern.distributed.positions import Tokens
@@ -35,31 +35,44 @@ def heads_of_rank(heads: int, rank: int, size: int) -> slice:
     return slice(heads * rank // size, heads * rank // size + 1)
 
 
-def heads_attention(ranks: Ranks, problem: Problem, return_lse: bool) -> tuple[Any, Any]:
-    """The result of this rank, in the dtype of q, and its log-sum-exps ``[B, Hq, S]``, or None."""
+class Whole(NamedTuple):
+    """What a rank has of its heads: all tokens of q, k and v, the results, and the options that gave them."""
+
+    arrays: list[Any]
+    out: Any
+    lse: Any
+    options: dict[str, Any]
+
+
+def heads_attention(ranks: Ranks, problem: Problem, return_lse: bool) -> tuple[Any, Any, Whole]:
+    """The result of this rank, in the dtype of q, its log-sum-exps ``[B, Hq, S]`` or None, and the rank's heads."""
     # deferred: optional dependency
     import torch
 
     check_heads(problem.heads_of(problem.q), problem.heads_of(problem.k), ranks.size)
     given = ((problem.q, problem.queries), (problem.k, problem.keys), (problem.v, problem.keys))
-    q, k, v = (_collected(ranks, problem, x, tokens) for x, tokens in given)
+    arrays = [collected(ranks, problem, x, tokens) for x, tokens in given]
     options: dict[str, Any] = {name: getattr(problem, name) for name in ("causal", "window", "scale", "softcap")}
-    options["return_lse"] = True
+    sinks = None
     if problem.sinks is not None:
-        options["sinks"] = problem.sinks[heads_of_rank(len(problem.sinks), ranks.rank, ranks.size)].contiguous()
+        sinks = problem.sinks[heads_of_rank(len(problem.sinks), ranks.rank, ranks.size)].contiguous()
     if problem.seen.cu_seqlens:
         borders = torch.tensor(problem.seen.cu_seqlens, dtype=torch.int32)
-        whole = rocmkern.flash_attention(q[0], k[0], v[0], cu_seqlens_q=borders, cu_seqlens_k=borders, **options)
-        out, lse = (x[None] for x in whole)
+        options |= {"cu_seqlens_q": borders, "cu_seqlens_k": borders}
+        found = rocmkern.flash_attention(*(x[0] for x in arrays), **options, sinks=sinks, return_lse=True)
+        out, lse = (x[None] for x in found)
     else:
-        out, lse = rocmkern.flash_attention(q, k, v, layout=problem.layout, **options)
-    result = _returned(ranks, problem, out, problem.head_axis, problem.row_axis)
-    return result, _returned(ranks, problem, lse, 1, 2) if return_lse else None
+        options["layout"] = problem.layout
+        out, lse = rocmkern.flash_attention(*arrays, **options, sinks=sinks, return_lse=True)
+    result = returned(ranks, problem.queries, out, problem.head_axis, problem.row_axis)
+    own_lse = returned(ranks, problem.queries, lse, 1, 2) if return_lse else None
+    return result, own_lse, Whole(arrays, out, lse, options)
 
 
-def _collected(ranks: Ranks, problem: Problem, x: Any, tokens: Tokens) -> Any:
-    """All tokens of this rank's heads of an array, in their order."""
-    heads, head_axis, row_axis = problem.heads_of(x), problem.head_axis, problem.row_axis
+def collected(ranks: Ranks, problem: Problem, x: Any, tokens: Tokens, axes: tuple[int, int] | None = None) -> Any:
+    """All tokens of this rank's heads of an array, in their order; `axes` are those of heads and of tokens."""
+    head_axis, row_axis = (problem.head_axis, problem.row_axis) if axes is None else axes
+    heads = x.shape[head_axis]
     blocks = [_narrow(x, head_axis, heads_of_rank(heads, r, ranks.size)).contiguous() for r in range(ranks.size)]
     shape = list(blocks[ranks.rank].shape)
     received = []
@@ -78,12 +91,11 @@ def _collected(ranks: Ranks, problem: Problem, x: Any, tokens: Tokens) -> Any:
     return whole
 
 
-def _returned(ranks: Ranks, problem: Problem, x: Any, head_axis: int, row_axis: int) -> Any:
+def returned(ranks: Ranks, tokens: Tokens, x: Any, head_axis: int, row_axis: int) -> Any:
     """This rank's tokens of all heads of a result, of which it has all tokens of its heads."""
     # deferred: optional dependency
     import torch
 
-    tokens = problem.queries
     blocks = [
         torch.cat([_narrow(x, row_axis, slice(*run)) for run in tokens.runs(rank)], row_axis).contiguous()
         for rank in range(ranks.size)

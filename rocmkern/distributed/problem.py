@@ -89,6 +89,7 @@ class Options:
     scale: float | None
     softcap: float | None
     return_lse: bool
+    gradients: bool = False
 
 
 def agreed_problem(

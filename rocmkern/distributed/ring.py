@@ -15,8 +15,8 @@ keys and values that come and, where tokens of k and v are not neighbours in mem
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import rocmkern
 from rocmkern.distributed.positions import Piece
@@ -83,6 +83,50 @@ def _empty(problem: Problem, like: Any, piece: Piece) -> Any:
     return like.new_empty(shape)
 
 
+class Part(NamedTuple):
+    """Queries and keys that are one call of `rocmkern.flash_attention`.
+
+    Attributes
+    ----------
+    queries : Piece
+    rows : slice
+        The rows of this rank that see some of the keys.
+    columns : slice or None
+        Which of the piece of keys; None stands for all, of packed sequences.
+    options : dict
+        Of the call; packed sequences have their ``cu_seqlens`` among them, and arrays without a batch axis.
+    """
+
+    queries: Piece
+    rows: slice
+    columns: slice | None
+    options: dict[str, Any]
+
+
+def parts(problem: Problem, pieces: Sequence[Piece], keys: Piece) -> Iterator[Part]:
+    """What pieces of queries see of a piece of keys."""
+    options = {"scale": problem.scale, "softcap": problem.softcap}
+    for queries in pieces:
+        if problem.seen.cu_seqlens and queries[:2] == keys[:2]:
+            yield Part(queries, queries.all, None, options | _packed(problem, queries))
+            continue
+        for some in problem.seen.dense(queries, keys):
+            rows, columns = queries.local(*some.queries), keys.local(*some.keys)
+            columns = slice(columns.start - keys.at, columns.stop - keys.at)
+            yield Part(queries, rows, columns, options | {"window": some.window, "layout": problem.layout})
+
+
+def _packed(problem: Problem, piece: Piece) -> dict[str, Any]:
+    """The options of the sequences of a piece of tokens, each by itself."""
+    # deferred: optional dependency
+    import torch
+
+    seen = problem.seen
+    borders = torch.tensor(seen.cut(piece), dtype=torch.int32)
+    window = tuple(None if side > piece.stop else side for side in (seen.left, seen.right))
+    return {"window": window, "cu_seqlens_q": borders, "cu_seqlens_k": borders}
+
+
 class _State:
     """What the queries of a rank have seen so far."""
 
@@ -101,29 +145,11 @@ class _State:
 
     def see(self, keys: Piece, k: Any, v: Any) -> None:
         """Let all queries see a piece of keys."""
-        for queries in self._pieces:
-            if self._problem.seen.cu_seqlens and queries[:2] == keys[:2]:
-                self._see_packed(queries, k, v)
-                continue
-            for part in self._problem.seen.dense(queries, keys):
-                rows, columns = queries.local(*part.queries), keys.local(*part.keys)
-                columns = slice(columns.start - keys.at, columns.stop - keys.at)
-                some_k, some_v = (self._problem.rows(x, columns) for x in (k, v))
-                options = {"window": part.window, "layout": self._problem.layout}
-                self._join(queries, rows, (some_k, some_v), options)
+        for part in parts(self._problem, self._pieces, keys):
+            some = (k, v) if part.columns is None else tuple(self._problem.rows(x, part.columns) for x in (k, v))
+            self._join(part.queries, part.rows, some, part.options)
 
-    def _see_packed(self, piece: Piece, k: Any, v: Any) -> None:
-        """The sequences of a piece of tokens, each by itself."""
-        # deferred: optional dependency
-        import torch
-
-        seen = self._problem.seen
-        borders = torch.tensor(seen.cut(piece), dtype=torch.int32)
-        window = tuple(None if side > piece.stop else side for side in (seen.left, seen.right))
-        options = {"window": window, "cu_seqlens_q": borders, "cu_seqlens_k": borders}
-        self._join(piece, piece.all, (k, v), options)
-
-    def _join(self, piece: Piece, rows: slice, keys: tuple[Any, Any], options: dict[str, Any]) -> None:
+    def _join(self, piece: Piece, rows: slice, keys: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Add what some queries of a piece see of some keys."""
         # deferred: optional dependency
         import torch
@@ -131,7 +157,7 @@ class _State:
         problem = self._problem
         q, out = problem.rows(problem.q, rows), problem.rows(self.out, rows)
         lse = self.lse[..., rows]
-        options = options | {"scale": problem.scale, "softcap": problem.softcap, "return_lse": True}
+        options = options | {"return_lse": True}
         first = piece in self._fresh and rows == piece.all
         self._fresh.discard(piece)
         part = (out, lse) if first else (torch.empty_like(out), torch.empty_like(lse))

@@ -23,6 +23,37 @@ def attention(group, q, k, v, options):
     return out, lse, ranks.sent - before
 
 
+def gradients(group, q, k, v, sinks, dout, dlse, options):
+    """Those of q, k, v and the sinks, twice, and the bytes sent."""
+    # Only the tests of gradients need it.
+    import torch
+
+    given = [torch.from_numpy(x) for x in (q, k, v)] + ([] if sinks is None else [torch.from_numpy(sinks)])
+    given = [x.requires_grad_() for x in given]
+    ranks, found = ranks_of(group), []
+    before = ranks.sent
+    with rocmkern.using("cpu"), torch.enable_grad():
+        for _ in range(2):
+            more = {} if sinks is None else {"sinks": given[3]}
+            out, lse = distributed.attention(*given[:3], group=group, return_lse=True, **more, **options)
+            weights = torch.from_numpy(dout), torch.from_numpy(dlse)
+            found.append([x.numpy() for x in torch.autograd.grad((out, lse), given, weights)])
+    return *found, ranks.sent - before
+
+
+def gradient_of_some(group, asks):
+    """What a rank finds where some ask for a gradient and others do not."""
+    # Only the tests of gradients need it.
+    import torch
+
+    x = torch.ones(1, 1, 2, 16, requires_grad=asks)
+    with rocmkern.using("cpu"), torch.enable_grad():
+        try:
+            return distributed.attention(x, x, x, group=group, timeout=20.0).shape
+        except rocmkern.ArgumentError as error:
+            return error.argument, error.given
+
+
 def absent(group, stays_away):
     """A rank that is alive and does not come."""
     if stays_away:
