@@ -91,21 +91,29 @@ SIZES = {
 
 
 def rows_config(
-    config: type, arch: str, columns: int = 0, itemsize: int = 2, *, whole: bool = False, **features: Any
+    config: type,
+    arch: str,
+    columns: int = 0,
+    itemsize: int = 2,
+    *,
+    whole: bool = False,
+    widths: Mapping[int, LaneBlock] | None = None,
+    **features: Any,
 ) -> Any:
     """Variant of an operation that streams through memory: ``config`` is its kernel's Config.
 
     With ``columns``, the length of its rows, they lie along lanes where there are lanes; ``itemsize`` is that of the
-    elements. ``whole``: the kernel needs a row more than once; its Config says whether a tile holds a ``single`` one.
+    elements. ``whole``: the kernel needs a row more than once; its Config says whether a tile holds a ``single`` one,
+    and ``widths`` may take the place of `Streaming.whole_by_width`.
     """
     sizes = tuned(SIZES, arch)
     block, lanes = sizes.block, 0
-    by_width = sizes.whole_by_width if whole else sizes.by_width
+    by_width = widths or (sizes.whole_by_width if whole else sizes.by_width)
     if by_width and columns:
-        widths = list(by_width)
-        if itemsize > 2 and by_width[widths[-1]].lanes:
-            widths = widths[:-1] or widths
-        width = next((n for n in widths if n >= columns), widths[-1])
+        each = list(by_width)
+        if itemsize > 2 and by_width[each[-1]].lanes:
+            each = each[:-1] or each
+        width = next((n for n in each if n >= columns), each[-1])
         along = by_width[width]
         if along.lanes or width >= columns:
             block, lanes = Block(along.rows, width, along.waves), along.lanes

@@ -60,7 +60,7 @@ def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View
 def numbers(x: View, eps: float, moderate: bool) -> dict[str, float]:
     """The numbers that both norms take; ``moderate`` are values whose squares need no scale."""
     scale = 1.0 if moderate else _first_scale(eps)
-    return {"root_eps": math.sqrt(eps), "first_scale": scale, "inverse_n": 1 / x.shape[3]}
+    return {"root_eps": math.sqrt(eps), "first_scale": scale, "inverse_n": 1 / x.shape[-1]}
 
 
 def _first_scale(eps: float) -> float:

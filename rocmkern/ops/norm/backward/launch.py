@@ -6,7 +6,7 @@ parts of all of them are added up in one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,18 +70,29 @@ def _launch(
     features: dict[str, bool],
 ) -> None:
     """A kernel for each piece, whose parts have the names of ``sums``, and what these parts add up to."""
+    pieces = [each for piece in pieces for each in _matrices(piece)]
     x = pieces[0]["x"]
     target = target_for(x)
-    cfg = streaming.rows_config(config, target.arch, x.shape[3], x.dtype.itemsize, whole=True, **features)
-    blocks = min(x.shape[0] * x.shape[1] * ceil_div(x.shape[2], cfg.block_m), tuning.most_blocks(target.arch))
+    widths = tuning.widths(target.arch)
+    cfg = streaming.rows_config(config, target.arch, x.shape[1], whole=True, widths=widths, **features)
+    blocks = min(ceil_div(x.shape[0], cfg.block_m), ceil_div(tuning.most_blocks(target.arch), len(pieces)))
     rows = blocks * cfg.block_m
     args = given | numbers(x, eps, moderate=False) | {"step": blocks}
-    with inner_result((len(sums), len(pieces) * rows, x.shape[3]), np.dtype(np.float32), x, target, stream) as parts:
+    with inner_result((len(sums), len(pieces) * rows, x.shape[1]), np.dtype(np.float32), x, target, stream) as parts:
         for n, piece in enumerate(pieces):
             mine = {name: parts[i, n * rows : (n + 1) * rows] for i, name in enumerate(sums)}
             launch(target, kernel, cfg, (blocks, 1, 1), args | piece | mine, stream)
         for i, out in enumerate(sums.values()):
             _add_up(target, parts[i], out, accumulate, stream)
+
+
+def _matrices(piece: dict[str, View]) -> Iterator[dict[str, View]]:
+    """Pieces ``[R, N]`` of one ``[A, B, R, N]``, as few as there can be: the longest axis is R."""
+    lengths = piece["x"].shape[:3]
+    longest = lengths.index(max(lengths))
+    views = {name: x.swapaxes(longest, 2) for name, x in piece.items()}
+    for index in np.ndindex(views["x"].shape[:2]):
+        yield {name: x[index] for name, x in views.items()}
 
 
 def _add_up(target: Target, parts: View, out: View, accumulate: bool, stream: Stream) -> None:

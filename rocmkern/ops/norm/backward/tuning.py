@@ -1,14 +1,61 @@
-"""How many blocks share the rows of the gradient of a norm: what `rocmkern.ops.streaming` says, and the following."""
+"""Block sizes of the gradients of norms for each architecture: what `rocmkern.ops.streaming` says, and these."""
 
 from __future__ import annotations
 
-from rocmkern.architectures import tuned
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-#: Each adds up its rows, so bits of the gradient of a weight depend on it: it does not depend on the device's size.
-#: On a CPU they are cores, on a GPU more blocks than run at once; what they write is a share of what is read.
-SIZES = {"python": 3, "cpu": 64, "amd": 512, "nvidia": 512}
+from rocmkern.architectures import tuned
+from rocmkern.ops.streaming import LaneBlock
+
+
+@dataclass(frozen=True)
+class NormGradients:
+    """Blocks of the gradients of norms on one architecture.
+
+    Attributes
+    ----------
+    most_blocks : int
+        The most blocks among which rows are shared. Each adds up its rows, so bits of the gradients of the parameters
+        depend on it, and it does not depend on the device's size. On a CPU blocks are work for cores; on a GPU there
+        are more than run at once, and what they write is a small share of what they read.
+    widths : mapping of int to LaneBlock
+        As `Streaming.whole_by_width`, if it is not that, for every dtype. A lane has three to five tiles, so no more
+        than 16 columns of each: 150 to 172 vector registers on gfx1100.
+    """
+
+    most_blocks: int
+    widths: Mapping[int, LaneBlock] = field(default_factory=dict)
+
+
+_WAVES_OF_32 = {
+    512: LaneBlock(4, 4, 32),
+    1024: LaneBlock(1, 2, 64),
+    2048: LaneBlock(1, 4, 128),
+    4096: LaneBlock(1, 8, 256),
+    8192: LaneBlock(1, 16, 512),
+}
+_WAVES_OF_64 = {
+    512: LaneBlock(4, 4, 64),
+    1024: LaneBlock(2, 4, 128),
+    2048: LaneBlock(1, 4, 256),
+    4096: LaneBlock(1, 8, 512),
+    8192: LaneBlock(1, 16, 1024),
+}
+SIZES = {
+    "python": NormGradients(3),
+    "cpu": NormGradients(64),
+    "rdna": NormGradients(512, _WAVES_OF_32),
+    "cdna": NormGradients(512, _WAVES_OF_64),
+    "nvidia": NormGradients(512, _WAVES_OF_32),
+}
 
 
 def most_blocks(arch: str) -> int:
     """The most blocks among which rows are shared."""
-    return tuned(SIZES, arch)
+    return tuned(SIZES, arch).most_blocks
+
+
+def widths(arch: str) -> Mapping[int, LaneBlock]:
+    """Blocks by the columns of a row, in place of those of other operations; none: there are no others."""
+    return tuned(SIZES, arch).widths

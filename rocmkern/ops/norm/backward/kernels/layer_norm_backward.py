@@ -11,12 +11,12 @@ Mean and variance are those of `layer_norm`.
 
 Shapes (any strides; weight has one row)::
 
-    dout, x, dx [A, B, R, N]   weight [1, N]   dweights, dbiases [P, N], float32, contiguous
+    dout, x, dx [R, N]   weight [1, N]   dweights, dbiases [P, N], float32, contiguous
 
 Mapping: the rows are cut into row blocks of ``block_m`` rows. Block n of ``step`` takes the row blocks n, n + step,
-n + 2 step, ..., ``block_n`` columns at a time, and adds up dweight and dbias in rows ``n * block_m`` on of dweights and
-dbiases, of which ``column_sums`` makes one. It reads a row of one tile once, and of a longer one x four times and dout
-twice. Grid: (step, 1, 1). Shared memory: what reductions take, if rows lie along several waves.
+n + 2 step, ..., ``block_n`` columns at a time, and adds up dweight and dbias in rows ``n * block_m`` on of
+dweights and dbiases, of which ``column_sums`` makes one. It reads a row of one tile once, and of a longer one x four
+times and dout twice. Grid: (step, 1, 1). Shared memory: what reductions take, if rows lie along several waves.
 """
 
 from dataclasses import dataclass
@@ -73,28 +73,25 @@ def store_in_tiles(
 
 @T.kernel
 def layer_norm_backward(
-    cfg, dout: T.Tensor[4], x: T.Tensor[4], weight: T.Tensor[2].optional("x"), dx: T.Out[4],
+    cfg, dout: T.Tensor[2], x: T.Tensor[2], weight: T.Tensor[2].optional("x"), dx: T.Out[2],
     dweights: T.InOut[2].optional("float32"), dbiases: T.InOut[2].optional("float32"), root_eps: T.Float,
     first_scale: T.Float, inverse_n: T.Float, step: T.Int,
 ):  # fmt: skip
-    row_blocks = (x.shape[2] + cfg.block_m - 1) // cfg.block_m
-    last = (x.shape[3] - 1) // cfg.block_n * cfg.block_n
+    last = (x.shape[1] - 1) // cfg.block_n * cfg.block_n
     if cfg.single:
         last = 0
     first_row = T.row_index(cfg, cfg.block_m)
-    begin = T.block_id(cfg, 0)
-    place = first_row + begin * cfg.block_m
+    begin = T.block_id(cfg, 0) * cfg.block_m
+    place = first_row + begin
     total_dweight = T.zeros(cfg, cfg.block_m, cfg.block_n)
     total_dbias = T.zeros(cfg, cfg.block_m, cfg.block_n)
-    for block in range(begin, x.shape[0] * x.shape[1] * row_blocks, step):
-        outer = block // row_blocks
-        a, b = outer // x.shape[1], outer % x.shape[1]
-        row = first_row + block % row_blocks * cfg.block_m
-        valid = row < x.shape[2]
-        t = T.load_tile(cfg, x[a, b], (row,), last, cfg.block_n, valid)
+    for row0 in range(begin, x.shape[0], step * cfg.block_m):
+        row = first_row + row0
+        valid = row < x.shape[0]
+        t = T.load_tile(cfg, x, (row,), last, cfg.block_n, valid)
         if cfg.single:
-            d = T.load_tile(cfg, dout[a, b], (row,), 0, cfg.block_n, valid)
-            t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
+            d = T.load_tile(cfg, dout, (row,), 0, cfg.block_n, valid)
+            t, mean, scale, factor = centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n)
             if cfg.with_weight:
                 total_dweight = T.multiply_add(T.copy(d), t, total_dweight)
             if cfg.with_bias:
@@ -102,12 +99,12 @@ def layer_norm_backward(
             g = weighted(cfg, d, weight, 0, valid)
             dot = T.rowdot(g, t) * inverse_n
             g = g - T.rowsum(g) * inverse_n - t * dot
-            T.store_tile(dx[a, b], (row,), 0, T.multiply_rows(g, scale, factor), valid)
+            T.store_tile(dx, (row,), 0, T.multiply_rows(g, scale, factor), valid)
         else:
-            t, mean, scale, factor = centred(cfg, x[a, b], t, row, last, valid, root_eps, first_scale, inverse_n)
+            t, mean, scale, factor = centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n)
             store_in_tiles(
-                cfg, dout[a, b], x[a, b], weight, dx[a, b], dweights, dbiases, row, place, block == begin, valid, mean,
-                scale, factor, inverse_n,
+                cfg, dout, x, weight, dx, dweights, dbiases, row, place, row0 == begin, valid,
+                mean, scale, factor, inverse_n,
             )  # fmt: skip
     if cfg.single and cfg.with_weight:
         T.store_tile(dweights, (place,), 0, total_dweight, place >= 0)
