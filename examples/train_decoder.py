@@ -61,7 +61,7 @@ OF_TORCH = Functions(
     cross_entropy=lambda x, weight, target: F.cross_entropy(F.linear(x, weight), target),
 )
 OURS = Functions(
-    embedding=lambda ids, weight: rocmkern.embedding(ids, weight),
+    embedding=lambda ids, weight: rocmkern.embedding(weight, ids),
     rms_norm=lambda x, weight: rocmkern.rms_norm(x, weight, eps=EPS),
     linear=rocmkern.linear,
     rope=lambda x: rocmkern.rope(x, torch.arange(x.shape[-2], device=x.device), layout="hsd"),
