@@ -26,6 +26,7 @@ AS_LARGE = (
     "quantize",
     "sample",
     "softmax_backward",
+    "linear_cross_entropy",
 )
 
 
