@@ -35,6 +35,7 @@ from rocmkern.ops.quantized.api import dequantize as dequantize
 from rocmkern.ops.quantized.api import dequantize_rms_norm as dequantize_rms_norm
 from rocmkern.ops.quantized.api import quantize as quantize
 from rocmkern.ops.quantized.api import quantized_linear as quantized_linear
+from rocmkern.ops.quantized.backward.api import quantized_linear_backward as quantized_linear_backward
 from rocmkern.ops.rotary.api import rope as rope
 from rocmkern.ops.rotary.api import rope_append_kv as rope_append_kv
 from rocmkern.ops.rotary.backward.api import rope_backward as rope_backward

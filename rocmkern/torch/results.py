@@ -214,6 +214,7 @@ RESULTS: dict[str, Results] = {
     "qk_scores": Results(_qk_scores),
     "quantize": Results(_quantize),
     "quantized_linear": Results(_rows_of("blocks")),
+    "quantized_linear_backward": Results(_needed("x", "bias"), many=True),
     "repeat_kv": Results(_repeat_kv),
     "rms_norm": Results(_rms_norm, "residual"),
     "rope_append_kv": Results(_nothing, written=("key_cache", "value_cache")),

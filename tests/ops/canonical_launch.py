@@ -270,6 +270,13 @@ def launch_hidden_gradient(gate, up, dh, h, dgate, dup, activation, stream):
     dgate[...], dup[...] = slope.astype(dgate.dtype), (given * acted).astype(dup.dtype)
 
 
+@on_arrays
+def launch_quantized_gradient(dz, blocks, dx, name, accumulate, stream):
+    assert dz.ndim == dx.ndim == blocks.ndim == 2
+    before = dx.astype(np.float64) if accumulate else 0.0
+    dx[...] = (dz.astype(np.float64) @ reference.dequantize(blocks, **_format(name)) + before).astype(dx.dtype)
+
+
 def _losses(options):
     softcap = options.cap or None
     return {

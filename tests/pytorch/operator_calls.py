@@ -115,6 +115,10 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
         ("qk_scores", {"q": q, "k": k}),
         ("quantize", {"x": normal(2, 32), "format": "q4_0"}),
         ("quantized_linear", {"x": normal(3, 32), "blocks": blocks, "format": "q8_0"}),
+        (
+            "quantized_linear_backward",
+            {"dout": normal(3, 4), "x": normal(3, 32), "blocks": blocks, "format": "q8_0", "activation": "silu"},
+        ),
         ("repeat_kv", {"x": k, "n_rep": 2}),
         ("rms_norm", {"x": x, "weight": weight}),
         ("rms_norm", {"x": x, "weight": weight, "residual": normal(2, 3, 8), "eps": 1e-5}),

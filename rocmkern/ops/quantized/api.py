@@ -108,10 +108,10 @@ def dequantize(
     array([1., 2.], dtype=float32)
     """
     # Checks
-    stream, name = _checks.stream(stream), _format(format, order)
+    stream, name = _checks.stream(stream), format_name(format, order)
     blocks = accept("blocks", blocks, UINT8)
     wanted = _checks.float_dtype(dtype)
-    shape = (*blocks.shape[:-1], _columns(blocks, name))
+    shape = (*blocks.shape[:-1], columns_of(blocks, name))
     given = None if out is None else accept_out(out, shape, wanted, [blocks])
 
     # Configuration
@@ -122,7 +122,7 @@ def dequantize(
         # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_dequantize
 
-        for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
+        for some, into in four_axes(rows_of_bytes(blocks), result.view, row_axes=1):
             launch_dequantize(some, into, name, stream)
     return result.source
 
@@ -198,7 +198,7 @@ def quantize(
     """
     # Checks
     _checks.stream(stream)
-    name = _format(format, order)
+    name = format_name(format, order)
     if not isinstance(nan, str) or nan not in ("error", "propagate"):
         raise ArgumentError("nan", repr(nan), '"error" or "propagate"')
     x = accept("x", x)
@@ -283,14 +283,14 @@ def quantized_linear(
     """
     # Checks
     stream, activation = _checks.stream(stream), _checks.activation(activation)
-    name = _format(format, order)
+    name = format_name(format, order)
     x, blocks = accept("x", x), accept("blocks", blocks, UINT8)
     given_bias = None if bias is None else accept("bias", bias)
     floats = [] if given_bias is None else [given_bias]
     _arguments.same_place(x, [blocks, *floats])
     _checks.some_axes(x)
     _checks.rank(blocks, "out bytes")
-    columns = _columns(blocks, name)
+    columns = columns_of(blocks, name)
     if columns != x.shape[-1]:
         given_words = f"{columns} elements a row in shape {blocks.shape}"
         raise ArgumentError("blocks", given_words, f"{x.shape[-1]} elements, the length of the last axis of x")
@@ -309,7 +309,7 @@ def quantized_linear(
         # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_quantized_linear
 
-        weights = _rows_of_bytes(blocks)
+        weights = rows_of_bytes(blocks)
         for some, some_out in four_axes(rows, into, row_axes=2):
             launch_quantized_linear(some, weights, bias_row, some_out, name, activation, stream, together)
     return result.source
@@ -392,11 +392,11 @@ def dequantize_rms_norm(
     array([1., 1.], dtype=float32)
     """
     # Checks
-    stream, name = _checks.stream(stream), _format(format, order)
+    stream, name = _checks.stream(stream), format_name(format, order)
     blocks, weight = accept("blocks", blocks, UINT8), accept("weight", weight)
     _arguments.same_place(blocks, [weight])
     eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
-    shape = (*blocks.shape[:-1], _columns(blocks, name))
+    shape = (*blocks.shape[:-1], columns_of(blocks, name))
     _checks.rank(weight, "n")
     _checks.extent(weight, 0, shape[-1], "the elements of a row of blocks")
     given = None if out is None else accept_out(out, shape, weight.dtype, [blocks, weight])
@@ -409,7 +409,7 @@ def dequantize_rms_norm(
         # deferred: start-up
         from rocmkern.ops.quantized.launch import launch_dequantize_rms_norm
 
-        for some, into in four_axes(_rows_of_bytes(blocks), result.view, row_axes=1):
+        for some, into in four_axes(rows_of_bytes(blocks), result.view, row_axes=1):
             launch_dequantize_rms_norm(some, weight.aligned()[None], into, name, eps, offset, stream)
     return result.source
 
@@ -417,7 +417,7 @@ def dequantize_rms_norm(
 # ----------------------------------------------------------------------------------------------- checks of this family
 
 
-def _format(format: Any, order: Any) -> str:
+def format_name(format: Any, order: Any) -> str:
     """Name of a format in the tile language."""
     if not isinstance(format, str) or format not in FORMATS:
         raise ArgumentError("format", repr(format), ", ".join(map(repr, FORMATS)))
@@ -446,14 +446,14 @@ def _whole_blocks(x: Argument, length: int, meaning: str) -> int:
     return count
 
 
-def _columns(blocks: Argument, name: str) -> int:
+def columns_of(blocks: Argument, name: str) -> int:
     """Elements of a row of blocks."""
     _checks.some_axes(blocks)
     elements, nbytes = _block(name)
     return elements * _whole_blocks(blocks, nbytes, f"a multiple of {nbytes}, the bytes of a block")
 
 
-def _rows_of_bytes(blocks: Argument) -> View:
+def rows_of_bytes(blocks: Argument) -> View:
     """View of blocks whose last axis is contiguous; a copy where a host array has another stride."""
     array = blocks.aligned()
     if array.strides[-1] == 1 or array.shape[-1] <= 1:

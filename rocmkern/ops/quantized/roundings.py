@@ -33,15 +33,21 @@ def quantized_linear(
     unit, weights = UNITS[x.dtype.name], dequantize(blocks, format, order=order)
     (numbers,) = wide(x)
     with np.errstate(all="ignore"):
-        own = min(_SHARED, BLOCKS[format][0])
-        shared = np.abs(weights).reshape(*weights.shape[:-1], weights.shape[-1] // own, own)
-        largest = np.broadcast_to(shared.max(axis=-1, keepdims=True), shared.shape).reshape(weights.shape)
-        cost = UNIT * (np.abs(numbers) @ largest.T) + unit * np.sqrt(numbers**2 @ (weights**2).T)
+        cost = UNIT * (np.abs(numbers) @ largest_shared(weights, format).T) + unit * np.sqrt(
+            numbers**2 @ (weights**2).T
+        )
         if bias is not None:
             cost = cost + UNIT * np.abs(bias.astype(np.float64))
         if activation is not None:
             cost = activated(_linear.linear(numbers, weights, *wide(bias)), cost, activation)
         return finite(cost)
+
+
+def largest_shared(weights: np.ndarray, format: str) -> np.ndarray:
+    """For each number the magnitude of the largest one that it shares its scale with."""
+    own = min(_SHARED, BLOCKS[format][0])
+    shared = np.abs(weights).reshape(*weights.shape[:-1], weights.shape[-1] // own, own)
+    return np.broadcast_to(shared.max(axis=-1, keepdims=True), shared.shape).reshape(weights.shape)
 
 
 def dequantize_rms_norm(
