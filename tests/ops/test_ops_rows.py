@@ -56,6 +56,12 @@ def test_bad_arguments_of_embedding(table, indices, argument, error):
     assert caught.value.argument == argument
 
 
+def test_check_of_embedding_is_true_or_false():
+    with pytest.raises(ArgumentTypeError) as caught:
+        embedding(np.ones((3, 4), np.float32), np.array([0]), check="no")
+    assert caught.value.argument == "check"
+
+
 def test_an_index_out_of_range_is_named_with_its_place():
     with pytest.raises(ArgumentError, match=r"got 9 at index \(1, 2\); allowed: numbers from 0 to 4"):
         embedding(np.ones((5, 2), np.float32), np.array([[0, 1, 2], [3, 4, 9]]))

@@ -53,6 +53,7 @@ class TestEmbedding:
             ({"indices": np.array([0, -1])}, "indices", ArgumentError),
             ({"indices": np.array([0.0, 1.0])}, "indices", ArgumentTypeError),
             ({"accumulate": True}, "accumulate", ArgumentError),
+            ({"check": "no"}, "check", ArgumentTypeError),
             ({"out": np.ones((2, 4), np.float32)}, "out", ArgumentError),
         ],
     )

@@ -69,7 +69,7 @@ def embedding(
            [2., 3.]], dtype=float32)
     """
     # Checks
-    stream = _checks.stream(stream)
+    stream, check = _checks.stream(stream), _checks.flag("check", check)
     if (_arguments.kind_of_elements(table), _arguments.kind_of_elements(indices)) == ("int", "float"):
         allowed = "the table first, embedding(table, indices): torch.nn.functional takes them the other way round"
         raise ArgumentTypeError("table", _arguments.describe(table), allowed)

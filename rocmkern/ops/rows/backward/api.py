@@ -78,7 +78,7 @@ def embedding_backward(
            [5.]], dtype=float32)
     """
     # Checks
-    stream = _checks.stream(stream)
+    stream, check = _checks.stream(stream), _checks.flag("check", check)
     dout, table, indices = accept("dout", dout), accept("table", table), accept("indices", indices, INTEGERS)
     _arguments.same_place(dout, [table, indices])
     _arguments.same_dtype(dout, [table])

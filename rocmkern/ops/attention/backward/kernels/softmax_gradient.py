@@ -50,9 +50,9 @@ def of_softmax(product, weight, delta):
 
 
 def of_cap(gradient, capped, inverse):
-    """The gradient of a score before its softcap."""
+    """The gradient of a score before its softcap; 0 stays 0, whatever the score of what is hidden is."""
     ratio = capped * inverse
-    return gradient * (1.0 - ratio * ratio)
+    return T.where(gradient == 0.0, 0.0, gradient * (1.0 - ratio * ratio))
 
 
 @T.device
