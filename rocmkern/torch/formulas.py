@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rocmkern.runtime.errors import ArgumentError
-
 Gradients = dict[str, Any]
 
 
@@ -54,6 +52,8 @@ class Formula(NamedTuple):
         The tensors among the arguments that are kept.
     keeps : tuple of int
         Places of the results that are kept.
+    without : tuple of int
+        Places of the results that never ask for a gradient.
     forward : str
         Name of the overload that is called instead, where the operator itself does not give all that is kept.
     """
@@ -62,6 +62,7 @@ class Formula(NamedTuple):
     of: tuple[str, ...]
     saves: tuple[str, ...] = ()
     keeps: tuple[int, ...] = ()
+    without: tuple[int, ...] = ()
     forward: str = ""
 
 
@@ -72,6 +73,7 @@ def by_operation(
     saves: tuple[str, ...] | None = None,
     results: tuple[tuple[str, int], ...] = (),
     grads: tuple[str, ...] = ("dout",),
+    without: tuple[int, ...] = (),
     asked: dict[str, str] | None = None,
     needs: bool = False,
     drops: tuple[str, ...] = (),
@@ -90,7 +92,9 @@ def by_operation(
     results : tuple of (str, int)
         Its names of results of the forward call, and their places.
     grads : tuple of str
-        Its names of the gradients of the results; of a result without such a name there is no gradient.
+        Its names of the gradients of the results.
+    without : tuple of int
+        As in `Formula`.
     asked : dict, optional
         The flags that ask for some of the gradients, by the arguments: without one there is no such gradient.
     needs : bool
@@ -106,9 +110,6 @@ def by_operation(
     def backward(call: Call) -> Gradients:
         values = {n: x for n, x in call.values.items() if n not in drops}
         values |= {n: kept for (n, _), kept in zip(results, call.results, strict=True)}
-        if any(grad is not None for grad in call.grads[len(grads) :]):
-            allowed = f"only the first of the results in what gradients are taken of: {name} takes no others"
-            raise ArgumentError("outputs", f"a gradient of result {len(grads) + 1}", allowed)
         values |= {n: grad for n, grad in zip(grads, call.grads, strict=False) if grad is not None}
         if grads[0] not in values:  # a later result was used alone
             like = call.results[0] if results else next(x for x in call.grads if x is not None)
@@ -120,7 +121,7 @@ def by_operation(
         found = getattr(torch.ops.rocmkern, name)(**values)
         return dict(zip(order, found if isinstance(found, (tuple, list)) else (found,), strict=True))
 
-    return Formula(backward, of, saves, keeps=tuple(place for _, place in results), forward=forward)
+    return Formula(backward, of, saves, keeps=tuple(place for _, place in results), without=without, forward=forward)
 
 
 def _attention(forward: str, drops: tuple[str, ...] = ()) -> Formula:
@@ -244,36 +245,6 @@ def _products_over_queries(p: torch.Tensor, x: torch.Tensor, layout: str, shape:
     return found.transpose(1, 2) if layout == "bshd" else found
 
 
-def _mlp(call: Call) -> Gradients:
-    """``h`` is computed again, rounded as the forward call rounds it; all else are gradients of linear layers."""
-    ops, (dout,) = torch.ops.rocmkern, call.grads
-    x, w_gate, w_up, w_down, b_gate, b_up, b_down = (call.values.get(n) for n in _OF_MLP)
-    activation = call.values.get("activation", "silu")
-    of_up = activation if w_gate is None else None
-    up = ops.linear(x, w_up, b_up, of_up)
-    gate = None if w_gate is None else ops.linear(x, w_gate, b_gate, activation)
-    found: Gradients = {}
-
-    def layer(dout: Any, x: Any, weight: Any, bias: Any, activation: Any, names: tuple[str, str, str]) -> Any:
-        """The gradients of a layer, by the names of its arguments; the one of x is returned."""
-        asked = {own: n for own, n in zip(("x", "weight", "bias"), names, strict=True) if n in needed}
-        gradients = ops.linear_backward(dout, x, weight, bias, activation, needs=list(asked)) if asked else ()
-        found.update(zip(asked.values(), gradients, strict=True))
-        return found.pop(names[0], None)
-
-    inner = call.needs - {"w_down", "b_down"}
-    needed = call.needs | ({"h"} if inner else set())
-    dh = layer(dout, up if gate is None else gate * up, w_down, b_down, None, ("h", "w_down", "b_down"))
-    if dh is not None:
-        d_up = dh if gate is None else dh * gate
-        dx = layer(d_up, x, w_up, b_up, of_up, ("x", "w_up", "b_up"))
-        if gate is not None:
-            of_gate = layer(dh * up, x, w_gate, b_gate, activation, ("x", "w_gate", "b_gate"))
-            dx = None if dx is None else dx + of_gate
-        found["x"] = dx
-    return found
-
-
 def _merge_attention(call: Call) -> Gradients:
     """``out = sum_i w_i o_i`` with ``w_i = exp(lse_i - lse)``; ``lse = log(sum_i exp(lse_i))``.
 
@@ -295,8 +266,6 @@ def _merge_attention(call: Call) -> Gradients:
     return found
 
 
-_OF_MLP = ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down")
-
 #: By the name of an overload: ``"rocmkern::linear"``, ``"rocmkern::flash_attention.lse"``.
 FORMULAS: dict[str, Formula] = {
     f"rocmkern::{name}": formula
@@ -312,11 +281,20 @@ FORMULAS: dict[str, Formula] = {
         "geglu": by_operation("geglu_backward", ("gate", "up")),
         "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
         "linear": by_operation("linear_backward", ("x", "weight", "bias"), needs=True),
+        "linear_cross_entropy": by_operation(
+            "linear_cross_entropy_backward",
+            ("x", "weight", "bias"),
+            saves=("x", "weight", "bias", "target"),
+            results=(("lse", 1),),
+            grads=("dloss",),
+            without=(1,),
+            needs=True,
+        ),
         "matmul": by_operation("matmul_backward", ("a", "b", "bias"), needs=True),
         "merge_attention": Formula(
             _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
         ),
-        "mlp": Formula(_mlp, _OF_MLP, _OF_MLP),
+        "mlp": by_operation("mlp_backward", ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"), needs=True),
         "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
         "repeat_kv": Formula(_repeat_kv, ("x",)),
         "rms_norm": by_operation("rms_norm_backward", ("x", "weight")),

@@ -94,6 +94,7 @@ class _Differentiable(torch.autograd.Function):
         kept = [n for n in names if n in formula.saves]
         ctx.save_for_backward(*[values[n] for n in kept], *[results[i] for i in formula.keeps])
         ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[results[i] for i in formula.without])
         ctx.formula, ctx.others, ctx.names, ctx.kept = formula, others, names, kept
         ctx.like = {n: (x.shape, x.dtype) for n, x in values.items() if n in formula.of}
         return tuple(results[:count])

@@ -2,7 +2,7 @@
 
 The schema of an operator follows from the signature of the operation (`signatures`), what it gives from `results`:
 
-    NAME                     one result (two of `merge_attention`)
+    NAME                     one result (two of `merge_attention` and `linear_cross_entropy`)
     NAME.lse, NAME.residual  two results: of attention with ``return_lse=True``, of `rms_norm` with a residual
     NAME.out, NAME.lse_out   the same, written to ``out`` (and ``out_second``); they return nothing
 
@@ -231,7 +231,7 @@ def _count(results: Results, second: bool) -> int:
     """How many results a call gives; a list of them is one."""
     if results.written:
         return 0
-    return 2 if second or results.rule is RESULTS["merge_attention"].rule else 1
+    return 2 if second or results.pair else 1
 
 
 def _kernel(function: Callable[..., Any], decode: Callable[..., Any], outs: tuple[str, ...], results: Results) -> Any:

@@ -32,6 +32,8 @@ class Results(NamedTuple):
         Whether the operator is one that writes to ``out`` only.
     many : bool
         Whether it depends on the arguments how many results there are: then they are a list.
+    pair : bool
+        Whether there are two results, whatever the arguments.
     """
 
     rule: Callable[..., tuple[Result, ...]]
@@ -39,6 +41,7 @@ class Results(NamedTuple):
     written: tuple[str, ...] = ()
     always_into: bool = False
     many: bool = False
+    pair: bool = False
 
 
 def _like_first(**given: Any) -> tuple[Result]:
@@ -202,12 +205,12 @@ RESULTS: dict[str, Results] = {
     "dequantize_rms_norm": Results(_dequantize_rms_norm),
     "embedding": Results(_embedding),
     "linear": Results(_rows_of("weight")),
-    "linear_cross_entropy": Results(_linear_cross_entropy, many=True),
+    "linear_cross_entropy": Results(_linear_cross_entropy, pair=True),
     "linear_cross_entropy_backward": Results(_needed("x", "weight", "bias"), many=True),
     "linear_backward": Results(_needed("x", "weight", "bias"), many=True),
     "matmul": Results(_matmul),
     "matmul_backward": Results(_needed("a", "b", "bias"), many=True),
-    "merge_attention": Results(_merge_attention),
+    "merge_attention": Results(_merge_attention, pair=True),
     "mlp": Results(_rows_of("w_down")),
     "mlp_backward": Results(_needed("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"), many=True),
     "paged_attention": Results(_paged_attention, "return_lse"),
