@@ -46,8 +46,8 @@ FAULTS = (
         "dv_scaled",
         "dv is scaled",
         "key_value_gradient",
-        "T.store_tile(dv[batch, kv_head], (at,), 0, dv_acc, is_key)",
-        "T.store_tile(dv[batch, kv_head], (at,), 0, dv_acc * scale, is_key)",
+        "T.store_tile(dv_rows, (at,), 0, dv_acc, valid)",
+        "T.store_tile(dv_rows, (at,), 0, dv_acc * scale, valid)",
     ),
     _gradient(
         "cap_without_derivative",
@@ -73,9 +73,9 @@ FAULTS = (
     _gradient(
         "one_head_of_a_group",
         "only the first query head of a group counts for its key",
-        "key_value_gradient",
-        "range(kv_head * group, (kv_head + 1) * group)",
-        "range(kv_head * group, kv_head * group + 1)",
+        "sum_splits",
+        "range(parts.shape[0])",
+        "range(min(parts.shape[0], 1))",
     ),
     _gradient(
         "gradient_heads_by_modulo",
@@ -109,8 +109,8 @@ FAULTS = (
         "padding_not_written",
         "rows of k that are no keys keep what was there",
         "key_value_gradient",
-        "padding = valid & (T.where(is_key, 0, 1) == 1)",
-        "padding = valid & is_key",
+        "T.store_tile(dk_rows, (at,), 0, dk_acc * scale, valid)",
+        "T.store_tile(dk_rows, (at,), 0, dk_acc * scale, is_key)",
     ),
     _gradient(
         "offsets_of_first_sequence",

@@ -34,7 +34,8 @@ def launch_gradients(problem: Attention, given: Given, results: Mapping[str, Arg
     target, stream = target_for(q), stream_of(q, stream)
     layout = tensors.layout
     dout, o = (heads_before_rows(x.aligned(), layout) for x in (given.dout, given.o))
-    cfg = tuning.gradient(target.arch, q.shape[3], v.shape[3], q.dtype.itemsize, problem.scores.modified)
+    dim = max(q.shape[3], v.shape[3])
+    cfg = tuning.query_gradient(target.arch, dim, q.dtype.itemsize, problem.scores.modified)
     products: dict[str, Any] = {"dout": dout, "q": q, "k": k, "v": v}
     # Offsets and deltas, then what sinks and slopes get of each query.
     numbers = 2 + ("dsinks" in results) + ("dalibi_slopes" in results)
@@ -51,22 +52,14 @@ def launch_gradients(problem: Attention, given: Given, results: Mapping[str, Arg
         grid = (ceil_div(sequences.max_q, cfg.block_m), q.shape[1], sequences.count)
         launch(target, kernel, cfg, grid, arguments, stream)
 
-        kernel = key_value_gradient.key_value_gradient
-        arguments = products | kernel_arguments(kernel, problem, target, stream)
-        arguments |= {"offsets": offsets[:, :, None], "deltas": deltas[:, :, None]}
-        arguments |= {name: heads_second(results[name].view, layout) for name in ("dk", "dv")}
-        arguments |= {
-            name: arguments[name].swapaxes(2, 3) for name in ("bias", "mask") if arguments.get(name) is not None
-        }
-        # Rows of k that are no keys have gradients, too.
-        longest = k.shape[2] if sequences.cu_seqlens_k is None else sequences.max_k
-        grid = (ceil_div(longest, cfg.block_m), k.shape[1], sequences.count)
-        launch(target, kernel, cfg, grid, arguments, stream)
+        into = {name: heads_second(results[name].view, layout) for name in ("dk", "dv")}
+        arguments = {**products, "offsets": offsets[:, :, None], "deltas": deltas[:, :, None]}
+        _launch_keys(problem, arguments, into, target, stream)
 
         if "dbias" in results:
             _launch_bias(problem, cfg, results["dbias"].view, given_rows, target, stream)
-        for name, part in more.items():
-            _launch_sums(problem, part, results[name].view, target, stream)
+        for name, numbers_of_rows in more.items():
+            _launch_sums(problem, numbers_of_rows, results[name].view, target, stream)
 
 
 def _launch_deltas(
@@ -89,6 +82,49 @@ def _launch_deltas(
     by_rows(row_deltas.row_deltas, row_deltas.Config, o, arguments, stream)
 
 
+def _launch_keys(
+    problem: Attention, arguments: dict[str, Any], results: Mapping[str, View], target: Target, stream: Stream
+) -> None:
+    """``kernels.key_value_gradient``, and the sums over the heads that share a key."""
+    sequences, kernel = problem.sequences, key_value_gradient.key_value_gradient
+    q, k, v = (arguments[name] for name in "qkv")
+    arguments = arguments | kernel_arguments(kernel, problem, target, stream)
+    turned = [name for name in ("bias", "mask") if arguments.get(name) is not None]
+    arguments |= {name: arguments[name].swapaxes(2, 3) for name in turned}
+    # Rows of k that are no keys have gradients, too.
+    longest = k.shape[2] if sequences.cu_seqlens_k is None else sequences.max_k
+    dim = max(q.shape[3], v.shape[3])
+    variants = tuning.key_value_gradient(target.arch, dim, q.dtype.itemsize, problem.scores.modified)
+
+    def compute(into: Mapping[str, View]) -> None:
+        for cfg in variants:
+            some = {name: into[name] for name, asked in (("dk", cfg.keys), ("dv", cfg.values)) if asked}
+            grid = (ceil_div(longest, cfg.block_m), q.shape[1], sequences.count)
+            launch(target, kernel, cfg, grid, arguments | some, stream)
+
+    if q.shape[1] == k.shape[1]:
+        compute(results)
+        return
+    shapes = [(*q.shape[:2], k.shape[2], x.shape[3]) for x in (k, v)]
+    with (
+        inner_result(shapes[0], FLOAT32, q, target, stream) as dk,
+        inner_result(shapes[1], FLOAT32, q, target, stream) as dv,
+    ):
+        compute({"dk": dk, "dv": dv})
+        for parts, out in ((dk, results["dk"]), (dv, results["dv"])):
+            batch, heads, rows, columns = out.shape
+            shared = parts.reshape(batch, heads, q.shape[1] // heads, rows, columns).transpose(2, 0, 1, 3, 4)
+            _launch_sum(shared, out, target, stream)
+
+
+def _launch_sum(parts: View, out: View, target: Target, stream: Stream) -> None:
+    """``linear.kernels.sum_splits``: the sum over the first axis."""
+    cfg: Any = rows_config(sum_splits.Config, target.arch)
+    blocks = ceil_div(out.shape[2], cfg.block_m) * ceil_div(out.shape[3], cfg.block_n)
+    grid = (blocks, out.shape[1], out.shape[0])
+    launch(target, sum_splits.sum_splits, cfg, grid, {"parts": parts, "out": out, "activation": 0}, stream)
+
+
 def _launch_bias(
     problem: Attention, cfg: Config, dbias: View, arguments: Mapping[str, Any], target: Target, stream: Stream
 ) -> None:
@@ -107,10 +143,7 @@ def _launch_bias(
     shape = (*dbias.shape[:2], rows, dbias.shape[3])
     with inner_result(shape, FLOAT32, arguments["q"], target, stream) as parts:
         launch(target, kernel, cfg, grid, {**arguments, "dbias": parts}, stream)
-        sums: Any = rows_config(sum_splits.Config, target.arch)
-        grid = (ceil_div(dbias.shape[3], sums.block_n), dbias.shape[1], dbias.shape[0])
-        of_rows = parts.transpose(2, 0, 1, 3)[:, :, :, None]
-        launch(target, sum_splits.sum_splits, sums, grid, {"parts": of_rows, "out": dbias, "activation": 0}, stream)
+        _launch_sum(parts.transpose(2, 0, 1, 3)[:, :, :, None], dbias, target, stream)
 
 
 def _launch_sums(problem: Attention, x: View, out: View, target: Target, stream: Stream) -> None:

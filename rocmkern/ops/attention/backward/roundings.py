@@ -15,6 +15,8 @@ from rocmkern.reference.costs import STEPS, UNIT, UNITS, finite, wide
 
 __all__ = ["flash_attention_backward"]
 
+#: A weight that is smaller may count as 0.
+_VANISHING = 2.0**-126
 _SMALLEST = {"float32": 0.0, "float16": 2.0**-25, "bfloat16": 0.0}
 
 
@@ -50,6 +52,8 @@ def flash_attention_backward(
             ds, dx = finite(np.abs(h.ds)), finite(np.abs(h.dx))
             delta = UNIT * ((dout_abs * o_abs).sum(axis=1) + finite(np.abs(h.delta)))[:, None]
             own = relative * ds + p * (UNIT * (dout_abs @ v_abs.T) + UNIT * finite(np.abs(h.products)))
+            vanishing = np.where(p > 0, _VANISHING, 0.0)
+            own += vanishing * (finite(np.abs(h.products)) + finite(np.abs(h.delta))[:, None])
             errors = np.sqrt(own**2 + (unit * dx) ** 2 + (np.where(p > 0, smallest, 0.0)) ** 2)
 
             def spread(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -61,7 +65,9 @@ def flash_attention_backward(
             dk[h.batch, h.kv_head, h.keys] += factor * (
                 UNIT * dx.T @ q_abs + spread(errors.T, q_abs) + spread((delta * p).T, q_abs)
             )  # fmt: skip
-            dv[h.batch, h.kv_head, h.keys] += UNIT * p.T @ dout_abs + spread((p * (relative + unit)).T, dout_abs)
+            dv[h.batch, h.kv_head, h.keys] += UNIT * p.T @ dout_abs + spread(
+                (p * (relative + unit) + vanishing).T, dout_abs
+            )
             plain = own + delta * p + UNIT * ds
             dbias[h.batch, h.head, h.rows, h.keys] += plain
             dslopes[h.sequence, h.head] = (plain * np.abs(h.distance)).sum()

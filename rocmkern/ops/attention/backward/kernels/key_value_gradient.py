@@ -1,24 +1,28 @@
 """The gradients of attention's keys and values, without ever holding the S x S scores (FlashAttention-2: Dao, 2023).
 
-For one key row j with the queries i that see it, in all heads that share the key, and p and ds as `softmax_gradient`
-says::
+For one key row j with the queries i of one head that see it, and p and ds as `softmax_gradient` says::
 
     dv_j = sum_i p_ij dout_i                      dk_j = scale * sum_i ds_ij q_i
 
 Shapes (any strides)::
 
-    q [B, Hq, Sq, D]   k, dk [B, Hkv, Sk, D]   v, dv [B, Hkv, Sk, Dv]   dout [B, Hq, Sq, Dv]
+    q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   dout [B, Hq, Sq, Dv]
+    dk [B, Hq, Sk, D]   dv [B, Hq, Sk, Dv]        what heads that share a key give it remains to be added up
     offsets, deltas [B, Hq, 1, Sq] float32        bias, mask [B, Hq, Sk, Sq]: transposed
 
 Sequences are as in `flash_attention`; rows of k that are no keys get 0. Mapping: tile rows are keys, columns queries. A
-block computes ``block_m`` keys of one head; its grid index is (row block, key-value head, sequence). It goes over the
-query heads of its group one after the other, always in the same order. Query tiles that see none of its keys are not
-visited, and only the tiles at their border are masked.
+block computes ``block_m`` keys for one query head; its grid index is (row block, query head, sequence). Query tiles
+that see none of its keys are not visited, and only the tiles at their border are masked.
+
+With ``cfg.keys`` or ``cfg.values`` alone it computes one of both gradients, which takes fewer registers.
 
 Shared memory: one window of queries and one of their dout, each of which is read by rows and by columns.
 """
 
+from dataclasses import dataclass
+
 from rocmkern import tile as T
+from rocmkern.ops.attention.backward.kernels import softmax_gradient
 from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, of_softmax
 from rocmkern.ops.attention.kernels.visibility import (
     columns_of_block,
@@ -26,6 +30,20 @@ from rocmkern.ops.attention.kernels.visibility import (
     keys_among_rows,
     rows_of_sequence,
 )
+
+
+@dataclass(frozen=True)
+class Config(softmax_gradient.Config):
+    """Compile-time configuration.
+
+    Attributes
+    ----------
+    keys, values : bool
+        Whether dk and dv are computed.
+    """
+
+    keys: bool = True
+    values: bool = True
 
 
 @T.device
@@ -43,8 +61,8 @@ def key_value_gradient(
     v: T.Tensor[4],
     offsets: T.Tensor[4],
     deltas: T.Tensor[4],
-    dk: T.Out[4],
-    dv: T.Out[4],
+    dk: T.Out[4].optional("q"),
+    dv: T.Out[4].optional("q"),
     cu_seqlens_q: T.Tensor[1].optional("int32"),
     cu_seqlens_k: T.Tensor[1].optional("int32"),
     alibi_slopes: T.Tensor[2].optional("float32"),
@@ -59,16 +77,18 @@ def key_value_gradient(
     bottom_right: T.Int,
 ):
     # Which rows of which sequence and head, which of them are keys, which queries see them.
-    sequence, kv_head = T.block_id(cfg, 2), T.block_id(cfg, 1)
+    sequence, head = T.block_id(cfg, 2), T.block_id(cfg, 1)
     q_batch, q_start, q_len = rows_of_sequence(cu_seqlens_q, sequence, q.shape[2])
     batch, k_start, k_rows = rows_of_sequence(cu_seqlens_k, sequence, k.shape[2])
     k_first, k_len = keys_among_rows(seqlens_k, leftpad_k, 0, sequence, k_rows, False)
-    row0, group = T.block_id(cfg, 0) * cfg.block_m, q.shape[1] // k.shape[1]
+    row0, kv_head = T.block_id(cfg, 0) * cfg.block_m, head * k.shape[1] // q.shape[1]
     if row0 >= k_rows:
         return
     first, last = max(row0, k_first), min(row0 + cfg.block_m, k_len) - 1
     shift = diagonal_shift(q_len, k_first, k_len, bottom_right)
     begin, end, all_begin, all_end = columns_of_block(cfg, first, last, -shift, right, left, 0, q_len, 0, 0, 1)
+    if row0 < k_first or row0 + cfg.block_m > k_len:
+        all_end = begin  # nothing is seen by all rows: some are no keys
     if first > last:
         end = begin
 
@@ -76,56 +96,55 @@ def key_value_gradient(
     valid, at, diagonal = row < k_rows, row + k_start, row - shift
     is_key = (row >= k_first) & (row < k_len)
     low, high = T.maximum(diagonal - right, 0), T.minimum(diagonal + left, q_len - 1)
+    high = T.where(is_key, high, -1)
+    dk_rows, dv_rows = dk[batch, head], dv[batch, head]
     k_tile = T.load_operand(cfg, k[batch, kv_head], (at,), 0, cfg.head_dim, is_key)
     v_tile = T.load_operand(cfg, v[batch, kv_head], (at,), 0, cfg.value_dim, is_key)
     dk_acc, dv_acc = T.zeros(cfg, cfg.block_m, cfg.head_dim), T.zeros(cfg, cfg.block_m, cfg.value_dim)
 
-    for head in range(kv_head * group, (kv_head + 1) * group):
-        queries = T.stage(cfg, T.rows(q[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.head_dim)
-        grads = T.stage(cfg, T.rows(dout[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.value_dim)
-        queries, grads = T.fetch(queries, begin), T.fetch(grads, begin)
-        for n0 in range(begin, end, cfg.block_n):
-            at_border = n0 < all_begin or n0 + cfg.block_n > all_end
-            # P^T = exp(K Q^T - lse)
-            queries, grads = T.acquire(queries), T.acquire(grads)
-            queries, grads = T.fetch(queries, n0 + cfg.block_n), T.fetch(grads, n0 + cfg.block_n)
-            offset = load_columns(cfg, offsets[q_batch, head], q_start, n0, is_key)
-            slopes, biases, masks = alibi_slopes[sequence], bias[q_batch], mask[q_batch]
-            p = exponents_of(
-                cfg, T.dot_nt(k_tile, queries), offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0,
-                is_key,
-            )  # fmt: skip
-            if at_border:
-                p = T.mask_outside(p, n0, low, high)
-            p = T.exp2(p)
+    queries = T.stage(cfg, T.rows(q[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.head_dim)
+    grads = T.stage(cfg, T.rows(dout[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.value_dim)
+    queries, grads = T.fetch(queries, begin), T.fetch(grads, begin)
+    for n0 in range(begin, end, cfg.block_n):
+        # With score modifications all tiles are masked: what tells them apart takes scalar registers.
+        at_border = cfg.score_mods or n0 < all_begin or n0 + cfg.block_n > all_end
+        # P^T = exp(K Q^T - lse)
+        queries, grads = T.acquire(queries), T.acquire(grads)
+        queries, grads = T.fetch(queries, n0 + cfg.block_n), T.fetch(grads, n0 + cfg.block_n)
+        offset = load_columns(cfg, offsets[q_batch, head], q_start, n0, is_key)
+        slopes, biases, masks = alibi_slopes[sequence], bias[q_batch], mask[q_batch]
+        p = exponents_of(
+            cfg, T.dot_nt(k_tile, queries), offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0,
+            is_key,
+        )  # fmt: skip
+        if at_border:
+            p = T.mask_outside(p, n0, low, high)
+        p = T.exp2(p)
 
-            # dV += P^T dO
+        # dV += P^T dO
+        if cfg.values:
             weights = T.operand(T.copy(p), grads)
-            if at_border or cfg.score_mods:
+            if at_border:
                 dv_acc = T.dot_nn_where(weights, grads, dv_acc)
             else:
                 dv_acc = T.dot_nn(weights, grads, dv_acc)
 
-            # dS^T = P^T (V dO^T - delta)
+        # dS^T = P^T (V dO^T - delta), dK += dS^T Q
+        if cfg.keys:
             delta = load_columns(cfg, deltas[q_batch, head], q_start, n0, is_key)
             ds = T.map(of_softmax, T.dot_nt(v_tile, grads), p, delta)
-            grads = T.release(grads)
             if cfg.score_mods and softcap > 0.0:
                 ds = before_cap(ds, T.dot_nt(k_tile, queries), scale, softcap)
-
-            # dK += dS^T Q
             weights = T.operand(ds, queries)
-            if at_border or cfg.score_mods:
+            if at_border:
                 dk_acc = T.dot_nn_where(weights, queries, dk_acc)
             else:
                 dk_acc = T.dot_nn(weights, queries, dk_acc)
-            queries = T.release(queries)
-        T.finish(queries)
-        T.finish(grads)
+        queries, grads = T.release(queries), T.release(grads)
+    T.finish(queries)
+    T.finish(grads)
 
-    T.store_tile(dk[batch, kv_head], (at,), 0, dk_acc * scale, is_key)
-    T.store_tile(dv[batch, kv_head], (at,), 0, dv_acc, is_key)
-    if row0 < k_first or row0 + cfg.block_m > k_len:
-        padding = valid & (T.where(is_key, 0, 1) == 1)
-        T.store_tile(dk[batch, kv_head], (at,), 0, T.zeros(cfg, cfg.block_m, cfg.head_dim), padding)
-        T.store_tile(dv[batch, kv_head], (at,), 0, T.zeros(cfg, cfg.block_m, cfg.value_dim), padding)
+    if cfg.keys:
+        T.store_tile(dk_rows, (at,), 0, dk_acc * scale, valid)
+    if cfg.values:
+        T.store_tile(dv_rows, (at,), 0, dv_acc, valid)

@@ -79,7 +79,8 @@ def query_gradient(
     acc, distance = T.zeros(cfg, cfg.block_m, cfg.head_dim), T.full_rows(cfg, cfg.block_m, 0.0)
 
     for n0 in range(begin, end, cfg.block_n):
-        at_border = n0 < all_begin or n0 + cfg.block_n > all_end
+        # With score modifications all tiles are masked: what tells them apart takes scalar registers.
+        at_border = cfg.score_mods or n0 < all_begin or n0 + cfg.block_n > all_end
         # P = exp(Q K^T - lse)
         keys, values = T.acquire(keys), T.acquire(values)
         keys, values = T.fetch(keys, n0 + cfg.block_n), T.fetch(values, n0 + cfg.block_n)
@@ -102,7 +103,7 @@ def query_gradient(
 
         # dQ += dS K
         weights = T.operand(ds, keys)
-        if at_border or cfg.score_mods:
+        if at_border:
             acc = T.dot_nn_where(weights, keys, acc)
         else:
             acc = T.dot_nn(weights, keys, acc)
