@@ -159,17 +159,46 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _edited(module: types.ModuleType, edit: Edit, fault: str) -> Callable[..., Any]:
-    text, found = replaced(inspect.getsource(module), edit.old, edit.new)
+    """The kernel of a copy of its module, and of copies of those whose device functions it calls.
+
+    The edit is one of the kernel's module or, where that has nothing of the kind, of one of the others.
+    """
+    modules = _with_helpers(module)
+    edits = {module.__name__: replaced(inspect.getsource(module), edit.old, edit.new)}
+    if not edits[module.__name__][1]:
+        edits = {each.__name__: replaced(inspect.getsource(each), edit.old, edit.new) for each in modules}
+    found = sum(count for _, count in edits.values())
     if found != 1:
         raise FaultError(f"fault {fault}: {edit.old!r} occurs {found} times in kernel {edit.kernel}")
-    copy = types.ModuleType(module.__name__)
-    copy.__file__ = f"<{edit.kernel} with the fault {fault}>"
-    # Tracebacks, and whoever else asks for the source, get the text that runs.
-    linecache.cache[copy.__file__] = (len(text), None, text.splitlines(keepends=True), copy.__file__)
+    copies: dict[str, types.ModuleType] = {}
     registered = len(DEVICE_FUNCTIONS)
     try:
-        exec(compile(text, copy.__file__, "exec"), copy.__dict__)
+        for each in modules:
+            text, count = edits.get(each.__name__, ("", 0))
+            copy = copies[each.__name__] = types.ModuleType(each.__name__)
+            copy.__file__ = f"<{each.__name__} of {edit.kernel} with the fault {fault}>"
+            text = text if count else inspect.getsource(each)
+            # Tracebacks, and whoever else asks for the source, get the text that runs.
+            linecache.cache[copy.__file__] = (len(text), None, text.splitlines(keepends=True), copy.__file__)
+            exec(compile(text, copy.__file__, "exec"), copy.__dict__)
     finally:
         # The wrong device functions are reached through the wrong kernel only.
         del DEVICE_FUNCTIONS[registered:]
-    return getattr(copy, edit.place[1])
+    for copy in copies.values():
+        for name, value in list(vars(copy).items()):
+            home = copies.get(getattr(value, "__module__", None) or "")
+            if home is not None and home is not copy and inspect.isfunction(value):
+                setattr(copy, name, getattr(home, value.__name__))
+    return getattr(copies[module.__name__], edit.place[1])
+
+
+def _with_helpers(module: types.ModuleType) -> list[types.ModuleType]:
+    """A module with a kernel, and the modules whose device functions it calls, each once."""
+    found = [module]
+    for each in found:
+        for value in vars(each).values():
+            if inspect.isfunction(value) and value in DEVICE_FUNCTIONS:
+                home = importlib.import_module(value.__module__)
+                if home not in found:
+                    found.append(home)
+    return found
