@@ -296,6 +296,9 @@ FORMULAS: dict[str, Formula] = {
         ),
         "mlp": by_operation("mlp_backward", ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"), needs=True),
         "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
+        "quantized_linear": by_operation(
+            "quantized_linear_backward", ("x", "bias"), saves=("x", "blocks", "bias"), needs=True
+        ),
         "repeat_kv": Formula(_repeat_kv, ("x",)),
         "rms_norm": by_operation("rms_norm_backward", ("x", "weight")),
         "rms_norm.residual": _norm_of_sum(),

@@ -75,7 +75,7 @@ def patch(
     Parameters
     ----------
     model : torch.nn.Module
-        A model of Transformers, in ``eval()`` or in training: what is replaced has gradients, quantized layers apart.
+        A model of Transformers, in ``eval()`` or in training: what is replaced has gradients, quantized weights apart.
     norms : bool
         RMS norms by `rms_norm`: ``weight`` and ``1 + weight``.
     rotary : bool
