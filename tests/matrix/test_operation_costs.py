@@ -15,8 +15,15 @@ from rocmkern.ops.attention import cases as attention
 SIZES = {"input": None, "f32": 4, "i32": 4, "u8": 1}
 #: Vectors, masks and tables beside the arrays that count make up the rest; fewer rows of a table are read than it has,
 #: and fewer pages of a cache.
-AT_LEAST = {"apply_mask": 0.6, "layer_norm": 0.7, "dequantize_rms_norm": 0.75, "rms_norm": 0.9}
-OTHERWISE = ("embedding", "paged_attention", "paged_attention_packed")
+AT_LEAST = {
+    "apply_mask": 0.6,
+    "layer_norm": 0.7,
+    "dequantize_rms_norm": 0.75,
+    "rms_norm": 0.9,
+    "layer_norm_backward": 0.7,
+    "rms_norm_backward": 0.9,
+}
+OTHERWISE = ("embedding", "embedding_backward", "paged_attention", "paged_attention_packed")
 
 
 @pytest.fixture(scope="module")

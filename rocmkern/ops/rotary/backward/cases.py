@@ -16,7 +16,8 @@ def _call(draw: Draw) -> Call:
 
 def _elements(case: Any) -> float:
     dims = case.dims
-    return float(dims["batch"] * dims["seq"] * dims["heads"] * dims["head_dim"])
+    batch = 1 if case.features["rows"] == "one" else dims["batch"]
+    return float(batch * dims["seq"] * dims["heads"] * dims["head_dim"])
 
 
 OPERATIONS = (
