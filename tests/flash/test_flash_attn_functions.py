@@ -151,7 +151,7 @@ def test_stacked_arrays_are_read_where_they_lie(normal):
 
 
 @pytest.mark.parametrize(("argument", "value", "error", "words"), [
-    ("dropout_p", 0.1, ArgumentError, r"0\.1; allowed: 0\.0: dropout is for training"),
+    ("dropout_p", 0.1, ArgumentError, r"0\.1; allowed: 0\.0: there is no dropout here"),
     ("dropout_p", "no", ArgumentTypeError, "a finite number"),
     ("softmax_scale", np.inf, ArgumentError, "finite"),
     ("causal", 1, ArgumentTypeError, "True or False"),
