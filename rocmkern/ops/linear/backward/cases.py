@@ -14,7 +14,7 @@ from rocmkern.matrix.peers import activation_of, gradients
 from rocmkern.matrix.registry import Call, Feature, Operation, Output, Peer
 from rocmkern.ops.linear import cases as _forward
 
-#: Whether both sides have a gradient; without it the second one and the bias have none.
+#: Whether both sides have a gradient; without it the second one has none.
 BOTH = Feature("both", (False,), default=True)
 
 
@@ -24,10 +24,11 @@ def _with_gradient(forward: Operation, first: str) -> Callable[[Draw], Call]:
     def call(draw: Draw) -> Call:
         made = forward.call(draw)
         arrays = {"dout": np.asarray(draw.array("dout", made.out_shapes[0])), **made.arrays}
-        shapes = tuple(x.shape for x in made.arrays.values() if x is not None)
-        if not draw.features["both"]:
-            return Call(arrays, {**made.options, "needs": (first,)}, shapes[:1])
-        return Call(arrays, made.options, shapes)
+        given = {name: x.shape for name, x in made.arrays.items() if x is not None}
+        if draw.features["both"]:
+            return Call(arrays, made.options, tuple(given.values()))
+        needs = tuple(name for name in given if name in (first, "bias"))
+        return Call(arrays, {**made.options, "needs": needs}, tuple(given[name] for name in needs))
 
     return call
 
