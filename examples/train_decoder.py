@@ -5,8 +5,8 @@
 
 Two layers of what a Llama has (RMSNorm, rotated heads, SwiGLU) predict the next byte of README and documentation. Both
 runs start from the same weights and see the same bytes. Sums are added up in another order by another program, by other
-numbers of threads as well, and training makes small differences larger: ``--spread`` runs PyTorch with one thread and
-with two, which says how far two losses may be apart that mean the same.
+numbers of threads as well, and training makes small differences larger. ``--spread`` says how far apart losses are that
+mean the same: it runs PyTorch with one thread instead of two, and from weights that differ in their last place.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ OURS = Functions(
 )
 
 
-def weights(device: str, dtype: torch.dtype, seed: int = 0) -> Weights:
-    """Weights to begin with: normal deviates, norms 1."""
+def weights(device: str, dtype: torch.dtype, seed: int = 0, beside: bool = False) -> Weights:
+    """Weights to begin with: normal deviates, norms 1; or the numbers next to these."""
     rng = np.random.default_rng(seed)
     shapes = {"embedding": (BYTES, WIDTH), "head": (BYTES, WIDTH)}
     for layer in range(LAYERS):
@@ -81,7 +81,10 @@ def weights(device: str, dtype: torch.dtype, seed: int = 0) -> Weights:
     drawn = {name: rng.standard_normal(shape) * shape[1] ** -0.5 for name, shape in shapes.items()}
     norms = [f"{layer}.{name}" for layer in range(LAYERS) for name in ("norm", "mlp_norm")]
     drawn |= {name: np.ones(WIDTH) for name in (*norms, "norm")}
-    return {name: torch.tensor(x, device=device, dtype=dtype, requires_grad=True) for name, x in drawn.items()}
+    tensors = {name: torch.tensor(x, device=device, dtype=dtype) for name, x in drawn.items()}
+    if beside:
+        tensors = {name: torch.nextafter(x, torch.full_like(x, torch.inf)) for name, x in tensors.items()}
+    return {name: x.requires_grad_() for name, x in tensors.items()}
 
 
 def loss_of(f: Functions, w: Weights, ids: torch.Tensor) -> torch.Tensor:
@@ -140,12 +143,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--spread", action="store_true", help="also PyTorch with one thread")
+    parser.add_argument("--spread", action="store_true", help="also PyTorch with one thread, and nudged")
     parser.add_argument("--plot", type=Path, default=Path("loss.svg"))
     options = parser.parse_args()
 
-    def run(f: Functions, title: str) -> list[float]:
-        w = weights(options.device, getattr(torch, options.dtype))
+    def run(f: Functions, title: str, beside: bool = False) -> list[float]:
+        w = weights(options.device, getattr(torch, options.dtype), beside=beside)
         trained, sizes = list(w.values()), (options.tokens, options.batch)
         return steps_of(lambda ids: loss_of(f, w, ids), trained, text(), options.steps, *sizes, title=title)
 
@@ -155,10 +158,11 @@ def main() -> None:
     losses: dict[str, Any] = {"rocmkern": run(OURS, "rocmkern"), "PyTorch": run(OF_TORCH, "PyTorch")}
     print(f"the two losses are {distance(*losses.values()):.2e} apart")
     if options.spread:
+        losses["PyTorch, weights next to these"] = run(OF_TORCH, "PyTorch, weights next to these", beside=True)
         torch.set_num_threads(1)
         losses["PyTorch, one thread"] = run(OF_TORCH, "PyTorch, one thread")
-        spread = distance(losses["PyTorch"], losses["PyTorch, one thread"])
-        print(f"PyTorch with one thread and with two: {spread:.2e}")
+        for name in list(losses)[2:]:
+            print(f"{name}: {distance(losses['PyTorch'], losses[name]):.2e} from PyTorch's")
     series = {name: [(step + 1.0, loss) for step, loss in enumerate(each)] for name, each in losses.items()}
     options.plot.write_text(chart(series, "step", "loss in nats", joined=True))
     print(options.plot)

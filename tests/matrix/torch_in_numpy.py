@@ -34,6 +34,10 @@ class Tensor(np.ndarray):
     def float(self):
         return self.astype(np.float32)
 
+    def flatten(self, first=0, last=-1):
+        last %= self.ndim
+        return self.reshape(*self.shape[:first], -1, *self.shape[last + 1 :])
+
     def contiguous(self):
         return self.copy()
 
@@ -78,6 +82,16 @@ def _linear(x, weight, bias=None):
     return x @ weight.mT if bias is None else x @ weight.mT + bias
 
 
+def _cross_entropy(x, labels, reduction="mean", ignore_index=-100, label_smoothing=0.0):
+    logs = np.asarray(x - x.max(axis=-1, keepdims=True), np.float64)
+    logs -= np.log(np.exp(logs).sum(axis=-1, keepdims=True))
+    counted = np.asarray(labels) != ignore_index
+    picked = np.take_along_axis(logs, np.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
+    losses = np.where(counted, -(1 - label_smoothing) * picked - label_smoothing * logs.mean(axis=-1), 0.0)
+    total = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / counted.sum()}[reduction]
+    return np.asarray(total, np.float32).view(Tensor)
+
+
 def _attention(q, k, v, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
     assert attn_mask is None or not is_causal
     groups = q.shape[1] // k.shape[1]
@@ -104,6 +118,7 @@ torch.cat = lambda parts, dim: np.concatenate(parts, dim).view(Tensor)
 functional.silu, functional.gelu = lambda x: x * _sigmoid(x), _gelu
 functional.relu = lambda x: np.maximum(x, 0)
 functional.rms_norm, functional.layer_norm, functional.linear = _rms_norm, _layer_norm, _linear
+functional.cross_entropy = _cross_entropy
 functional.embedding = lambda indices, table: table[indices]
 functional.scaled_dot_product_attention = _attention
 attention.SDPBackend, attention.sdpa_kernel = SimpleNamespace(MATH=0), lambda backend: nullcontext()

@@ -13,10 +13,15 @@ from rocmkern.ops.places import kernel_modules
 
 #: What a kernel does where nothing else is said. All other features are off.
 USUAL = {
+    ("key_value_gradient", "keys"),
+    ("key_value_gradient", "values"),
     ("matmul", "transposed"),
     ("layer_norm", "with_weight"),
     ("layer_norm", "with_bias"),
+    ("layer_norm_backward", "with_weight"),
+    ("layer_norm_backward", "with_bias"),
     ("rms_norm", "with_offset"),
+    ("rms_norm_backward", "with_offset"),
 }
 QUANTIZED = {"dequantize", "dequantize_rms_norm"}
 
