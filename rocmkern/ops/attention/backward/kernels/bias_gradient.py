@@ -19,6 +19,7 @@ Shared memory: one window of keys and one of values.
 """
 
 from rocmkern import tile as T
+from rocmkern.ops.attention.backward.kernels.softmax_gradient import Config as Config
 from rocmkern.ops.attention.backward.kernels.softmax_gradient import exponents_of, of_softmax
 from rocmkern.ops.attention.kernels.visibility import columns_of_block, diagonal_shift, keys_among_rows
 

@@ -18,6 +18,7 @@ Shared memory: one window of keys, which is read by rows and by columns, and one
 """
 
 from rocmkern import tile as T
+from rocmkern.ops.attention.backward.kernels.softmax_gradient import Config as Config
 from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, of_softmax
 from rocmkern.ops.attention.kernels.visibility import (
     columns_of_block,
