@@ -74,6 +74,9 @@ def _names(needs: Any, allowed: list[str]) -> list[str]:
         raise ArgumentTypeError("needs", repr(needs), words)
     names = list(needs)
     wrong = [name for name in names if not isinstance(name, str) or name not in allowed]
-    if wrong or not names or len({*names}) != len(names):
-        raise ArgumentError("needs", repr(tuple(names)), f"{words}, each at most once")
+    if wrong:
+        raise ArgumentError("needs", f"{wrong[0]!r} among {len(names)} names", words)
+    if not names or len({*names}) != len(names):
+        given = "a name more than once" if names else "an empty one"
+        raise ArgumentError("needs", given, f"{words}, each at most once")
     return names
