@@ -44,6 +44,7 @@ from rocmkern.calls import streams as _streams
 from rocmkern.calls.adapters import torch_tensors as _torch_tensors
 from rocmkern.calls.replay import Plan, PlannedCall, plan_of
 from rocmkern.calls.view import HOST
+from rocmkern.runtime.errors import ReentryError
 from rocmkern.runtime.layout import ALIGNMENT, StridedLayout, layout_of
 from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.runtime.target_choice import state as target_state
@@ -140,6 +141,9 @@ def planned(operation: Function) -> Function:
         except TypeError as error:
             _spellings.explain(operation, kwargs, error)
             raise
+        except (AttributeError, ImportError) as error:
+            _refuse_within_import(operation, error)
+            raise
 
     call.plans = plans  # type: ignore[attr-defined]
     _routing.OPERATIONS[operation.__name__] = call
@@ -156,9 +160,21 @@ def unplanned(operation: Function) -> Function:
         except TypeError as error:
             _spellings.explain(operation, kwargs, error)
             raise
+        except (AttributeError, ImportError) as error:
+            _refuse_within_import(operation, error)
+            raise
 
     _routing.OPERATIONS[operation.__name__] = call
     return call  # type: ignore[return-value]
+
+
+def _refuse_within_import(operation: Callable[..., Any], error: Exception) -> None:
+    """Say so where a call interrupted, in its own thread, the import of what it needs."""
+    if "partially initialized module" in str(error):
+        raise ReentryError(
+            f"{operation.__name__}: a signal handler or a finalizer (__del__) called it while the same thread "
+            "prepared its first call of a kind. Let the handler set a flag, and do the work when that call has returned"
+        ) from error
 
 
 def _record(

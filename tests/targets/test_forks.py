@@ -144,3 +144,22 @@ def test_signal_handlers_that_call_operations(script):
 
 def test_a_fork_waits_for_a_compilation(script):
     assert script(START + COMPILATION) == 0
+
+
+WITHIN_IMPORT = """
+tensor = rocmkern.default_manager("host").from_numpy(x)
+module = type(sys)("rocmkern.calls.adapters.tensors")  # as it is while another call imports it
+module.__spec__ = type("Spec", (), {"_initializing": True, "name": module.__name__, "origin": None})()
+sys.modules[module.__name__] = module
+try:
+    rocmkern.softmax(tensor)
+except rocmkern.runtime.errors.ReentryError as error:
+    said = str(error)
+del sys.modules[module.__name__]
+print(json.dumps([said, bool(np.array_equal(rocmkern.softmax(tensor).to_numpy(), right))]))
+"""
+
+
+def test_a_call_within_the_import_of_what_it_needs_is_refused(script):
+    said, right = script(START + WITHIN_IMPORT, ROCMKERN_TARGET="cpu")
+    assert said.startswith("softmax: a signal handler") and right
