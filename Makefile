@@ -1,6 +1,6 @@
 # Everything sets itself up in $(VENV), and is quick the second time.
 #   make demo   a real model on the best target of this machine
-#   make test   what a bare `pytest` runs, in two processes where there are two cores (ARGS="-n 0": in one)
+#   make test   what a bare `pytest` runs, in three processes (ARGS="-n 0": in one)
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make amd-test  rows of the matrix on a virtual AMD GPU, on Linux without a card or ROCm (ROWS=all, ARCH=gfx942, SEED=1)
@@ -31,8 +31,8 @@ demo: $(VENV)/.base $(VENV)/.examples
 
 test: $(VENV)/.test
 	@# Each process goes through a part in order, so that tests of a file share what they set up; who is done takes half of
-	@# what another has left. The table is one file, whose kernels both compile where none are there yet.
-	@$(PY) -m pytest -n auto --maxprocesses 2 --dist worksteal --rocmkern-json="$(RESULTS)" $(ARGS)
+	@# what another has left. Three for two cores: a fifth of the time tests wait, for children and for time to pass.
+	@$(PY) -m pytest -n 3 --dist worksteal --rocmkern-json="$(RESULTS)" $(ARGS)
 	@# Whether a bound is far above what was measured, the whole table shows; ARGS may choose a part of it.
 	@$(if $(ARGS),,$(PY) -m rocmkern matrix validate --results "$(RESULTS)")
 

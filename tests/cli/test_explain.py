@@ -13,7 +13,7 @@ import pytest
 from test_isa import LOOPS, METADATA, numba_hip_is_there, recorded, scores
 
 from rocmkern.architectures import architecture, known
-from rocmkern.cli import _assembly, _explain, _rates, isa, main
+from rocmkern.cli import _assembly, _explain, _rates, _variants, isa, main
 from rocmkern.cli._lds_check import LdsCheck
 from rocmkern.runtime.errors import ArgumentError
 
@@ -277,6 +277,27 @@ def listed(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.fixture(scope="module")
+def launched():
+    """What the rows of the matrix launch, by architecture: found once."""
+    return {}
+
+
+@pytest.fixture
+def found_once(monkeypatch, launched):
+    record = _variants.record
+
+    def once(recorders, matrix):
+        for recorder in recorders:
+            if recorder.arch not in launched:
+                record([recorder], matrix)
+                launched[recorder.arch] = recorder.found
+            recorder.found = launched[recorder.arch]
+
+    monkeypatch.setattr(_variants, "record", once)
+
+
+@pytest.mark.usefixtures("found_once")
 def test_kernels_to_explain_and_configurations_are_chosen(capsys):
     softmax = listed(capsys, "--explain", "softmax", "qk_scores", "--config", "waves=4")
     assert {line.split()[1] for line in softmax} == {"softmax", "qk_scores"}
@@ -286,6 +307,7 @@ def test_kernels_to_explain_and_configurations_are_chosen(capsys):
     assert 0 < len(single) < len(listed(capsys, "--kernel", "softmax"))
 
 
+@pytest.mark.usefixtures("found_once")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
