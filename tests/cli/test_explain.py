@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -258,10 +257,9 @@ def test_another_file_is_refused(tmp_path, text):
         LdsCheck.read(path)
 
 
-def test_what_several_processes_counted_is_one_file():
-    spec = importlib.util.spec_from_file_location("amd_rows", Path(__file__).parents[2] / "tools/virtual_gpu/rows.py")
-    rows = sys.modules["amd_rows"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rows)
+def test_what_several_processes_counted_is_one_file(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools/virtual_gpu")
+    rows = importlib.import_module("rows")
     other = {"bb": LDS["code"]["aa"]}
     merged = rows.merged_lds([{"lds": LDS["code"]}, {"problem": "x"}, {"lds": {**LDS["code"], **other}}])
     assert merged["bb"] == LDS["code"]["aa"]
