@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,6 +158,7 @@ def accept_out(
     inputs: Iterable[Argument | None] = (),
     *,
     elementwise: bool = False,
+    others: Iterable[Argument] = (),
     name: str = "out",
 ) -> Argument:
     """Check an ``out=`` argument.
@@ -172,6 +173,8 @@ def accept_out(
         What must not overlap with it. The first one says where it has to be.
     elementwise : bool
         Whether it may *be* one of the inputs: the same elements in the same places.
+    others : iterable of Argument
+        Other results, which must not overlap with it either.
     name : str
         Name for errors.
 
@@ -193,19 +196,58 @@ def accept_out(
         raise ArgumentError(name, "an array that is not aligned", "elements at multiples of their size")
     if overlaps_itself(view):
         raise ArgumentError(name, f"strides {view.strides} with shape {view.shape}", "elements that do not overlap")
-    given = [x for x in inputs if x is not None]
-    if given:
-        same_place(given[0], [result])
-    for x in given:
-        if elementwise and same_elements(view, x.view):
-            continue
-        # An input may lie in host memory beside a result on a device.
-        if x.on_device == result.on_device and overlap(view, x.unconverted):
-            allowed = "memory apart from the inputs"
-            raise ArgumentError(
-                name, f"memory that overlaps with {x.name}", f"{allowed}, or one of them" if elementwise else allowed
-            )
+    _apart(result, inputs, elementwise)
+    _apart(result, others, elementwise=False)
     note_write(out, name)
     if thread.recorder is not None:
         thread.recorder.writes(out)
     return result
+
+
+def accept_outs(
+    out: Any,
+    results: Sequence[tuple[tuple[int, ...], np.dtype]],
+    allowed: str,
+    inputs: Sequence[Argument | None] = (),
+    *,
+    elementwise: bool = False,
+) -> list[Argument]:
+    """Check an ``out=`` argument for several results, which must be apart from each other.
+
+    Parameters
+    ----------
+    out : object
+        A tuple or a list.
+    results : sequence of (shape, dtype)
+        Exactly what each has.
+    allowed : str
+        What `out` is, for errors.
+    inputs, elementwise
+        As for `accept_out`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Not so many arrays, or one of them is refused by `accept_out`.
+    """
+    if not isinstance(out, (tuple, list)) or len(out) != len(results):
+        raise ArgumentTypeError("out", describe(out), allowed)
+    found: list[Argument] = []
+    for each, (shape, dtype) in zip(out, results, strict=True):
+        found.append(accept_out(each, shape, dtype, inputs, elementwise=elementwise, others=found))
+    return found
+
+
+def _apart(result: Argument, others: Iterable[Argument | None], elementwise: bool) -> None:
+    """Refuse memory of a result elsewhere than the first of the others, and such as overlaps with one of them."""
+    given = [x for x in others if x is not None]
+    if given:
+        same_place(given[0], [result])
+    for x in given:
+        if elementwise and same_elements(result.view, x.view):
+            continue
+        # An input may lie in host memory beside a result on a device.
+        if x.on_device == result.on_device and overlap(result.view, x.unconverted):
+            allowed = "memory apart from the inputs"
+            words = f"{allowed}, or one of them" if elementwise else allowed
+            raise ArgumentError(result.name, f"memory that overlaps with {x.name}", words)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import Argument, accept_out
-from rocmkern.calls.view import View, describe
+from rocmkern.calls.arguments import Argument, accept_outs
+from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
@@ -35,20 +35,16 @@ class Wanted:
 
     def place(self, out: Any, accumulate: Any, inputs: Sequence[Argument]) -> bool:
         """Check ``out=`` and ``accumulate=``, and return the latter; the first of ``inputs`` says where results lie."""
-        accumulate = _checks.flag("accumulate", accumulate)
+        accumulate = accumulates(accumulate, out)
         if out is None:
-            if accumulate:
-                raise ArgumentError("accumulate", "True without out=", "True with the gradients that are added to")
             for name, x in self._like.items():
                 self._results[name] = _results.allocate(f"d{name}", x.shape, x.dtype, inputs[0])
-            return False
+            return accumulate
         names = ", ".join(f"d{name}" for name in self._like)
         outs = (out,) if len(self._like) == 1 and not isinstance(out, (tuple, list)) else out
-        if not isinstance(outs, (tuple, list)) or len(outs) != len(self._like):
-            raise ArgumentTypeError("out", describe(out), f"a tuple of {len(self._like)} arrays, for {names}")
-        for (name, x), given in zip(self._like.items(), outs, strict=True):
-            apart = [*inputs, *self._results.values()]
-            self._results[name] = accept_out(given, x.shape, x.dtype, apart)
+        likes = [(x.shape, x.dtype) for x in self._like.values()]
+        words = f"a tuple of {len(likes)} arrays, for {names}"
+        self._results = dict(zip(self._like, accept_outs(outs, likes, words, inputs), strict=True))
         return accumulate
 
     def view(self, name: str) -> View | None:
@@ -65,6 +61,14 @@ class Wanted:
         """The gradients as the caller gets them."""
         sources = tuple(result.source for result in self._results.values())
         return sources if len(sources) > 1 else sources[0]
+
+
+def accumulates(accumulate: Any, out: Any) -> bool:
+    """Whether gradients are added to what ``out=`` holds, which must be given then."""
+    accumulate = _checks.flag("accumulate", accumulate)
+    if accumulate and out is None:
+        raise ArgumentError("accumulate", "True without out=", "out= with the sums so far, or False")
+    return accumulate
 
 
 def _names(needs: Any, allowed: list[str]) -> list[str]:

@@ -37,7 +37,7 @@ class PlacedArray:
         owned = whole.reshape(-1).view(np.uint8) if whole.flags.c_contiguous and whole.ndim else None
         if owned is None or not owned.size or not array.size:
             # No buffer of ours: nothing is between its elements.
-            array = np.array(array, order="C")  # `ascontiguousarray` makes an array without axes one with an axis
+            array = np.asarray(array, order="C")  # `ascontiguousarray` makes an array without axes one with an axis
             owned = array.reshape(-1).view(np.uint8)
         # From an aligned address on, as device memory begins at one.
         first = -_address(owned) % _inputs.ALIGNMENT if owned.size > _inputs.ALIGNMENT else 0

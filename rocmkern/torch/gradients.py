@@ -70,6 +70,7 @@ def _with_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callable[.
     return differentiable
 
 
+@functools.cache
 def _below(name: str) -> Callable[..., Any]:
     """What an overload is to PyTorch below the key of gradients."""
     packet, _, overload = name.removeprefix("rocmkern::").partition(".")

@@ -113,7 +113,7 @@ def launch_product(
     stream = stream_of(a, stream)
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
         launch(target, matmul.matmul, cfg, grid, {**sides, "out": parts, "activation": 0}, stream)
-        _add_up(target, parts, bias, out, number, stream)
+        launch_sum_splits(target, parts, bias, out, number, stream)
 
 
 def launch_few_rows(
@@ -146,10 +146,10 @@ def launch_few_rows(
     with inner_result((splits, *out.shape), FLOAT32, a, target, stream) as parts:
         args = {**sides, "out": parts.swapaxes(3, 4), "activation": 0}
         launch(target, matmul.matmul, cfg, grid, args, stream)
-        _add_up(target, parts, bias, out, number, stream)
+        launch_sum_splits(target, parts, bias, out, number, stream)
 
 
-def _add_up(target: Target, parts: View, bias: View | None, out: View, number: int, stream: Stream) -> None:
+def launch_sum_splits(target: Target, parts: View, bias: View | None, out: View, number: int, stream: Stream) -> None:
     """``kernels.sum_splits``."""
     outer, inner, rows, columns = out.shape
     cfg = streaming.rows_config(sum_splits.Config, target.arch)

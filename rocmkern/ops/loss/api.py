@@ -10,13 +10,13 @@ import numpy as np
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import FLOAT32, INTEGERS, Argument, accept, accept_out
+from rocmkern.calls.arguments import FLOAT32, INTEGERS, Argument, accept, accept_outs
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
-from rocmkern.calls.view import View, describe
+from rocmkern.calls.view import View
 from rocmkern.ops.loss.losses import row_losses
 from rocmkern.ops.loss.problem import CrossEntropy
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.errors import ArgumentError
 
 #: Numbers of tokens are int32 in kernels.
 _LARGEST = 2**31 - 1
@@ -198,7 +198,6 @@ def _given(out: Any, shapes: tuple[Any, Any], inputs: list[Argument]) -> tuple[A
     """The arrays of ``out=``: a pair that do not overlap."""
     if out is None:
         return None, None
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise ArgumentTypeError("out", describe(out), "a pair of arrays, for the loss and the log-sum-exps")
-    first = accept_out(out[0], shapes[0], FLOAT32, inputs)
-    return first, accept_out(out[1], shapes[1], FLOAT32, [*inputs, first])
+    words = "a pair of arrays, for the loss and the log-sum-exps"
+    loss, lse = accept_outs(out, [(shape, FLOAT32) for shape in shapes], words, inputs)
+    return loss, lse

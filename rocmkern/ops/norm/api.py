@@ -7,7 +7,7 @@ from typing import Any, overload
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import Argument, accept, accept_out
+from rocmkern.calls.arguments import Argument, accept, accept_out, accept_outs
 from rocmkern.calls.axes import flat_rows_of, rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
@@ -277,7 +277,6 @@ def _given_outputs(out: Any, x: Argument, inputs: list, *, pair: bool) -> tuple[
         return None, None
     if not pair:
         return accept_out(out, x.shape, x.dtype, inputs), None
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise ArgumentTypeError("out", _arguments.describe(out), "a pair of arrays, for the norm and for x + residual")
-    first = accept_out(out[0], x.shape, x.dtype, inputs)
-    return first, accept_out(out[1], x.shape, x.dtype, [*inputs, first])
+    words = "a pair of arrays, for the norm and for x + residual"
+    first, second = accept_outs(out, [(x.shape, x.dtype)] * 2, words, inputs)
+    return first, second

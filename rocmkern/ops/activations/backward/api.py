@@ -7,12 +7,12 @@ from typing import Any, Literal, overload
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import Argument, accept, accept_out
+from rocmkern.calls.arguments import Argument, accept, accept_out, accept_outs
 from rocmkern.calls.axes import flat_rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
 from rocmkern.ops.activations.api import halves
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.errors import ArgumentError
 
 
 @overload
@@ -227,9 +227,5 @@ def _given_outputs(out: Any, inputs: list[Argument]) -> list[Argument]:
         return []
     if len(inputs) == 2:
         return [accept_out(out, inputs[1].shape, inputs[1].dtype, inputs, elementwise=True)]
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        allowed = "a pair of arrays, for the gradients of gate and up"
-        raise ArgumentTypeError("out", _arguments.describe(out), allowed)
-    first, second = (accept_out(x, inputs[1].shape, inputs[1].dtype, inputs, elementwise=True) for x in out)
-    accept_out(out[1], second.shape, second.dtype, [first])  # apart from each other
-    return [first, second]
+    words = "a pair of arrays, for the gradients of gate and up"
+    return accept_outs(out, [(inputs[1].shape, inputs[1].dtype)] * 2, words, inputs, elementwise=True)

@@ -22,8 +22,8 @@ from rocmkern.ops.attention.backward.kernels.softmax_gradient import Config
 from rocmkern.ops.attention.backward.problem import Given
 from rocmkern.ops.attention.launch import kernel_arguments
 from rocmkern.ops.attention.problem import Attention, heads_before_rows, lse_with_batch
-from rocmkern.ops.linear.kernels import sum_splits
-from rocmkern.ops.streaming import by_rows, rows_config
+from rocmkern.ops.linear.launch import launch_sum_splits
+from rocmkern.ops.streaming import by_rows
 from rocmkern.targets import Target
 
 
@@ -114,15 +114,7 @@ def _launch_keys(
         for parts, out in ((dk, results["dk"]), (dv, results["dv"])):
             batch, heads, rows, columns = out.shape
             shared = parts.reshape(batch, heads, q.shape[1] // heads, rows, columns).transpose(2, 0, 1, 3, 4)
-            _launch_sum(shared, out, target, stream)
-
-
-def _launch_sum(parts: View, out: View, target: Target, stream: Stream) -> None:
-    """``linear.kernels.sum_splits``: the sum over the first axis."""
-    cfg: Any = rows_config(sum_splits.Config, target.arch)
-    blocks = ceil_div(out.shape[2], cfg.block_m) * ceil_div(out.shape[3], cfg.block_n)
-    grid = (blocks, out.shape[1], out.shape[0])
-    launch(target, sum_splits.sum_splits, cfg, grid, {"parts": parts, "out": out, "activation": 0}, stream)
+            launch_sum_splits(target, shared, None, out, 0, stream)
 
 
 def _launch_bias(
@@ -143,7 +135,7 @@ def _launch_bias(
     shape = (*dbias.shape[:2], rows, dbias.shape[3])
     with inner_result(shape, FLOAT32, arguments["q"], target, stream) as parts:
         launch(target, kernel, cfg, grid, {**arguments, "dbias": parts}, stream)
-        _launch_sum(parts.transpose(2, 0, 1, 3)[:, :, :, None], dbias, target, stream)
+        launch_sum_splits(target, parts.transpose(2, 0, 1, 3)[:, :, :, None], None, dbias, 0, stream)
 
 
 def _launch_sums(problem: Attention, x: View, out: View, target: Target, stream: Stream) -> None:

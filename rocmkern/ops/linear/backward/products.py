@@ -62,14 +62,19 @@ def before_activation(
     """Gradient of what the activation is given, which is computed again."""
     if activation is None:
         return dout
-    # deferred: start-up
-    from rocmkern.ops.linear.backward.launch import launch_activation_gradient
-
     leading = dout.shape[:-2]
     left = left.broadcast_to((*leading, *left.shape[-2:]))
     right = right.broadcast_to((*leading, *right.shape[-2:])) if right.ndim > 2 else right
     z = inner.room(dout.shape, FLOAT32)
     multiply(left, right, bias, z, None, inner.stream)
+    return through_activation(inner, z, dout, activation)
+
+
+def through_activation(inner: Inner, z: View, dout: View, activation: str) -> View:
+    """``dout * activation'(z)`` of float32 z, in its memory where dout is float32 too."""
+    # deferred: start-up
+    from rocmkern.ops.linear.backward.launch import launch_activation_gradient
+
     dz = z if dout.dtype == FLOAT32 else inner.room(dout.shape, dout.dtype)
     for some_z, some_dout, some_dz in rows_of(z, dout, dz):
         launch_activation_gradient(some_z, some_dout, some_dz, activation, inner.stream)

@@ -8,12 +8,11 @@ from typing import Any
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import Argument, accept, accept_out
+from rocmkern.calls.arguments import Argument, accept, accept_outs
 from rocmkern.calls.axes import rows_of
+from rocmkern.calls.gradients import accumulates
 from rocmkern.calls.plan import planned
 from rocmkern.calls.types import Array, ArrayLike, Stream
-from rocmkern.calls.view import View
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
 @planned
@@ -92,7 +91,7 @@ def rms_norm_backward(
     inputs = [each for each in (dout, x, scale, added) if each is not None]
     _check_rows(dout, x, [scale], added)
     eps, offset = _checks.epsilon(eps), _checks.number("weight_offset", weight_offset)
-    accumulate = _check_accumulate(accumulate, out)
+    accumulate = accumulates(accumulate, out)
     given = _given_outputs(out, [x, scale], inputs)
 
     # Configuration
@@ -179,7 +178,7 @@ def layer_norm_backward(
     shift = None if bias is None else accept("bias", bias)
     parameters = [each for each in (scale, shift) if each is not None]
     _check_rows(dout, x, parameters, None)
-    eps, accumulate = _checks.epsilon(eps), _check_accumulate(accumulate, out)
+    eps, accumulate = _checks.epsilon(eps), accumulates(accumulate, out)
     given = _given_outputs(out, [x, *parameters], [dout, x, *parameters])
 
     # Configuration
@@ -196,7 +195,8 @@ def layer_norm_backward(
         weights = None if scale is None else scale.aligned()
         launch_layer_norm_backward(pieces, weights, dweight, dbias, eps, accumulate, stream)
     elif not accumulate:
-        _clear(sums, stream)
+        for empty in sums:
+            _results.assign(empty, 0, stream)
     return tuple([each.source for each in results]) if parameters else dx.source
 
 
@@ -212,27 +212,10 @@ def _check_rows(dout: Argument, x: Argument, parameters: Sequence[Argument], add
         _checks.same_shape(each, dout.shape[-1:], "the last axis of x")
 
 
-def _check_accumulate(accumulate: Any, out: Any) -> bool:
-    if _checks.flag("accumulate", accumulate) and out is None:
-        raise ArgumentError("accumulate", "True without out", "out= with the sums so far, or False")
-    return bool(accumulate)
-
-
 def _given_outputs(out: Any, wanted: Sequence[Argument], inputs: Sequence[Argument]) -> list[Argument]:
     """The arrays of ``out=``, like those that are wanted, apart from each other; none where it is not given."""
     if out is None:
         return []
-    outs = out if len(wanted) > 1 else [out]
-    if not isinstance(outs, (tuple, list)) or len(outs) != len(wanted):
-        allowed = f"{len(wanted)} arrays, for the gradients of {', '.join(each.name for each in wanted)}"
-        raise ArgumentTypeError("out", _arguments.describe(out), allowed)
-    found: list[Argument] = []
-    for each, like in zip(outs, wanted, strict=True):
-        found.append(accept_out(each, like.shape, like.dtype, [*inputs, *found]))
-    return found
-
-
-def _clear(sums: Sequence[View], stream: Stream) -> None:
-    """Of no rows."""
-    for each in sums:
-        _results.assign(each, 0, stream)
+    words = f"{len(wanted)} arrays, for the gradients of {', '.join(each.name for each in wanted)}"
+    likes = [(each.shape, each.dtype) for each in wanted]
+    return accept_outs(out if len(wanted) > 1 else [out], likes, words, inputs)

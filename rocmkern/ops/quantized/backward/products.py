@@ -6,10 +6,9 @@ dz = dout * activation'(x @ W^T + bias)     dx = dz @ W     dbias = ones @ dz
 from __future__ import annotations
 
 from rocmkern.calls.arguments import FLOAT32
-from rocmkern.calls.axes import rows_of
 from rocmkern.calls.view import View
 from rocmkern.ops.inner import Inner
-from rocmkern.ops.linear.backward.products import summed_rows
+from rocmkern.ops.linear.backward.products import summed_rows, through_activation
 
 
 def quantized_gradients(
@@ -42,12 +41,8 @@ def _before_activation(
 ) -> View:
     """Gradient of what the activation is given, which is computed again."""
     # deferred: start-up
-    from rocmkern.ops.linear.backward.launch import launch_activation_gradient
     from rocmkern.ops.quantized.launch import launch_quantized_linear
 
     z = inner.room(dout.shape, FLOAT32)
     launch_quantized_linear(x[None, None], blocks, bias, z[None, None], name, None, inner.stream, x.shape[0])
-    dz = z if dout.dtype == FLOAT32 else inner.room(dout.shape, dout.dtype)
-    for some_z, some_dout, some_dz in rows_of(z, dout, dz):
-        launch_activation_gradient(some_z, some_dout, some_dz, activation, inner.stream)
-    return dz
+    return through_activation(inner, z, dout, activation)

@@ -11,6 +11,7 @@ from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import INTEGERS, Argument, accept, accept_out
 from rocmkern.calls.axes import four_axes
+from rocmkern.calls.gradients import accumulates
 from rocmkern.calls.plan import planned
 from rocmkern.calls.streams import wait_for
 from rocmkern.calls.types import Array, ArrayLike, Stream
@@ -84,8 +85,7 @@ def embedding_backward(
     _arguments.same_dtype(dout, [table])
     _checks.rank(table, "V n")
     _checks.same_shape(dout, (*indices.shape, table.shape[1]), "that of the rows that indices name")
-    if _checks.flag("accumulate", accumulate) and out is None:
-        raise ArgumentError("accumulate", "True without out", "out= with the sums so far, or False")
+    accumulate = accumulates(accumulate, out)
     if max(table.shape[0], indices.view.size) > MOST_ROWS:
         raise ArgumentError("indices", f"{indices.view.size} indices of {table.shape[0]} rows", f"at most {MOST_ROWS}")
     of_device = _indices_of_device(indices) if indices.on_device else None
