@@ -14,7 +14,7 @@ So nothing depends on who is early, and the bits are the same every time. All su
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,8 @@ import rocmkern
 from rocmkern.distributed import heads
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
-from rocmkern.distributed.ranks import Ranks, Transfer
-from rocmkern.distributed.ring import Part, parts
+from rocmkern.distributed.ranks import Ranks
+from rocmkern.distributed.ring import Message, Part, empty, messages, parts
 
 
 class Given(NamedTuple):
@@ -97,60 +97,30 @@ def ring_gradients(ranks: Ranks, problem: Problem, given: Given) -> tuple[Any, A
     sums = _Sums(ranks.rank, problem, given)
     for piece in problem.keys.pieces(ranks.rank):
         sums.add(piece.all, sums.of_keys(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all)))
-    slots = _slots(ranks, problem)
-    following, returned = next(slots, None), None
+    coming = messages(ranks, problem, every=True)
+    following, returned = next(coming, None), None
     while following is not None:
-        slot = following
-        slot.coming.wait()
-        following = next(slots, None)
-        found = [] if slot.comes is None else sums.of_keys(slot.comes, *slot.arrays)
+        message = following
+        message.arrive()
+        following = next(coming, None)
+        found = [] if message.piece is None else sums.of_keys(message.piece, *message.arrays)
         if returned is not None:
             returned.arrive(sums)
-        returned = _Returned(ranks, problem, slot, found)
+        returned = _Returned(ranks, problem, message, found)
     if returned is not None:
         returned.arrive(sums)
     return sums.dq, sums.dk, sums.dv
 
 
-class _Slot(NamedTuple):
-    """A piece of keys and values that is on its way here, and one of this rank's to another; either may be missing."""
-
-    to: int
-    source: int
-    goes: Piece | None
-    comes: Piece | None
-    arrays: list[Any]
-    sent: list[Any]
-    coming: Transfer
-
-
-def _slots(ranks: Ranks, problem: Problem) -> Iterator[_Slot]:
-    """As many on all ranks, in one order, also where nothing is sent: what is returned goes between them."""
-    size, rank = ranks.size, ranks.rank
-    pieces = [problem.keys.pieces(r) for r in range(size)]
-
-    def piece(owner: int, number: int, by: int) -> Piece | None:
-        found = pieces[owner][number] if number < len(pieces[owner]) else None
-        return found if found is not None and problem.is_needed(by, found) else None
-
-    for step in range(1, size):
-        to, source = (rank + step) % size, (rank - step) % size
-        for number in range(max(map(len, pieces))):
-            goes, comes = piece(rank, number, to), piece(source, number, rank)
-            sent = [] if goes is None else [problem.rows(x, goes.all).contiguous() for x in (problem.k, problem.v)]
-            arrays = [] if comes is None else [_like(problem, x, comes, x.dtype) for x in (problem.k, problem.v)]
-            coming = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
-            yield _Slot(to, source, goes, comes, arrays, sent, coming)
-
-
 class _Returned:
     """Gradients of keys and values on their way to the owners."""
 
-    def __init__(self, ranks: Ranks, problem: Problem, slot: _Slot, found: list[Any]):
-        self._goes, self._found = slot.goes, found
+    def __init__(self, ranks: Ranks, problem: Problem, message: Message, found: list[Any]):
+        self._goes, self._found = message.goes, found
         of_keys = (problem.k, problem.v)
-        self._arrays = [] if slot.goes is None else [_like(problem, x, slot.goes, torch.float32) for x in of_keys]
-        self._transfer = ranks.exchange([(slot.source, x) for x in found], [(slot.to, x) for x in self._arrays])
+        goes = message.goes
+        self._arrays = [] if goes is None else [empty(problem, x, goes, torch.float32) for x in of_keys]
+        self._transfer = ranks.exchange([(message.source, x) for x in found], [(message.to, x) for x in self._arrays])
 
     def arrive(self, sums: _Sums) -> None:
         """Wait for them, and add what came."""
@@ -158,12 +128,6 @@ class _Returned:
         self._found.clear()
         if self._goes is not None:
             sums.add(self._goes.all, self._arrays)
-
-
-def _like(problem: Problem, x: Any, piece: Piece, dtype: torch.dtype) -> Any:
-    shape = list(x.shape)
-    shape[problem.row_axis] = piece.stop - piece.start
-    return x.new_empty(shape, dtype=dtype)
 
 
 class _Sums:

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import rocmkern
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
-from rocmkern.distributed.ranks import Ranks, Transfer
+from rocmkern.distributed.ranks import Ranks
 
 
 def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
     """The result of this rank, in float32, and its log-sum-exps ``[B, Hq, S]``."""
     state = _State(ranks.rank, problem)
-    coming = _messages(ranks, problem)
+    coming = messages(ranks, problem)
     following = next(coming, None)
     own = problem.keys.pieces(ranks.rank)
     for piece in own:
@@ -41,11 +41,25 @@ def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
     return state.out, state.lse
 
 
-class _Message:
-    """A piece of keys and values on its way here, and one of this rank's to another; either may be missing."""
+class Message:
+    """A piece of keys and values on its way here, and one of this rank's to another; either may be missing.
 
-    def __init__(self, transfer: Transfer, piece: Piece | None, arrays: list[Any], sent: list[Any]):
-        self.piece, self.arrays, self._transfer, self._sent = piece, arrays, transfer, sent
+    Attributes
+    ----------
+    to, source : int
+        The other ranks.
+    goes, piece : Piece or None
+        What is sent, and what comes.
+    arrays : list of torch.Tensor
+        Where keys and values come to.
+    """
+
+    def __init__(self, ranks: Ranks, problem: Problem, to: int, source: int, goes: Piece | None, comes: Piece | None):
+        of_keys = problem.k, problem.v
+        self.to, self.source, self.goes, self.piece = to, source, goes, comes
+        self._sent = [] if goes is None else [problem.rows(x, goes.all).contiguous() for x in of_keys]
+        self.arrays = [] if comes is None else [empty(problem, x, comes) for x in of_keys]
+        self._transfer = ranks.exchange([(to, x) for x in self._sent], [(source, x) for x in self.arrays])
 
     def arrive(self) -> None:
         """Wait for it, and let go of what was sent."""
@@ -53,34 +67,33 @@ class _Message:
         self._sent.clear()
 
 
-def _messages(ranks: Ranks, problem: Problem) -> Iterator[_Message]:
-    """Begin one message after the other, in the same order on all ranks."""
+def messages(ranks: Ranks, problem: Problem, *, every: bool = False) -> Iterator[Message]:
+    """Begin one message after the other, in the same order on all ranks.
+
+    With ``every`` there are as many on all ranks, also where nothing is sent: for an answer to each.
+    """
     size, rank = ranks.size, ranks.rank
     pieces = [problem.keys.pieces(r) for r in range(size)]
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
-        for number in range(max(len(pieces[rank]), len(pieces[source]))):
+        for number in range(max(map(len, pieces))):
             goes = _if_needed(problem, pieces[rank], number, to)
-            comes = _if_needed(problem, pieces[source], number, source, by=rank)
-            if goes is None and comes is None:
-                continue
-            sent = [] if goes is None else [problem.rows(x, goes.all).contiguous() for x in (problem.k, problem.v)]
-            arrays = [] if comes is None else [_empty(problem, x, comes) for x in (problem.k, problem.v)]
-            transfer = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
-            yield _Message(transfer, comes, arrays, sent)
+            comes = _if_needed(problem, pieces[source], number, rank)
+            if every or goes is not None or comes is not None:
+                yield Message(ranks, problem, to, source, goes, comes)
 
 
-def _if_needed(problem: Problem, pieces: list[Piece], number: int, other: int, by: int | None = None) -> Piece | None:
-    if number >= len(pieces):
-        return None
-    piece = pieces[number]
-    return piece if problem.is_needed(other if by is None else by, piece) else None
+def _if_needed(problem: Problem, pieces: list[Piece], number: int, by: int) -> Piece | None:
+    """A piece, where there is one and a rank needs it."""
+    piece = pieces[number] if number < len(pieces) else None
+    return piece if piece is not None and problem.is_needed(by, piece) else None
 
 
-def _empty(problem: Problem, like: Any, piece: Piece) -> Any:
+def empty(problem: Problem, like: Any, piece: Piece, dtype: Any = None) -> Any:
+    """Memory for a piece of an array."""
     shape = list(like.shape)
     shape[problem.row_axis] = piece.stop - piece.start
-    return like.new_empty(shape)
+    return like.new_empty(shape, dtype=dtype)
 
 
 class Part(NamedTuple):
