@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 import rocmkern
+from rocmkern.torch.formulas import FORMULAS, Formula
+from rocmkern.torch.operators import OPERATORS
+from rocmkern.torch.signatures import encoded
 
 CPU_SEED = 0
 
@@ -159,6 +162,36 @@ def calls() -> list[tuple[str, dict[str, Any]]]:
 
 CALLS = calls()
 IDS = [f"{i}-{name}" for i, (name, _) in enumerate(CALLS)]
+
+
+def overload_of(name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The overload that a call comes to, and its values."""
+    operator = OPERATORS[name]
+    given = dict(given)
+    outs = given.pop("out", None)
+    second = given.pop("return_lse", False) or (operator.results.second == "residual" and "residual" in given)
+    overload = operator.overloads[second, outs is not None]
+    return overload, encoded(operator.parameters, given) | ({} if outs is None else {"out": outs})
+
+
+def formula_of(name: str, given: dict[str, Any]) -> Formula | None:
+    """The gradient of a call, or None."""
+    return FORMULAS.get(overload_of(name, given)[0].name)
+
+
+def with_gradients(name: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The call with tensors that ask for gradients, and these by their names."""
+    of = formula_of(name, given).of
+    asked = {
+        n: x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        for n, x in given.items()
+        if n in of and isinstance(x, torch.Tensor) and x.is_floating_point()
+    }
+    return {**given, **asked}, asked
+
+
+DIFFERENTIABLE = [call for call in CALLS if formula_of(*call) is not None]
+DIFFERENTIABLE_IDS = [i for i, call in zip(IDS, CALLS, strict=True) if formula_of(*call) is not None]
 
 
 def results_of(result: Any) -> tuple[torch.Tensor, ...]:

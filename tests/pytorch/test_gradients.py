@@ -7,7 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from operator_calls import CALLS, IDS, results_of  # noqa: E402
+from operator_calls import (  # noqa: E402
+    DIFFERENTIABLE,
+    DIFFERENTIABLE_IDS,
+    formula_of,
+    overload_of,
+    results_of,
+    with_gradients,
+)
 
 import rocmkern  # noqa: E402
 import rocmkern.torch  # noqa: E402
@@ -36,28 +43,7 @@ def interpreted():
         yield
 
 
-def formula_of(name, given):
-    second = OPERATORS[name].results.second
-    asked = given.get(second)
-    overload = OPERATORS[name].overloads[asked is not None and asked is not False, "out" in given]
-    return FORMULAS.get(overload.name)
-
-
-DIFFERENTIABLE = [call for call in CALLS if formula_of(*call) is not None]
-each_call = pytest.mark.parametrize(
-    ("name", "given"), DIFFERENTIABLE, ids=[i for i, call in zip(IDS, CALLS, strict=True) if formula_of(*call)]
-)
-
-
-def with_gradients(name, given):
-    """The call with tensors that ask for gradients, and these by their names."""
-    of = formula_of(name, given).of
-    asked = {
-        n: x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-        for n, x in given.items()
-        if n in of and isinstance(x, torch.Tensor) and x.is_floating_point()
-    }
-    return {**given, **asked}, asked
+each_call = pytest.mark.parametrize(("name", "given"), DIFFERENTIABLE, ids=DIFFERENTIABLE_IDS)
 
 
 def cotangents(results):
@@ -131,8 +117,6 @@ def test_only_what_is_asked_for(name, given):
 
 @each_call
 def test_opcheck_with_gradients(name, given):
-    from test_operators import overload_of
-
     full, _ = with_gradients(name, given)
     overload, values = overload_of(name, full)
     torch.library.opcheck(overload.op, (), values)

@@ -8,13 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from operator_calls import CALLS, IDS, results_of  # noqa: E402
+from operator_calls import CALLS, IDS, overload_of, results_of  # noqa: E402
 
 import rocmkern  # noqa: E402
 from rocmkern import targets  # noqa: E402
 from rocmkern.calls.routing import OPERATIONS  # noqa: E402
 from rocmkern.torch.operators import OPERATORS  # noqa: E402
-from rocmkern.torch.signatures import encoded  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +21,6 @@ def interpreted():
     """The kernels run as plain Python: nothing of this is about how they compute."""
     with targets.using("python"):
         yield
-
-
-def overload_of(name, given):
-    """The overload that a call comes to, and its values."""
-    operator = OPERATORS[name]
-    given = dict(given)
-    outs = given.pop("out", None)
-    second = given.pop("return_lse", False) or (operator.results.second == "residual" and "residual" in given)
-    overload = operator.overloads[second, outs is not None]
-    return overload, encoded(operator.parameters, given) | ({} if outs is None else {"out": outs})
 
 
 def with_out(name, given):
