@@ -25,6 +25,8 @@ from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, PeerE
 
 #: Seconds that a rank waits for another one.
 TIMEOUT = 60.0
+#: Tag of a message that no rank sends; arrays have 0.
+NEVER_SENT = 1
 
 _known: weakref.WeakKeyDictionary[Any, Ranks] = weakref.WeakKeyDictionary()
 
@@ -223,7 +225,7 @@ class Ranks:
             self._break_off()
             missing, why = heartbeat().missing(self._members, ",".join(map(str, self._members)))
             if not missing:
-                kind = f"did not come within {waited:.0f} s" if waited >= self._timeout * 0.9 else "broke a connection"
+                kind = f"did not come within {self._timeout:g} s" if waited >= self._timeout * 0.9 else "broke a connection"
                 why = f"{kind}; {why}"
             ranks = tuple(self._members.index(rank) for rank in missing if rank in self._members)
             why += "; the group cannot be used any more: end these processes and start them again"
@@ -233,7 +235,8 @@ class Ranks:
     def _break_off(self) -> None:
         """Break the connections of this process: who waits for it need not wait until the deadline.
 
-        A wait that is over at once does that in gloo. Arrays that others were to fill are free afterwards.
+        A wait that is over at once does that in gloo. Arrays that others were to fill are free afterwards. What is
+        waited for has a tag of its own: an array of another size that comes for it would end this process.
         """
         # deferred: optional dependency
         import torch
@@ -241,7 +244,7 @@ class Ranks:
         if self.size > 1:
             other = self._members[(self.rank + 1) % self.size]
             with contextlib.suppress(RuntimeError):
-                work: Any = self._dist.irecv(torch.empty(1), other, group=self._control)
+                work: Any = self._dist.irecv(torch.empty(1), other, group=self._control, tag=NEVER_SENT)
                 work.wait(timedelta(milliseconds=1))
 
 
