@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from rocmkern.runtime.errors import ArgumentError, RocmkernError
 
@@ -29,12 +29,19 @@ class RankFailedError(RocmkernError, RuntimeError):
 
 
 class LocalRanks:
-    """Processes on this machine, connected by gloo, with a thread for arithmetic each; not on Windows.
+    """Processes on this machine, with a thread for arithmetic each; not on Windows.
 
     Parameters
     ----------
     size : int
         Processes.
+    backend : {"gloo", "nccl"}
+        Of their groups. With "nccl", which is RCCL on AMD's cards, process n has card n as its current device.
+
+    Raises
+    ------
+    ArgumentError
+        No such backend, no process, or more processes than PyTorch sees cards.
 
     Examples
     --------
@@ -43,12 +50,18 @@ class LocalRanks:
     ...     parts = ranks.call("my_module:step", [(0,), (1,)])
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, backend: Literal["gloo", "nccl"] = "gloo"):
         # deferred: optional dependency
+        import torch
         from torch.distributed import TCPStore
 
         if size < 1:
             raise ArgumentError("size", str(size), "a number of processes of at least 1")
+        if backend not in ("gloo", "nccl"):
+            raise ArgumentError("backend", repr(backend), '"gloo" or "nccl"')
+        if backend == "nccl" and size > torch.cuda.device_count():
+            allowed = f'the cards that PyTorch sees at most, {torch.cuda.device_count()}, or backend="gloo"'
+            raise ArgumentError("size", f"{size} processes", allowed)
         self.size = size
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._pipes: list[Any] = []
@@ -57,8 +70,8 @@ class LocalRanks:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         for rank in range(size):
             here, there = multiprocessing.Pipe()
-            numbers = map(str, (rank, size, self._store.port, there.fileno()))
-            command = [sys.executable, "-m", "rocmkern.distributed.local", *numbers]
+            given = map(str, (backend, rank, size, self._store.port, there.fileno()))
+            command = [sys.executable, "-m", "rocmkern.distributed.local", *given]
             self.processes.append(subprocess.Popen(command, pass_fds=[there.fileno()], env=environment))
             there.close()
             self._pipes.append(here)
@@ -136,7 +149,7 @@ class LocalRanks:
         self.close()
 
 
-def _serve(rank: int, size: int, port: int, pipe: Any) -> None:
+def _serve(backend: str, rank: int, size: int, port: int, pipe: Any) -> None:
     """What a process does: one call after the other, until the pipe is closed."""
     os.environ["ROCMKERN_NUM_THREADS"] = "1"
     # deferred: optional dependency
@@ -145,10 +158,12 @@ def _serve(rank: int, size: int, port: int, pipe: Any) -> None:
 
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=DEADLINE))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=DEADLINE))
     # Groups have numbers in PyTorch, so all processes make all of them.
-    groups = {count: dist.new_group(list(range(count)), backend="gloo") for count in range(1, size)} | {size: None}
+    groups = {count: dist.new_group(list(range(count)), backend=backend) for count in range(1, size)} | {size: None}
     while True:
         try:
             function, count, given = pipe.recv()
@@ -176,5 +191,5 @@ if __name__ == "__main__":
     # By its name, so that errors are pickled as this module's.
     from rocmkern.distributed import local
 
-    _rank, _size, _port, _descriptor = map(int, sys.argv[1:])
-    local._serve(_rank, _size, _port, Connection(_descriptor))
+    _rank, _size, _port, _descriptor = map(int, sys.argv[2:])
+    local._serve(sys.argv[1], _rank, _size, _port, Connection(_descriptor))

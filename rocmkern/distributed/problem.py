@@ -118,6 +118,7 @@ def agreed_problem(
         if packed and sequences.max_q != sequences.max_k:
             raise ArgumentError("k", f"{sequences.max_k} tokens", f"{sequences.max_q}, those of q, with cu_seqlens")
         own = [as_torch(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+        ranks.check_place("q", own[0])
         sink = None if sinks is None else as_torch("sinks", sinks).float()
     except (ArgumentError, RuntimeError) as error:
         ranks.refuse(error)
@@ -130,6 +131,7 @@ def agreed_problem(
         "operation": "attention",
         **{f"shape of {name}": _without(x.shape, row_axis) for name, x in zip("qkv", own, strict=True)},
         "dtype": str(own[0].dtype),
+        "device": own[0].device.type,
         **vars(options),
         "cu_seqlens": _digest(borders) if packed else None,
         "sinks": None if sink is None else _digest(sink.tolist()),

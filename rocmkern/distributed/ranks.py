@@ -71,11 +71,13 @@ class Ranks:
         if self.rank < 0:
             raise ArgumentError("group", "a group without this process", "a group that this process is in")
         self._members = dist.get_process_group_ranks(group)
-        self._on_stream = dist.get_backend(group) != "gloo"
+        #: By kinds of devices: a group may have gloo for the host's memory and NCCL for cards.
+        self._backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
         self._control = group
-        if self._on_stream:
+        if self._backends.get("cpu") != "gloo":
             self._control = dist.new_group(self._members, backend="gloo", use_local_synchronization=True)
         self._agreed: set[int] = set()
+        self._connected: set[Any] = set()
         self._calls, self._timeout = 0, TIMEOUT
         self._failed: PeerError | None = None
         self.sent: int = 0
@@ -177,17 +179,50 @@ class Ranks:
 
     # ------------------------------------------------------------------------------------------------------- transfer
 
+    def check_place(self, name: str, x: Any) -> None:
+        """Refuse a tensor that the backend of the group does not reach."""
+        # deferred: optional dependency
+        import torch
+
+        kind, backend = x.device.type, self._backends.get(x.device.type)
+        given = f"a tensor on {x.device}"
+        if backend is None or (backend == "gloo" and kind != "cpu"):
+            reached = " and ".join(
+                "host memory" if kind == "cpu" else f"{kind} devices with {backend}"
+                for kind, backend in self._backends.items()
+                if kind == "cpu" or backend != "gloo"
+            )
+            raise ArgumentError(name, given, f"what the backends of the group reach: {reached}")
+        if kind != "cpu" and x.device.index != torch.cuda.current_device():
+            allowed = f"this rank's own device, cuda:{torch.cuda.current_device()}: see torch.cuda.set_device"
+            raise ArgumentError(name, given, allowed)
+
+    def connect(self, device: Any) -> None:
+        """Use the group on a device by all ranks, once: to NCCL the first message may not be one among some of them."""
+        # deferred: optional dependency
+        import torch
+
+        if self.size > 1 and self._on_stream(device) and device not in self._connected:
+            with self._blame():
+                self._dist.all_reduce(torch.zeros(1, device=device), group=self._group)
+            self._connected.add(device)
+
+    def _on_stream(self, device: Any) -> bool:
+        return self._backends.get(device.type) != "gloo"
+
     def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]]) -> Transfer:
         """Begin to send arrays to ranks, and to fill others from ranks: contiguous torch tensors."""
         dist, members = self._dist, self._members
         operations = [dist.P2POp(dist.isend, x, members[to], group=self._group) for to, x in sends if x.numel()]
         operations += [dist.P2POp(dist.irecv, x, members[of], group=self._group) for of, x in receives if x.numel()]
         self.sent += sum(x.numel() * x.element_size() for _, x in sends)
+        on_stream = bool(operations) and self._on_stream(operations[0].tensor.device)
         with self._blame():
-            return Transfer(self, dist.batch_isend_irecv(operations) if operations else [])
+            return Transfer(self, dist.batch_isend_irecv(operations) if operations else [], on_stream)
 
     def all_to_all(self, blocks: Sequence[Any], received: Sequence[Any]) -> Transfer:
         """Begin to send block n to rank n, and to fill block n of `received` from it: contiguous torch tensors."""
+        self.connect(blocks[self.rank].device)
         received[self.rank].copy_(blocks[self.rank])
         others = [rank for rank in range(self.size) if rank != self.rank]
         return self.exchange([(r, blocks[r]) for r in others], [(r, received[r]) for r in others])
@@ -251,15 +286,15 @@ class Ranks:
 class Transfer:
     """What is on its way. The arrays must stay as they are until `wait` has returned."""
 
-    def __init__(self, ranks: Ranks, works: list[Any]):
-        self._ranks, self._works = ranks, works
+    def __init__(self, ranks: Ranks, works: list[Any], on_stream: bool):
+        self._ranks, self._works, self._on_stream = ranks, works, on_stream
 
     def wait(self) -> None:
         """Wait for all of it; on a device, let its stream wait."""
         ranks, works = self._ranks, self._works
         with ranks._blame():
             for work in works:
-                if ranks._on_stream:
+                if self._on_stream:
                     work.wait()
                 else:
                     work.wait(timedelta(seconds=ranks._timeout))

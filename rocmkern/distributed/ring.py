@@ -27,6 +27,7 @@ from rocmkern.distributed.ranks import Ranks
 def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
     """The result of this rank, in float32, and its log-sum-exps ``[B, Hq, S]``."""
     state = _State(ranks.rank, problem)
+    ranks.connect(problem.q.device)
     coming = messages(ranks, problem)
     following = next(coming, None)
     own = problem.keys.pieces(ranks.rank)

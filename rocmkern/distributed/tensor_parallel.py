@@ -209,6 +209,8 @@ def _agreed(ranks: Ranks, operation: str, x: Any, by: str, activation: Any, sequ
             raise ArgumentError("activation", repr(activation), 'None with by="rows": it is the sum that comes first')
         if sequence and x.ndim != 2:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", "[tokens, features] with sequence=True")
+        if ranks.size > 1:
+            ranks.check_place("x", as_torch("x", x))
     except ArgumentError as error:
         ranks.refuse(error)
         raise

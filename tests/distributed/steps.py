@@ -2,50 +2,103 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
 import rocmkern
 from rocmkern import distributed
+from rocmkern.decoder import Decoder, QuantizedWeight
+from rocmkern.distributed.arrays import as_given, as_torch
 from rocmkern.distributed.ranks import ranks_of
+from rocmkern.runtime.manager import default_manager
+
+
+@contextlib.contextmanager
+def place_of(group):
+    """Where the ranks of a group compute, as what brings an array there: the CPU with gloo, a card each with NCCL."""
+    if dist.get_backend(group) == "gloo":
+        with rocmkern.using("cpu"):
+            yield lambda x: x
+    else:
+        yield on_card
+
+
+def on_card(x):
+    """An array, or that of quantized weights, as a tensor on this rank's card."""
+    if isinstance(x, QuantizedWeight):
+        return QuantizedWeight(on_card(x.blocks), x.format)
+    return None if x is None else as_torch("x", x, (x.dtype,)).cuda()
+
+
+def as_numpy(x):
+    """An array of any kind and place."""
+    return x if isinstance(x, np.ndarray) else as_given(as_torch("x", x).cpu(), np.empty(0))
 
 
 def attention(group, q, k, v, options):
     """Out, lse and the bytes sent."""
     ranks = ranks_of(group)
     before = ranks.sent
-    with rocmkern.using("cpu"):
-        out, lse = distributed.attention(q, k, v, group=group, return_lse=True, **options)
-    return out, lse, ranks.sent - before
+    with place_of(group) as put:
+        options = {**options, "sinks": put(options.get("sinks"))}
+        out, lse = distributed.attention(*map(put, (q, k, v)), group=group, return_lse=True, **options)
+    return as_numpy(out), as_numpy(lse), ranks.sent - before
+
+
+def plain_attention(group, q, k, v, options):
+    """Out and lse of all tokens on one rank."""
+    with place_of(group) as put:
+        options = {**options, "sinks": put(options.get("sinks"))}
+        out, lse = rocmkern.flash_attention(*map(put, (q, k, v)), return_lse=True, **options)
+    return as_numpy(out), as_numpy(lse)
 
 
 def gradients(group, q, k, v, sinks, dout, dlse, options):
     """Those of q, k, v and the sinks, twice, and the bytes sent."""
-    # Only the tests of gradients need it.
-    import torch
-
-    given = [torch.from_numpy(x) for x in (q, k, v)] + ([] if sinks is None else [torch.from_numpy(sinks)])
-    given = [x.requires_grad_() for x in given]
     ranks, found = ranks_of(group), []
     before = ranks.sent
-    with rocmkern.using("cpu"), torch.enable_grad():
+    with place_of(group) as put, torch.enable_grad():
+        given = [as_torch("x", put(x)).requires_grad_() for x in (q, k, v, sinks) if x is not None]
+        weights = [as_torch("x", put(x)) for x in (dout, dlse)]
         for _ in range(2):
             more = {} if sinks is None else {"sinks": given[3]}
-            out, lse = distributed.attention(*given[:3], group=group, return_lse=True, **more, **options)
-            weights = torch.from_numpy(dout), torch.from_numpy(dlse)
-            found.append([x.numpy() for x in torch.autograd.grad((out, lse), given, weights)])
+            results = distributed.attention(*given[:3], group=group, return_lse=True, **more, **options)
+            found.append([as_numpy(x) for x in torch.autograd.grad(results, given, weights)])
     return *found, ranks.sent - before
+
+
+def plain_gradients(group, q, k, v, sinks, dout, dlse, options):
+    """Those of all tokens on one rank."""
+    last = {} if sinks is None else {"return_dsinks": True}
+    with place_of(group) as put:
+        q, k, v, dout, dlse = map(put, (q, k, v, dout, dlse))
+        options = {**options, "sinks": put(sinks)}
+        out, lse = rocmkern.flash_attention(q, k, v, return_lse=True, **options)
+        found = rocmkern.flash_attention_backward(dout, q, k, v, out, lse, dlse=dlse, **options, **last)
+    return [as_numpy(x) for x in found]
+
+
+def of_host_memory(group):
+    """What NCCL does not reach."""
+    x = torch.ones(1, 1, 2, 16)
+    return distributed.attention(x, x, x, group=group)
+
+
+def of_a_card(group):
+    """What gloo does not reach; there need not be a card to ask."""
+    return ranks_of(group).check_place("q", SimpleNamespace(device=torch.device("cuda:0")))
 
 
 def gradient_of_some(group, asks):
     """What a rank finds where some ask for a gradient and others do not."""
-    # Only the tests of gradients need it.
-    import torch
-
     x = torch.ones(1, 1, 2, 16, requires_grad=asks)
     with rocmkern.using("cpu"), torch.enable_grad():
         try:
@@ -64,48 +117,79 @@ def absent(group, stays_away):
         return distributed.attention(x, x, x, group=group, timeout=1.0)
 
 
-def until_it_fails(group, steps):
-    """The first error of many calls, when it came, and the bytes that are still held afterwards."""
+def until_it_fails(group, steps, timeout):
+    """The first error of many calls, and the bytes that are still held afterwards."""
     rng = np.random.default_rng(0)
     found = None
     with rocmkern.using("cpu"), rocmkern.ResourceManager("host") as manager:
         q, k, v = (manager.from_numpy(rng.standard_normal((1, 4, 64, 32), dtype=np.float32)) for _ in range(3))
         for _ in range(steps + 1):
             try:
-                # The first call may compile a kernel.
-                timeout = 5.0 if steps else 120.0
                 distributed.attention(q, k, v, group=group, causal=True, split="zigzag", timeout=timeout)
             except rocmkern.PeerError as error:
                 found = error.with_traceback(None)
                 found.__cause__ = found.__context__ = None
                 break
-        when = time.time()
         for x in (q, k, v):
             x.close()
         leaked = manager.memory_stats().held
-    return found, when, leaked
+    return found, leaked
 
 
 def linears(group, x, columns, rows, options):
     """A layer by columns and one by rows, both without an exchange between them."""
-    with rocmkern.using("cpu"):
-        own = distributed.linear(x, *columns, "gelu", by="columns", group=group, **options)
-        return own, distributed.linear(own, *rows, by="rows", group=group, **options)
+    with place_of(group) as put:
+        own = distributed.linear(put(x), *map(put, columns), "gelu", by="columns", group=group, **options)
+        out = distributed.linear(own, *map(put, rows), by="rows", group=group, **options)
+    return as_numpy(own), as_numpy(out)
+
+
+def plain_linears(group, x, columns, rows):
+    """The same layers on one rank."""
+    with place_of(group) as put:
+        own = rocmkern.linear(put(x), *map(put, columns), "gelu")
+        return as_numpy(own), as_numpy(rocmkern.linear(own, *map(put, rows)))
 
 
 def mlp(group, x, weights, options):
-    with rocmkern.using("cpu"):
-        return distributed.mlp(x, *weights, group=group, **options)
+    with place_of(group) as put:
+        return as_numpy(distributed.mlp(put(x), *map(put, weights), group=group, **options))
+
+
+def plain_mlp(group, x, weights):
+    with place_of(group) as put:
+        return as_numpy(rocmkern.mlp(put(x), *map(put, weights)))
 
 
 def generated(group, config, weights, prompts, options):
-    """Tokens that are drawn, and the logits after the prompts."""
-    with rocmkern.using("cpu"):
-        decoder = distributed.ParallelDecoder(config, weights, group=group)
-        with decoder.new_cache(16, 4) as cache:
-            logits = decoder.logits(cache, [cache.add() for _ in prompts], prompts, every=True)
-            shape = cache.keys.shape
-        return decoder.generate(prompts, 12, **options), np.asarray(logits), shape
+    """What a decoder over ranks draws, the logits after the prompts, and the shape of a rank's cache."""
+    with place_of(group):
+        decoder = distributed.ParallelDecoder(config, _beside_cache(group, weights), group=group)
+        return _drawn(decoder, prompts, options)
+
+
+def plain_generated(group, config, weights, prompts, options):
+    """The same of a decoder that knows nothing of ranks."""
+    with place_of(group):
+        return _drawn(Decoder(config, _beside_cache(group, weights)), prompts, options)
+
+
+def _drawn(decoder, prompts, options):
+    with decoder.new_cache(16, 4) as cache:
+        logits = decoder.logits(cache, [cache.add() for _ in prompts], prompts, every=True)
+        logits, shape = np.asarray(logits), cache.keys.shape
+    return decoder.generate(prompts, 12, **options), logits, shape
+
+
+def _beside_cache(group, weights):
+    """The weights of a decoder where its cache will be."""
+    if dist.get_backend(group) == "gloo":
+        return weights
+    put = default_manager(torch.cuda.current_device()).from_numpy
+    return {
+        name: QuantizedWeight(put(x.blocks), x.format) if isinstance(x, QuantizedWeight) else put(x)
+        for name, x in weights.items()
+    }
 
 
 def peak_memory(group, tokens, heads, options):
@@ -132,7 +216,6 @@ def _kilobytes(name):
 def llama(group, split, mode, window, tokens):
     """Logits of this rank's tokens, and those of all tokens by one process."""
     # Only the tests of models need it.
-    import torch
     from transformers import AutoModelForCausalLM, MistralConfig
 
     torch.manual_seed(0)

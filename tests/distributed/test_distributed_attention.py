@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
 
-import rocmkern
-from rocmkern import reference
-from rocmkern.distributed import join_sequence, shard_sequence
+from by_ranks import check, drawn, over_ranks
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 CASES = {
@@ -22,52 +20,13 @@ CASES = {
 }
 
 
-def drawn(total, dtype=np.float32, heads=(4, 4), batch=2, keys=None, dim=32):
-    rng = np.random.default_rng(total)
-    q = rng.standard_normal((batch, heads[0], total, dim)).astype(dtype)
-    k, v = (rng.standard_normal((batch, heads[1], keys or total, dim)).astype(dtype) for _ in range(2))
-    return q, k, v
-
-
-def over_ranks(ranks, size, q, k, v, *, split="contiguous", axis=-2, lse_axis=-1, lengths=None, **options):
-    """Out and lse of the whole sequence, and the bytes that each rank sent."""
-
-    def part(x, rank):
-        if lengths is not None:
-            ends = np.cumsum([0, *lengths])
-            return np.take(x, np.arange(ends[rank], ends[rank + 1]), axis)
-        return shard_sequence(x, axis=axis, split=split, rank=rank, size=size)
-
-    arguments = [(*(part(x, rank) for x in (q, k, v)), {"split": split, **options}) for rank in range(size)]
-    outs, lses, sent = zip(*ranks.call("steps:attention", arguments, deadline=90), strict=True)
-    return join_sequence(outs, axis=axis, split=split), join_sequence(lses, axis=lse_axis, split=split), sent
-
-
-def error(got, exact):
-    return np.abs(got.astype(np.float64) - exact).max()
-
-
-def check(got, lse, q, k, v, options, **reference_options):
-    """Within twice the error of one process, or two units in the last place."""
-    exact, exact_lse = reference.flash_attention(q, k, v, return_lse=True, **options, **reference_options)
-    with rocmkern.using("cpu"):
-        one, one_lse = rocmkern.flash_attention(q, k, v, return_lse=True, **options, **reference_options)
-    unit = float(np.finfo(np.float32).eps) if got.dtype == np.float32 else float(ml_dtypes.finfo(got.dtype).eps)
-    assert got.dtype == q.dtype
-    assert error(got, exact) <= max(2 * error(one, exact), 2 * unit * np.abs(exact).max())
-    seen = np.isfinite(exact_lse)
-    np.testing.assert_array_equal(np.isfinite(lse), seen)
-    units = float(np.finfo(np.float32).eps) * np.abs(exact_lse[seen]).max(initial=1.0)
-    assert error(lse[seen], exact_lse[seen]) <= max(2 * error(one_lse[seen], exact_lse[seen]), 2 * units)
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_ring_is_one_process(ranks, size, case):
     q, k, v = drawn(131, heads=(4, 2))
     for split in ("contiguous", "zigzag"):
         out, lse, _ = over_ranks(ranks, size, q, k, v, split=split, **CASES[case])
-        check(out, lse, q, k, v, CASES[case])
+        check(ranks, out, lse, (q, k, v), **CASES[case])
 
 
 @pytest.mark.parametrize("case", ["full", "causal", "window"])
@@ -77,7 +36,7 @@ def test_so_is_attention_by_heads(ranks, size, case, kv_heads):
     q, k, v = drawn(53, heads=(8, kv_heads))
     for split in ("contiguous", "zigzag"):
         out, lse, _ = over_ranks(ranks, size, q, k, v, split=split, mode="heads", **CASES[case])
-        check(out, lse, q, k, v, CASES[case])
+        check(ranks, out, lse, (q, k, v), **CASES[case])
 
 
 @pytest.mark.parametrize("mode", ["ring", "heads"])
@@ -85,7 +44,7 @@ def test_so_is_attention_by_heads(ranks, size, case, kv_heads):
 def test_halves_are_rounded_once(ranks, dtype, mode):
     q, k, v = drawn(120, dtype, heads=(4, 4))
     out, lse, _ = over_ranks(ranks, 4, q, k, v, split="zigzag", mode=mode, causal=True)
-    check(out, lse, q, k, v, {"causal": True})
+    check(ranks, out, lse, (q, k, v), causal=True)
 
 
 @pytest.mark.parametrize("mode", ["ring", "heads"])
@@ -95,14 +54,14 @@ def test_queries_and_keys_may_differ_in_number(ranks, mode, causal):
     for swap in (False, True):
         some = (k, q, q) if swap else (q, k, v)
         out, lse, _ = over_ranks(ranks, 4, *some, mode=mode, causal=causal)
-        check(out, lse, *some, {"causal": causal})
+        check(ranks, out, lse, some, causal=causal)
 
 
 @pytest.mark.parametrize("lengths", [(5, 0, 40, 8), (53, 0, 0, 0), (0, 0, 1, 52)])
 def test_any_lengths_of_contiguous_ranks(ranks, lengths):
     q, k, v = drawn(53)
     out, lse, _ = over_ranks(ranks, 4, q, k, v, lengths=lengths, causal=True, window=(30, None))
-    check(out, lse, q, k, v, {"causal": True, "window": (30, None)})
+    check(ranks, out, lse, (q, k, v), causal=True, window=(30, None))
 
 
 @pytest.mark.parametrize("mode", ["ring", "heads"])
@@ -112,7 +71,7 @@ def test_a_sink_counts_once(ranks, mode, sink):
     sinks = np.array([sink, 0.0, -1.0, 2.0], np.float32)
     # Keys that no query sees: rows whose only part is the sink.
     out, lse, _ = over_ranks(ranks, 2, q, k[:, :, :10], v[:, :, :10], mode=mode, causal=True, sinks=sinks)
-    check(out, lse, q, k[:, :, :10], v[:, :, :10], {"causal": True}, sinks=sinks)
+    check(ranks, out, lse, (q, k[:, :, :10], v[:, :, :10]), causal=True, sinks=sinks)
 
 
 @pytest.mark.parametrize("case", ["full", "causal", "window"])
@@ -127,7 +86,7 @@ def test_packed_sequences_cross_ranks(ranks, size, split, mode, case):
     k, v = rng.standard_normal((2, 190, 4, 32), dtype=np.float32)
     options = CASES[case]
     out, lse, _ = over_ranks(ranks, size, q, k, v, split=split, axis=0, mode=mode, cu_seqlens=cu, **options)
-    check(out, lse, q, k, v, options, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    check(ranks, out, lse, (q, k, v), **options, cu_seqlens_q=cu, cu_seqlens_k=cu)
 
 
 def test_axes_in_the_other_order(ranks):
@@ -135,7 +94,7 @@ def test_axes_in_the_other_order(ranks):
     turned = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
     for mode in ("ring", "heads"):
         out, lse, _ = over_ranks(ranks, 4, *turned, axis=1, split="zigzag", mode=mode, layout="bshd", causal=True)
-        check(out.swapaxes(1, 2), lse, q, k, v, {"causal": True})
+        check(ranks, out.swapaxes(1, 2), lse, (q, k, v), causal=True)
 
 
 def test_what_is_hidden_does_not_reach_the_result(ranks):

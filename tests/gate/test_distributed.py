@@ -1,86 +1,133 @@
-"""Attention over ranks on cards: NCCL, or RCCL, which PyTorch calls by the same name. One rank a card.
+"""Ranks on cards, by NCCL or RCCL, which PyTorch calls by the same name: as close to float64 as a plain call on a card.
 
-One card is enough for one rank, which has no other to send to; with more, as many ranks as cards are started::
-
-    pytest tests/gate/test_distributed.py
-    torchrun --nproc-per-node 2 tests/gate/test_distributed.py
+Each rank is a process with a card of its own. One card is enough for one rank, which has no other to send to; what
+needs more cards than there are is skipped.
 """
 
-import os
+from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import ml_dtypes
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
+torch = pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
+import torch.distributed as dist  # noqa: E402
 
-import torch
-import torch.distributed as dist
-
-from rocmkern import distributed, reference
-from rocmkern.distributed.ranks import ranks_of
-
-needs_card = pytest.mark.skipif(
-    not (torch.cuda.is_available() and dist.is_nccl_available()), reason="no card that PyTorch can use, or no NCCL"
+# What is asked of cards is asked of the CPU there.
+sys.path.append(str(Path(__file__).parents[1] / "distributed"))
+from by_ranks import (  # noqa: E402
+    check,
+    check_decoder,
+    check_gradients,
+    check_linears,
+    check_mlp,
+    drawn,
+    drawn_for_gradients,
+    gradients_over_ranks,
+    over_ranks,
 )
-CASES = [
-    {"causal": True},
-    {"causal": True, "split": "zigzag"},
-    {"causal": True, "window": (100, 0)},
-    {"mode": "heads"},
+
+from rocmkern.decoder import DecoderConfig  # noqa: E402
+from rocmkern.distributed import LocalRanks  # noqa: E402
+from rocmkern.distributed.positions import UNLIMITED, Tokens, Visibility, runs  # noqa: E402
+from rocmkern.distributed.traffic import ring_bytes  # noqa: E402
+from rocmkern.runtime.errors import ArgumentError  # noqa: E402
+
+CARDS = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
+SIZES = [
+    pytest.param(size, marks=pytest.mark.skipif(size > CARDS, reason=f"{CARDS} cards that PyTorch and NCCL can use"))
+    for size in (1, 2, 4)
 ]
-
-
-def check(dtype, options):
-    """This rank's rows of a call on its card, against float64."""
-    rng = np.random.default_rng(0)
-    q = torch.from_numpy(rng.standard_normal((1, 8, 777, 64), dtype=np.float32)).to(dtype)
-    k, v = (torch.from_numpy(rng.standard_normal((1, 8, 777, 64), dtype=np.float32)).to(dtype) for _ in range(2))
-    split = options.get("split", "contiguous")
-    own = [distributed.shard_sequence(x, split=split).cuda() for x in (q, k, v)]
-    out, lse = distributed.attention(*own, return_lse=True, **options)
-    assert out.device == own[0].device and out.dtype == dtype
-    meaning = {name: value for name, value in options.items() if name in ("causal", "window")}
-    exact, exact_lse = reference.flash_attention(*(x.float().numpy() for x in (q, k, v)), return_lse=True, **meaning)
-    error = np.abs(out.float().cpu().numpy() - distributed.shard_sequence(exact, split=split)).max()
-    assert error < {torch.float32: 2e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
-    lse_error = np.abs(lse.cpu().numpy() - distributed.shard_sequence(exact_lse, axis=-1, split=split)).max()
-    assert lse_error < 2e-2
-    return error
+every_size = pytest.mark.parametrize("size", SIZES)
+#: A causal call by heads needs as many heads as ranks; 777 tokens are no multiple of anything.
+CASES = {
+    "contiguous": {"causal": True},
+    "zigzag": {"causal": True, "split": "zigzag"},
+    "window": {"causal": True, "window": (100, 0)},
+    "heads": {"causal": True, "mode": "heads"},
+}
+HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 
 
 @pytest.fixture(scope="module")
-def one_rank(tmp_path_factory):
-    path = tmp_path_factory.mktemp("store") / "store"
-    dist.init_process_group("nccl", init_method=f"file://{path}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def ranks():
+    """As many processes as there are cards, up to four."""
+    with LocalRanks(min(CARDS, 4), "nccl") as started:
+        yield started
 
 
-@needs_card
-@pytest.mark.parametrize("options", CASES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_one_rank_on_a_card(one_rank, dtype, options):
-    check(dtype, options)
-    assert ranks_of().sent == 0
+def plain(options):
+    """What of the options a call without ranks has."""
+    return {name: value for name, value in options.items() if name not in ("split", "mode")}
 
 
-@needs_card
-def test_linear_layers_of_one_rank(one_rank):
-    x, weight = torch.randn(16, 64, device="cuda"), torch.randn(32, 64, device="cuda")
-    for by in ("columns", "rows"):
-        out = distributed.linear(x, distributed.shard_linear(weight, by), by=by)
-        assert torch.allclose(out, x @ weight.T, atol=0.1)
+@every_size
+@pytest.mark.parametrize("case", CASES)
+def test_attention(ranks, size, case):
+    arrays = drawn(777, heads=(8, 4), batch=1, dim=64)
+    out, lse, sent = over_ranks(ranks, size, *arrays, **CASES[case])
+    check(ranks, out, lse, arrays, **plain(CASES[case]))
+    if case != "heads":
+        split, (left, *_) = CASES[case].get("split", "contiguous"), CASES[case].get("window", (UNLIMITED,))
+        lengths = tuple(sum(b - a for a, b in runs(777, rank, size, split)) for rank in range(size))
+        tokens = Tokens(split, lengths)
+        assert list(sent) == ring_bytes(tokens, tokens, Visibility(left, 0, 0), 2 * 4 * 64 * 4)
 
 
-def main():
-    """One of several ranks that torchrun has started."""
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
-    for options in CASES:
-        for dtype in (torch.float16, torch.float32):
-            print(dist.get_rank(), dtype, options, check(dtype, options))
-    dist.destroy_process_group()
+@every_size
+@pytest.mark.parametrize("case", ["zigzag", "heads"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_attention_of_halves(ranks, size, dtype, case):
+    arrays = drawn(777, dtype, heads=(8, 4), batch=1, dim=64)
+    out, lse, _ = over_ranks(ranks, size, *arrays, **CASES[case])
+    check(ranks, out, lse, arrays, **plain(CASES[case]))
 
 
-if __name__ == "__main__":
-    main()
+@every_size
+@pytest.mark.parametrize("mode", ["ring", "heads"])
+def test_packed_sequences_and_a_sink(ranks, size, mode):
+    cu = np.array([0, 3, 3, 160, 161, 330, 500], np.int32)
+    arrays = [x[0].swapaxes(0, 1).copy() for x in drawn(500, heads=(4, 4), batch=1, dim=64)]
+    out, lse, _ = over_ranks(ranks, size, *arrays, axis=0, mode=mode, cu_seqlens=cu, causal=True)
+    check(ranks, out, lse, arrays, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    arrays, sinks = drawn(300, dim=64), np.array([1.5, -np.inf, 0.0, 30.0], np.float32)
+    out, lse, _ = over_ranks(ranks, size, *arrays, mode=mode, causal=True, sinks=sinks)
+    check(ranks, out, lse, arrays, causal=True, sinks=sinks)
+
+
+@every_size
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_attention(ranks, size, case):
+    arrays = drawn_for_gradients(777, heads=(8, 4), batch=1, dim=64)
+    found = gradients_over_ranks(ranks, size, arrays, **CASES[case])
+    check_gradients(ranks, found, arrays, **plain(CASES[case]))
+
+
+@every_size
+@pytest.mark.parametrize("sequence", [False, True])
+def test_linear_layers(ranks, size, sequence):
+    check_linears(ranks, size, sequence)
+
+
+@every_size
+@pytest.mark.parametrize("form", [None, "q8_0"])
+def test_an_mlp(ranks, size, form):
+    check_mlp(ranks, size, form, sequence=True)
+
+
+@every_size
+@pytest.mark.parametrize("form", [None, "q8_0"])
+def test_a_decoder(ranks, size, form):
+    check_decoder(ranks, size, DecoderConfig(50, 64, 128, 2, 8, 4, 32, rope_base=500.0), form)
+
+
+@every_size
+def test_what_nccl_does_not_reach_is_refused(ranks, size):
+    for outcome in ranks.outcomes("steps:of_host_memory", [()] * size):
+        assert isinstance(outcome, ArgumentError)
+        assert outcome.argument == "q"
+        assert "cuda devices with nccl" in str(outcome)
+    check_linears(ranks, size, True)
