@@ -260,8 +260,8 @@ class Ranks:
             self._break_off()
             missing, why = heartbeat().missing(self._members, ",".join(map(str, self._members)))
             if not missing:
-                kind = f"did not come within {self._timeout:g} s" if waited >= self._timeout * 0.9 else "broke a connection"
-                why = f"{kind}; {why}"
+                late = waited >= self._timeout * 0.9
+                why = f"{f'did not come within {self._timeout:g} s' if late else 'broke a connection'}; {why}"
             ranks = tuple(self._members.index(rank) for rank in missing if rank in self._members)
             why += "; the group cannot be used any more: end these processes and start them again"
             self._failed = PeerError(ranks, self.size, why)
