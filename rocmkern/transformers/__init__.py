@@ -85,8 +85,9 @@ def patch(
         Gated MLPs by `mlp`. Mixtures of experts stay.
     linear : str, optional
         Format in which the weights of linear layers are quantized, as `quantize` names them. Layers that share their
-        weight, that give the logits, or whose rows are no whole number of blocks stay. MLPs of quantized layers are not
-        replaced otherwise. The weights themselves move to host memory.
+        weight, that give the logits, or whose rows are no whole number of blocks stay, and so do those that are trained
+        while others are frozen: adapters, put in before. MLPs of quantized layers are not replaced otherwise. The
+        weights themselves move to host memory.
 
     Returns
     -------

@@ -20,22 +20,25 @@ BLOCKS = "rocmkern_blocks"
 def reasons_to_stay(model: torch.nn.Module, format: str) -> dict[str, str]:
     """Why linear layers of a model are not quantized, by their names; the others are not in it."""
     elements = FORMATS[format].elements
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    of_logits: Any = getattr(model, "get_output_embeddings", None)
+    head = None if of_logits is None else of_logits()
     users: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module._parameters.values():
             if parameter is not None:
                 users.setdefault(id(parameter), []).append(name)
     found = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear):
-            continue
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    some_frozen = any(not layer.weight.requires_grad for _, layer in layers)
+    for name, module in layers:
         if module is head:
             found[name] = "it gives the logits"
         elif type(module) is not torch.nn.Linear:
             found[name] = f"it is no plain torch.nn.Linear but a {type(module).__name__}"
         elif len(users[id(module.weight)]) > 1:
             found[name] = f"its weight is that of {', '.join(n for n in users[id(module.weight)] if n != name)} too"
+        elif some_frozen and module.weight.requires_grad:
+            found[name] = "it is trained, as an adapter beside layers that are frozen"
         elif module.weight.is_meta or not module.weight.is_floating_point():
             found[name] = f"its weight is {module.weight.dtype} on {module.weight.device}"
         elif module.in_features % elements:
@@ -63,6 +66,7 @@ def forward_of(format: Any) -> Callable[..., Any]:
     """The forward for a layer that has its blocks."""
 
     def forward(self: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
-        return rocmkern.quantized_linear(input, self._buffers[BLOCKS], format, self._parameters["bias"])
+        blocks: Any = self._buffers[BLOCKS]
+        return rocmkern.quantized_linear(input, blocks, format, self._parameters["bias"])
 
     return forward

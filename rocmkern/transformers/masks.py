@@ -84,7 +84,7 @@ class Structure:
         elif self.leftpad is not None:
             mask = self.leftpad[:, None, None, None].expand(-1, width, 2, -1)
         elif self.seen is None:
-            mask = torch.empty((1, width, 0, self.keys), dtype=dtype, device=device)
+            mask = torch.empty((1, width, 0, self.keys or 0), dtype=dtype, device=device)
         else:
             mask = self.seen.view(dtype).expand(-1, width, -1, -1)
         setattr(mask, _STRUCTURE, self)
@@ -190,7 +190,7 @@ def mask(
             batch_size,
             q_length,
             kv_length,
-            q_offset=q_offset,
+            q_offset=q_offset,  # type: ignore[arg-type]  # a static cache's is a tensor there too
             kv_offset=kv_offset,
             mask_function=mask_function,
             attention_mask=attention_mask,

@@ -33,7 +33,7 @@ def mlp_replacement(module: torch.nn.Module) -> Callable[..., Any] | str | None:
     names = next((names for names in (_THREE, _TWO) if set(names) <= set(parts)), None)
     if names is None:
         return "it is a mixture of experts" if "experts" in parts else None
-    other = next((n for n in names if type(parts[n]) is not torch.nn.Linear or "forward" in parts[n].__dict__), None)
+    other = next((name for name in names if not _plain(parts, (name,))), None)
     if other is not None:
         return f"its {other} is no plain torch.nn.Linear"
     small = _small(module, names)
@@ -73,9 +73,16 @@ def _formula(x: torch.Tensor, small: dict[str, torch.nn.Module], activation: Cal
     return product("down_proj", activation(gate) * up)
 
 
+def _plain(parts: dict[str, Any], names: tuple[str, ...]) -> bool:
+    """Whether the layers are still what they were: adapters are put in their place, later than this one maybe."""
+    return all(type(parts[name]) is torch.nn.Linear and "forward" not in parts[name].__dict__ for name in names)
+
+
 def _of_three(activation: Activation) -> Callable[..., Any]:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         parts = self._modules
+        if not _plain(parts, _THREE):
+            return type(self).forward(self, x)
         gate, up, down = parts["gate_proj"]._parameters, parts["up_proj"]._parameters, parts["down_proj"]._parameters
         return rocmkern.mlp(
             x,
@@ -93,7 +100,10 @@ def _of_three(activation: Activation) -> Callable[..., Any]:
 
 def _of_two(activation: Activation) -> Callable[..., Any]:
     def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-        both, down = self._modules["gate_up_proj"]._parameters, self._modules["down_proj"]._parameters
+        parts = self._modules
+        if not _plain(parts, _TWO):
+            return type(self).forward(self, hidden_states)
+        both, down = parts["gate_up_proj"]._parameters, parts["down_proj"]._parameters
         gate, up = both["weight"].chunk(2)
         b_gate, b_up = (None, None) if both["bias"] is None else both["bias"].chunk(2)
         return rocmkern.mlp(

@@ -7,8 +7,9 @@ import copy
 import pytest
 from small_models import DECODERS, Exact, model_of, prompts, torch
 
+import rocmkern
 from rocmkern import targets
-from rocmkern.transformers import patch
+from rocmkern.transformers import patch, unpatch
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,82 @@ def test_some_steps_of_training_lower_the_loss_as_before():
     ours, theirs = found
     assert ours == sorted(ours, reverse=True)
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer that is frozen, and a product of two small matrices beside it."""
+
+    def __init__(self, layer, seed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.layer = layer
+        self.down = torch.nn.Linear(layer.in_features, 3, bias=False)
+        self.up = torch.nn.Linear(3, layer.out_features, bias=False)
+        for each in (self.down, self.up):
+            each.weight.data.normal_(0, 0.2, generator=generator)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+def adapt(model):
+    """Freeze a model but for matrices beside all of its projections; their names."""
+    model.requires_grad_(False)
+    names = [name for name, module in model.named_modules() if name.endswith("_proj")]
+    for seed, name in enumerate(names):
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, Adapted(model.get_submodule(name), seed))
+    return names
+
+
+def of_adapters(model, tokens):
+    """Their gradients by their names; nothing else has one."""
+    of = model.model if isinstance(model, Exact) else model
+    of.zero_grad()
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert all(p.grad is None for p in of.parameters() if not p.requires_grad)
+    return {name: p.grad.clone() for name, p in of.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("patched_first", [False, True])
+@pytest.mark.parametrize("linear", [None, "q8_0"])
+def test_matrices_beside_frozen_layers_are_trained(linear, patched_first, checkpointed):
+    """As in LoRA and QLoRA: gradients pass the layers, quantized or not; no adapter is left out or quantized."""
+    model = model_of(DECODERS["llama"](), "rocmkern").train()
+    kept, state = copy.deepcopy(model), {name: x.clone() for name, x in model.state_dict().items()}
+    if patched_first:
+        report, names = patch(model, linear=linear), adapt(model)
+    else:
+        names, report = adapt(model), patch(model, linear=linear)
+    quantized = [name.removesuffix(".layer") for name, kind in report.replaced.items() if kind == linear]
+    assert quantized == [name for name in names if linear and "down_proj" not in name]  # 48 columns are no blocks
+    for name in quantized:
+        weight = kept.get_submodule(name).weight
+        weight.data = rocmkern.dequantize(rocmkern.quantize(weight.data, linear), linear)
+    adapt(kept)
+    exact = Exact(kept)
+    kept.set_attn_implementation("eager")
+    if checkpointed:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    tokens, _ = prompts(2, 9)
+    wanted = of_adapters(exact, tokens)
+    ours, theirs = (off(of_adapters(each, tokens), wanted) for each in (model, kept))
+    assert len(ours) == 2 * len(names)
+    for name, error in ours.items():
+        assert error <= 3 * theirs[name] + 1e-6, name
+
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer, losses = torch.optim.AdamW(trained, lr=0.02), []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True)
+    unpatch(model)
+    after = {name.replace(".layer.", "."): x for name, x in model.state_dict().items()}
+    assert all(torch.equal(after[name], x) for name, x in state.items())
