@@ -167,8 +167,14 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
         lowering.COMPUTE_CAPABILITY.reset(token)
     name = re.search(r"\.entry\s+([\w$]+)", ptx).group(1)  # type: ignore[union-attr]
     ends = [int(n) for n in re.findall(rf"{lowering.SHARED_MEMORY_SYMBOL}(\d+)", ptx)]
+    shared_bytes, limit = max(ends, default=0), architecture(cfg.arch).shared_bytes
+    if shared_bytes > limit:
+        raise TileError(
+            f"kernel {kernel.__name__} for {cfg}: its stages take {shared_bytes} bytes of shared memory (two windows "
+            f"each, and large operands); {cfg.arch} has {limit}: use smaller blocks"
+        )
     ptx, maps = with_maps(ptx, lowering.MAP_SYMBOL)
-    return CompiledKernel(name, ptx, n_words, threads, max(ends, default=0), maps, lowering.can_overlap(cfg))
+    return CompiledKernel(name, ptx, n_words, threads, shared_bytes, maps, lowering.can_overlap(cfg))
 
 
 def _argument_expressions(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> list[str]:

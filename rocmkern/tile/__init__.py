@@ -29,6 +29,7 @@ from rocmkern.tile.language.elementwise import (
 from rocmkern.tile.language.kernel import NEG_INF, Config, Float, InOut, Int, Out, Tensor, device, kernel
 from rocmkern.tile.language.memory import (
     copy,
+    load_columns,
     load_pair,
     load_tile,
     rows,
@@ -114,6 +115,7 @@ __all__ = [
     "kernel",
     "largest",
     "last_to_arrive",
+    "load_columns",
     "load_integers",
     "load_operand",
     "load_pair",

@@ -496,6 +496,9 @@ class _Walker:
     def go_round(self, name: str, arguments: dict[str, Any], result: Any, state: _State) -> None:
         """The step of a stage through its circle that an operation is."""
         if name == "stage":
+            if len(self.frames) > 1:
+                # A function that is compiled on its own would give out the same shared memory as its caller.
+                raise TileError("made in a device function; make it in the kernel and pass it")
             cfg = self.constants.get(arguments["cfg"][1])
             paged = self.decided(arguments["paged"][0], state) if "paged" in arguments else False
             if isinstance(cfg, Config) and paged is not None:

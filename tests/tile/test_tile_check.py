@@ -232,6 +232,23 @@ def test_the_fault_may_lie_in_a_device_function():
         check_consumed(inside_a_device_function, Config())
 
 
+@T.device
+def makes_a_stage(cfg, x):
+    st = T.acquire(T.fetch(T.stage(cfg, x, 8, 8), 0))
+    T.finish(T.release(st))
+
+
+@T.kernel
+def stage_of_a_device_function(cfg, x: T.Tensor[2], factor: T.Float):
+    makes_a_stage(cfg, x)
+
+
+def test_a_stage_is_made_in_the_kernel():
+    """A function that is compiled on its own would give out the shared memory of its caller once more."""
+    with pytest.raises(TileError, match=r"device function makes_a_stage, line \d+ of .*: stage: made in a device func"):
+        check_consumed(stage_of_a_device_function, Config())
+
+
 # These are right, each in a way that a careless check would refuse.
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tile_kernels import Config, convert
 
+from rocmkern import tile as T
+
 pytestmark = pytest.mark.tiles(widest=(1, 4, 32), others=(2, 16))
 
 N = 48
@@ -170,3 +172,19 @@ def test_empty_tensors_read_as_zero(launch, arch, m):
     full = random_source(m + 1)
     source = {name: x[..., :0] for name, x in full.items()}
     check(run(launch, arch, m, source), source)
+
+
+@T.kernel
+def alike(cfg, x: T.Tensor[2], out: T.Out[2], which: T.Int, col0: T.Int):
+    row = T.row_index(cfg, cfg.m)
+    T.store_tile(out, (row,), 0, T.load_columns(cfg, cfg.m, x[which], col0, cfg.n), row < out.shape[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("step", "col0"), [(1, 0), (1, 3), (2, 1), (-1, 5)])
+def test_rows_that_are_alike(launch, arch, m, dtype, step, col0):
+    x = np.random.default_rng(3).standard_normal((3, 120), dtype=np.float32).astype(dtype)[:, ::step][:, :50]
+    out = np.full((m, N), KEPT, np.float32)
+    launch(alike, Config(arch=arch, m=m, n=N), (1, 1, 1), x, out, 1, col0)
+    columns = x[1, col0 : col0 + N].astype(np.float32)
+    np.testing.assert_array_equal(out, np.tile(np.pad(columns, (0, N - len(columns))), (m, 1)))

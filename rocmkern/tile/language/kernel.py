@@ -43,6 +43,9 @@ class Config:
     resident : int
         Blocks that a multiprocessor should hold at once, which bounds the registers of a lane on NVIDIA GPUs; 0: the
         compiler chooses.
+    shared_operands : bool
+        On an NVIDIA GPU left operands that are loaded lie in shared memory, which leaves registers to accumulators;
+        otherwise only those that would take many.
     num_stages : int
         Windows of a stage that may be on their way at once. A target may allow only 1.
     overlaps : bool
@@ -58,6 +61,7 @@ class Config:
     split_kv: bool = False
     wave_rows: int = 16
     resident: int = 0
+    shared_operands: bool = False
     num_stages: int = 1
     overlaps: bool = False
 

@@ -134,6 +134,19 @@ def load_tile(cfg: Config, x: Tensor | Quantized, index: Index, col0: int, n: in
     return gathered(x, index, col0, n, valid)
 
 
+def _load_columns(cfg: Any, m: Any, x: Any, col0: Any, n: Any) -> Any:
+    if want(TensorKind, x, "the tensor").ndim != 1:
+        refuse(f"the tensor must have 1 axis, got {show(x)}")
+    integers(col0=col0)
+    return TileKind(literal(m, "m"), literal(n, "n"), want(ConfigKind, cfg, "cfg").hw)
+
+
+@operation(_load_columns)
+def load_columns(cfg: Config, m: int, x: Tensor, col0: int, n: int) -> Tile:
+    """``m`` rows that are alike: ``x[col0 : col0 + n]`` of a tensor with 1 axis. Columns past the end are 0."""
+    return gathered(x, (), col0, n, np.ones(m, bool))
+
+
 def _store_tile(x: Any, index: Any, col0: Any, tile: Any, valid: Any) -> Any:
     index_of(x, index, 1, valid_rows(valid).m)
     integers(col0=col0)

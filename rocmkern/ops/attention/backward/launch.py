@@ -53,8 +53,7 @@ def launch_gradients(problem: Attention, given: Given, results: Mapping[str, Arg
         launch(target, kernel, cfg, grid, arguments, stream)
 
         into = {name: heads_second(results[name].view, layout) for name in ("dk", "dv")}
-        arguments = {**products, "offsets": offsets[:, :, None], "deltas": deltas[:, :, None]}
-        _launch_keys(problem, arguments, into, target, stream)
+        _launch_keys(problem, given_rows, into, target, stream)
 
         if "dbias" in results:
             _launch_bias(problem, cfg, results["dbias"].view, given_rows, target, stream)

@@ -13,13 +13,27 @@ from rocmkern.ops.attention.backward.kernels import softmax_gradient, sum_heads
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of a block, columns of a step, waves, rows of a wave; whether dk and dv are launches of their own."""
+    """Sizes of a block.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Rows of the block, and columns of a step.
+    waves, wave_rows : int
+        Waves, and rows that lie side by side in one.
+    resident, shared : int, bool
+        See `rocmkern.tile.Config`: ``resident`` and ``shared_operands``.
+    values : Block, optional
+        That of dv, where dk and dv are launches of their own.
+    """
 
     rows: int
     columns: int
     waves: int
     wave_rows: int = 16
-    apart: bool = False
+    resident: int = 0
+    shared: bool = False
+    values: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,10 @@ def _alike(blocks: Mapping[int, Block]) -> Blocks:
     return Blocks(blocks, blocks)
 
 
+def _apart(block: Block) -> Block:
+    return replace(block, values=block)
+
+
 # Small on purpose: tests of a few dozen rows cross block borders.
 _PYTHON = _alike({64: Block(16, 16, 1), 256: Block(16, 16, 1)})
 _CPU = _alike(dict.fromkeys((64, 128, 256), Block(64, 64, 1)))
@@ -62,7 +80,7 @@ _CPU = _alike(dict.fromkeys((64, 128, 256), Block(64, 64, 1)))
 _CDNA = Sizes(
     Blocks(
         {64: Block(64, 32, 4), 128: Block(64, 32, 4), 256: Block(64, 16, 4)},
-        {64: Block(64, 32, 4), 128: Block(64, 16, 4), 256: Block(64, 16, 4, apart=True)},
+        {64: Block(64, 32, 4), 128: Block(64, 16, 4), 256: _apart(Block(64, 16, 4))},
     ),
     _alike(dict.fromkeys((64, 128, 256), Block(64, 16, 4))),
 )
@@ -71,7 +89,7 @@ _FMA = _alike({64: Block(64, 16, 4), 128: Block(64, 16, 8, wave_rows=8), 256: Bl
 _RDNA = Sizes(
     Blocks(
         {64: Block(64, 32, 4), 128: Block(16, 16, 1), 256: Block(32, 16, 2)},
-        {64: Block(64, 16, 4), 128: Block(16, 16, 1, apart=True), 256: Block(32, 16, 2, apart=True)},
+        {64: Block(64, 16, 4), 128: _apart(Block(16, 16, 1)), 256: _apart(Block(32, 16, 2))},
     ),
     _FMA,
 )
@@ -80,15 +98,36 @@ _RDNA4 = replace(
     _RDNA,
     halves=Blocks(
         {64: Block(64, 32, 4), 128: Block(64, 16, 4), 256: Block(32, 16, 2)},
-        {64: Block(64, 16, 4), 128: Block(64, 16, 4, apart=True), 256: Block(32, 16, 2, apart=True)},
+        {64: Block(64, 16, 4), 128: _apart(Block(64, 16, 4)), 256: _apart(Block(32, 16, 2))},
     ),
+)
+_NVIDIA_FLOATS = Blocks(
+    dict.fromkeys((64, 128, 256), Block(64, 16, 4)),
+    {64: Block(64, 16, 4), 128: _apart(Block(64, 16, 4)), 256: _apart(Block(64, 16, 4))},
 )
 _NVIDIA = Sizes(
     Blocks(
-        {64: Block(64, 64, 4), 128: Block(64, 32, 4), 256: Block(64, 32, 4)},
-        {64: Block(64, 64, 4), 128: Block(64, 32, 4), 256: Block(64, 32, 4, apart=True)},
+        {64: Block(64, 64, 4), 128: Block(64, 32, 4, shared=True), 256: Block(64, 16, 4, shared=True)},
+        {64: Block(64, 64, 4), 128: Block(64, 32, 4, shared=True), 256: _apart(Block(64, 16, 4, shared=True))},
     ),
-    _alike(dict.fromkeys((64, 128, 256), Block(64, 16, 4))),
+    _NVIDIA_FLOATS,
+)
+# wgmma reads operands in shared memory as they are. Blocks of four waves, two or more of which a multiprocessor holds,
+# fill each other's gaps; what no longer fits twice takes eight waves.
+_HOPPER = Sizes(
+    Blocks(
+        {
+            64: Block(64, 64, 4),
+            128: Block(64, 64, 4),
+            256: Block(128, 32, 8, shared=True),
+        },
+        {
+            64: Block(64, 64, 4, resident=3, shared=True),
+            128: Block(64, 64, 4, shared=True),
+            256: Block(128, 32, 8, shared=True, values=Block(128, 64, 8, shared=True)),
+        },
+    ),
+    _NVIDIA_FLOATS,
 )
 _TABLE = {
     "python": Sizes(_PYTHON, _PYTHON, 16, 1),
@@ -98,6 +137,7 @@ _TABLE = {
     "rdna2": Sizes(_FMA, _FMA),
     "rdna4": _RDNA4,
     "nvidia": _NVIDIA,
+    "hopper": _HOPPER,
 }
 
 
@@ -106,14 +146,20 @@ def _blocks(arch: str, itemsize: int) -> Blocks:
     return sizes.floats if itemsize == 4 else sizes.halves
 
 
-def _settings(arch: str, blocks: Mapping[int, Block], dim: int, score_mods: bool) -> tuple[Block, dict[str, Any]]:
-    """The block for a head dimension, and what a variant of it is made from."""
+def _block(blocks: Mapping[int, Block], dim: int) -> tuple[int, Block]:
+    """The bucket of a head dimension, and its block."""
     bucket = next(size for size in blocks if size >= dim)
-    block = blocks[bucket]
-    return block, {
+    return bucket, blocks[bucket]
+
+
+def _settings(arch: str, bucket: int, block: Block, score_mods: bool) -> dict[str, Any]:
+    """What a variant is made from."""
+    return {
         "arch": arch,
         "waves": block.waves,
         "wave_rows": block.wave_rows,
+        "resident": block.resident,
+        "shared_operands": block.shared,
         "block_m": block.rows,
         "block_n": block.columns,
         "head_dim": bucket,
@@ -124,16 +170,18 @@ def _settings(arch: str, blocks: Mapping[int, Block], dim: int, score_mods: bool
 
 def query_gradient(arch: str, dim: int, itemsize: int, score_mods: bool) -> softmax_gradient.Config:
     """Variant of ``query_gradient`` and ``bias_gradient`` for heads of up to ``dim`` columns."""
-    _, settings = _settings(arch, _blocks(arch, itemsize).queries, dim, score_mods)
-    return softmax_gradient.Config(**settings)
+    bucket, block = _block(_blocks(arch, itemsize).queries, dim)
+    return softmax_gradient.Config(**_settings(arch, bucket, block, score_mods))
 
 
 def key_value_gradient(arch: str, dim: int, itemsize: int, score_mods: bool) -> tuple[keys.Config, ...]:
     """Variants of ``key_value_gradient`` that compute dk and dv: one, or one for each."""
-    block, settings = _settings(arch, _blocks(arch, itemsize).keys, dim, score_mods)
-    if not block.apart:
+    bucket, block = _block(_blocks(arch, itemsize).keys, dim)
+    settings = _settings(arch, bucket, block, score_mods)
+    if block.values is None:
         return (keys.Config(**settings),)
-    return tuple(keys.Config(**settings, keys=of_keys, values=not of_keys) for of_keys in (True, False))
+    of_values = _settings(arch, bucket, block.values, score_mods)
+    return keys.Config(**settings, values=False), keys.Config(**of_values, keys=False)
 
 
 def sums(arch: str) -> sum_heads.Config:

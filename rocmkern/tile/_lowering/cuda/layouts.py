@@ -91,7 +91,7 @@ def columns_of(ty: Any) -> int:
 
 def is_packed(ty: Any) -> bool:
     """Whether a value holds 16-bit elements in pairs, for mma.sync."""
-    return isinstance(ty, TILE.Operand | TILE.Stage) and ty.dtype != "float32"
+    return isinstance(ty, TILE.Operand | TILE.Stage | SimpleNamespace) and ty.dtype != "float32"
 
 
 def storage(ty: Any) -> ir.ArrayType:
@@ -151,7 +151,8 @@ for _type in (PartialRows, BlockSums, BaseRows):
 class StoredOperand(TILE.Operand):
     """[m, k] left operand of a product with a stage of ``dtype``, kept in shared memory: registers hold its address.
 
-    Each lane reads back only what it wrote itself: 16 bytes for each fragment, those of a warp side by side.
+    It lies there as a window does, of m rows: first the 16 rows of each warp, then the next 16 of each. So wgmma reads
+    the 64 rows of four warps by a descriptor, as it reads a stage. Where every warp has all rows, each has its own.
     """
 
     def __init__(self, m: int, k: int, dtype: str, hw: tuple):
@@ -159,14 +160,14 @@ class StoredOperand(TILE.Operand):
         self.name = f"cuda.StoredOperand({m},{k},{dtype},{hw})"
 
     @property
-    def nbytes(self) -> int:
-        """Shared memory that it takes."""
-        return self.m * self.k * DTYPES[self.dtype] * self.hw[1] // warps_of_rows(self)
+    def window(self) -> SimpleNamespace:
+        """What lies there, as a stage."""
+        return SimpleNamespace(n=self.m, k=self.k, dtype=self.dtype, hw=self.hw)
 
     @property
-    def fragment_bytes(self) -> int:
-        """Bytes from one fragment of a lane to its next."""
-        return 16 * LANES * self.hw[1]
+    def copies(self) -> int:
+        """Windows that it takes."""
+        return self.hw[1] // warps_of_rows(self)
 
 
 @register_model(StoredOperand)
@@ -331,7 +332,8 @@ def rule_of_load_operand(rule: Callable) -> Callable:
     def typed(*args: Any) -> Any:
         ty = rule(*args)
         _check_layout(ty)
-        stored = is_packed(ty) and storage(ty).count > OPERAND_REGISTERS
+        shared = args[0].cfg.shared_operands or storage(ty).count > OPERAND_REGISTERS
+        stored = is_packed(ty) and shared
         return StoredOperand(ty.m, ty.k, ty.dtype, ty.hw) if stored else ty
 
     return typed
@@ -421,6 +423,11 @@ def first_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
     if is_line(ty):
         return b.udiv(thread(b), const(I32, threads_per_row(ty.hw)))
     return const(I32, 0) if is_shared(ty) else b.mul(warp_index(b), const(I32, ty.m // ty.hw[1]))
+
+
+def stored_row(b: ir.IRBuilder, ty: Any) -> ir.Value:
+    """Row of a `StoredOperand`'s window where this warp's rows begin."""
+    return const(I32, 0) if is_shared(ty) else b.shl(warp_index(b), const(I32, 4))
 
 
 def warp_index(b: ir.IRBuilder) -> ir.Value:

@@ -8,12 +8,12 @@ from llvmlite import ir
 from numba.cuda import cgutils
 from numba.cuda.core.errors import TypingError
 
-from rocmkern.architectures import architecture
 from rocmkern.tile._lowering.cuda.emit import (
     VOID,
     asm,
+    barrier,
+    meet_in_warp,
     pack,
-    thread,
     to_fragments,
     unpack,
 )
@@ -22,10 +22,14 @@ from rocmkern.tile._lowering.cuda.layouts import (
     PAGED_MEMBERS,
     OwnStage,
     StoredOperand,
+    column_of_lane,
     is_packed,
     looked_up_members,
+    row_of_lane,
     rows_per_pass,
+    stored_row,
     warp_index,
+    warps_of_rows,
 )
 from rocmkern.tile._lowering.cuda.memory import (
     pairs_to_float32,
@@ -37,7 +41,9 @@ from rocmkern.tile._lowering.cuda.rings import RingStage, acquire_ring, fetch_ri
 from rocmkern.tile._lowering.cuda.windows import (
     SHARED_ALIGNMENT,
     SHARED_MEMORY_SYMBOL,
+    Chunks,
     FunctionState,
+    is_for_groups,
     own_part,
     states,
     wait_for_fetches,
@@ -65,12 +71,29 @@ class StageLowering(FetchLowering):
             values = pairs_to_float32(b, values, ty.dtype)
         if not isinstance(ty, StoredOperand):
             return pack(b, values)
-        memory = self.shared_memory(context, b, "load_operand", ty, ty.nbytes)
-        address = b.add(memory, b.shl(thread(b), const(I32, 4)))
-        for i in range(0, len(values), 4):
-            code = f"st.shared.v4.b32 [$0+{i // 4 * ty.fragment_bytes}], {{$1, $2, $3, $4}};"
-            asm(b, code, VOID, "r,r,r,r,r,~{memory}", [address, *values[i : i + 4]], effect=True)
+        size = window_bytes(ty.window)
+        address = self.shared_memory(context, b, "load_operand", ty, ty.copies * size)
+        if ty.copies > 1:
+            address = b.add(address, b.mul(warp_index(b), const(I32, size)))
+        self.store_operand(b, ty, address, values)
         return address
+
+    @staticmethod
+    def store_operand(b: ir.IRBuilder, ty: StoredOperand, address: ir.Value, fragments: list[ir.Value]) -> None:
+        """Write the fragments of all warps into a window, where products can read them."""
+        row = b.add(stored_row(b, ty), row_of_lane(b))
+        steps, warps = ty.k // 16, warps_of_rows(ty)
+        chunks = Chunks(b, ty.window, b.add(address, b.shl(column_of_lane(b), const(I32, 1))), row, const(I32, 0))
+        for i, word in enumerate(fragments):
+            tile, step, (half, below) = i // (4 * steps), i // 4 % steps, divmod(i % 4, 2)
+            place, offset = chunks.at(16 * warps * tile + 8 * below, 2 * step + half)
+            asm(b, f"st.shared.b32 [$0+{offset}], $1;", VOID, "r,r,~{memory}", [place, word], effect=True)
+        if ty.copies > 1:
+            meet_in_warp(b)
+            return
+        if is_for_groups(ty.window):
+            asm(b, "fence.proxy.async.shared::cta;", VOID, "~{memory}", [], effect=True)
+        barrier(b)
 
     @staticmethod
     def shared_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
@@ -84,12 +107,6 @@ class StageLowering(FetchLowering):
         state = states.setdefault(b.function, FunctionState())
         first = -(-state.bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         state.bytes = first + nbytes
-        limit = architecture(ty.hw[0]).shared_bytes
-        if state.bytes > limit:
-            raise TypingError(
-                f"{operation}: the stages of this kernel take {state.bytes} bytes of shared memory (two windows each, "
-                f"and large operands); {ty.hw[0]} has {limit}: use smaller blocks"
-            )
         return b.add(StageLowering.local_symbol(b, state.bytes), const(I32, first))
 
     @staticmethod

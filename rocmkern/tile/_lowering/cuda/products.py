@@ -36,6 +36,8 @@ from rocmkern.tile._lowering.cuda.layouts import (
     row_of_lane,
     rows_of_stage,
     storage,
+    stored_row,
+    warps_of_rows,
     worker_of,
 )
 from rocmkern.tile._lowering.cuda.matrix import Halves, mma, wgmma
@@ -49,7 +51,7 @@ from rocmkern.tile._lowering.cuda.rings import (
     note_started,
     swap_mapped,
 )
-from rocmkern.tile._lowering.cuda.windows import Chunks, is_for_groups, ldmatrix, load_shared, own_part, pitch
+from rocmkern.tile._lowering.cuda.windows import SLAB_ROW, Chunks, is_for_groups, ldmatrix, load_shared, own_part, pitch
 from rocmkern.tile._lowering.shared.ir_types import F32, I32, const
 from rocmkern.tile._lowering.shared.tensors import fma, if_else
 from rocmkern.tile.language.kinds import DTYPES
@@ -142,7 +144,7 @@ class CudaLowering(MatvecLowering):
         if isinstance(ty, TILE.Stage):
             return self.fragments_of_stage(b, ty, value)
         if isinstance(ty, StoredOperand):
-            return lambda i, k: self.stored_fragment(b, ty, value, i, k)
+            return self.fragments_of_stored(b, ty, value)
         return self.fragment_of(ty, unpack(b, value))
 
     def fragments_of_stage(self, b: ir.IRBuilder, ty: Any, stage: ir.Value) -> Callable[[int, int], list[ir.Value]]:
@@ -164,9 +166,12 @@ class CudaLowering(MatvecLowering):
         return lambda i, k: registers[4 * (i * steps + k) : 4 * (i * steps + k) + 4]
 
     @staticmethod
-    def stored_fragment(b: ir.IRBuilder, ty: Any, address: ir.Value, i: int, k: int) -> list[ir.Value]:
+    def fragments_of_stored(b: ir.IRBuilder, ty: Any, address: ir.Value) -> Callable[[int, int], list[ir.Value]]:
         """`left` of an operand in shared memory."""
-        return load_shared(b, address, (i * (ty.k // 16) + k) * ty.fragment_bytes, 4, I32)
+        lane, warps = lane_index(b), warps_of_rows(ty)
+        row = b.add(stored_row(b, ty), b.and_(lane, const(I32, 15)))
+        chunks = Chunks(b, ty.window, address, row, b.lshr(lane, const(I32, 4)))
+        return lambda i, k: ldmatrix(b, *chunks.at(16 * warps * i, 2 * k), transposed=False)
 
     def registers(self, b: ir.IRBuilder, ty: Any, value: ir.Value) -> list[ir.Value]:
         """All fragments of an operand."""
@@ -198,9 +203,17 @@ class CudaLowering(MatvecLowering):
             if started:
                 note_started(b)
             return wgmma(b, b_ty, window, both, range(a_ty.k // 16), into, by_rows, wait=not started)
+        if is_for_groups(b_ty) and isinstance(a_ty, StoredOperand):
+            step = 16 * warps_of_rows(a_ty) * SLAB_ROW
+            return self.multiply_by_groups(
+                b, ty, a_ty, lambda i: (a_ty.window, b.add(left, const(I32, i * step))), b_ty, window, acc, by_rows
+            )
         fragment = self.left(b, a_ty, left)
         if is_for_groups(b_ty):
-            return self.multiply_by_groups(b, ty, a_ty, fragment, b_ty, window, acc, by_rows)
+            steps = range(a_ty.k // 16)
+            return self.multiply_by_groups(
+                b, ty, a_ty, lambda i: [fragment(i, k) for k in steps], b_ty, window, acc, by_rows
+            )
         fragments = self.fragments_of_rows if by_rows else self.fragments_of_columns
         return self.multiply(b, ty, a_ty, fragment, fragments(b, b_ty, window), acc)
 
@@ -208,19 +221,16 @@ class CudaLowering(MatvecLowering):
     def multiply_by_groups(
         b: ir.IRBuilder, ty: Any, a_ty: Any, left: Callable, b_ty: Any, window: ir.Value, acc: list, by_rows: bool
     ) -> list[ir.Value]:
-        """`product` by wgmma: four warps multiply their 64 rows together, and read the window themselves."""
-        # An operand in shared memory is read in parts, so that it does not need registers all at once.
-        steps, per_row = a_ty.k // 16, len(acc) // m_tiles(ty)
-        at_once = 4 if isinstance(a_ty, StoredOperand) else steps
+        """`product` by wgmma: four warps multiply their 64 rows together, and read the window themselves.
+
+        ``left`` gives the left side of an m-tile, as `wgmma` takes it.
+        """
+        per_row, steps = len(acc) // m_tiles(ty), range(a_ty.k // 16)
         fresh = all(isinstance(x, ir.Constant) for x in acc)
         result = []
         for i in range(m_tiles(ty)):
-            rows = acc[i * per_row : (i + 1) * per_row]
-            for first in range(0, steps, at_once):
-                part = range(first, min(first + at_once, steps))
-                into = None if fresh and first == 0 else rows
-                rows = wgmma(b, b_ty, window, [left(i, k) for k in part], part, into, by_rows)
-            result += rows
+            rows = None if fresh else acc[i * per_row : (i + 1) * per_row]
+            result += wgmma(b, b_ty, window, left(i), steps, rows, by_rows)
         return result
 
     @staticmethod

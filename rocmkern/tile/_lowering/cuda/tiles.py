@@ -34,6 +34,7 @@ from rocmkern.tile._lowering.cuda.layouts import (
     warps_of_rows,
 )
 from rocmkern.tile._lowering.cuda.memory import (
+    bits_to_float32,
     float32_to_pairs,
     join_pairs,
     load_bits,
@@ -185,6 +186,27 @@ class TileLowering(RowLowering):
             return self.load_quantized(context, b, sig, x, index, col0, valid)
         words = self.gather(context, b, sig, x, index, col0, valid)
         return pack(b, pairs_to_float32(b, words, sig.args[1].dtype))
+
+    def load_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, x: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        """Each of a lane's columns once, for all of its rows."""
+        ty, (_, _, x_ty, col0_ty, _) = sig.return_type, sig.args
+        if is_line(ty):
+            return super().load_columns(context, b, sig, cfg, m, x, col0, n)
+        if is_shared(ty):
+            col0_ty, col0 = self.own_columns(context, b, ty, col0_ty, col0)
+        data, (extent,), (stride,) = self.unpack_tensor(context, b, x_ty, x)
+        first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(column_of_lane(b), I64))
+        address, rest = b.add(b.ptrtoint(data, I64), b.mul(first, stride)), b.sub(extent, first)
+        # Compared in 32 bits.
+        rest = b.trunc(b.select(b.icmp_signed("<", rest, const(I64, ty.n)), rest, const(I64, ty.n)), I32)
+        values = {}
+        for column in sorted({c for _, c in elements_of(ty)}):
+            place = b.add(address, b.mul(stride, const(I64, column)))
+            bits = load_bits(b, place, x_ty.dtype, b.icmp_signed(">", rest, const(I32, column)))
+            values[column] = bits_to_float32(b, bits, x_ty.dtype)
+        return pack(b, [values[column] for _, column in elements_of(ty)])
 
     def load_pair(
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,

@@ -177,6 +177,21 @@ class TensorLowering:
             return as_int32(builder, self.scalar(context, builder, ty, value, "i64"))
         return self.scalar(context, builder, ty, value, kind)
 
+    def load_columns(
+        self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, x: Any, col0: Any, n: Any
+    ) -> ir.Value:
+        """`load_tile` of rows that all exist; that they are alike, the compiler sees."""
+        (cfg_ty, m_ty, x_ty, col0_ty, n_ty), make, types = sig.args, self.numba.signature, self.numba.types
+        row_ty = self.tile.rules[T.row_index](cfg_ty, m_ty)
+        every_ty = self.tile.Rows(row_ty.m, "i1", row_ty.hw)
+        row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
+        compare = self.operator_ge  # type: ignore[attr-defined]
+        every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))
+        no_index = types.Tuple(())
+        load = make(sig.return_type, cfg_ty, x_ty, no_index, col0_ty, n_ty, every_ty)
+        empty = context.make_tuple(b, no_index, [])
+        return self.load_tile(context, b, load, cfg, x, empty, col0, n, every)  # type: ignore[attr-defined]
+
     def load_pair(
         self, context: Any, builder: ir.IRBuilder, sig: Any, cfg: Any, x: Any, y: Any, index: Any, col0: Any, n: Any,
         valid: Any,
@@ -287,19 +302,11 @@ class TensorLowering:
     ) -> Any:  # fmt: skip
         """`load_rowdot` with as few rows that hold the vector as there can be."""
         cfg_ty, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
-        make, types, rows = self.numba.signature, self.numba.types, rows_at_once(cfg_ty.cfg)
+        make, m_ty = self.numba.signature, self.numba.types.literal(rows_at_once(cfg_ty.cfg))
+        given = cfg_ty, m_ty, vector_ty, col0_ty, n_ty
         # The rules refuse what does not fit the layout.
-        row_ty = self.tile.rules[T.row_index](cfg_ty, types.literal(rows))
-        every_ty = self.tile.Rows(rows, "i1", valid_ty.hw)
-        row = self.row_index(context, b, make(row_ty, cfg_ty, types.int64), cfg, None)  # type: ignore[attr-defined]
-        compare = self.operator_ge  # type: ignore[attr-defined]
-        every = compare(context, b, make(every_ty, row_ty, types.int64), row, const(I64, 0))
-        no_index = types.Tuple(())
-        given = cfg_ty, vector_ty, no_index, col0_ty, n_ty, every_ty
-        tile_ty = self.tile.rules[T.load_tile](*given)
-        load = make(tile_ty, *given)
-        empty = context.make_tuple(b, no_index, [])
-        numbers = self.load_tile(context, b, load, cfg, vector, empty, col0, n, every)  # type: ignore[attr-defined]
+        tile_ty = self.tile.rules[T.load_columns](*given)
+        numbers = self.load_columns(context, b, make(tile_ty, *given), cfg, None, vector, col0, n)
         dot = make(sig.return_type, x_ty, index_ty, col0_ty, tile_ty, valid_ty)
         sums = self.load_rowdot(context, b, dot, x, index, col0, numbers, valid)  # type: ignore[attr-defined]
         self.forget(context, b, tile_ty, numbers)

@@ -20,7 +20,7 @@ Shared memory: one window of keys and one of values.
 
 from rocmkern import tile as T
 from rocmkern.ops.attention.backward.kernels.softmax_gradient import Config as Config
-from rocmkern.ops.attention.backward.kernels.softmax_gradient import exponents_of, of_softmax
+from rocmkern.ops.attention.backward.kernels.softmax_gradient import exponents_of, gradient_of
 from rocmkern.ops.attention.kernels.visibility import columns_of_block, diagonal_shift, keys_among_rows
 
 
@@ -30,36 +30,6 @@ def share_of_block(index, extent, step, summed):
     if summed > 0:
         return 0, extent
     return index * step, min((index + 1) * step, extent)
-
-
-@T.device
-def scores_gradient(
-    cfg, batch, head, row, valid, row0, n0, dout, q, k, v, offsets, deltas, alibi_slopes, bias, mask, k_first, k_len,
-    scale, softcap, left, right, bottom_right,
-):  # fmt: skip
-    """The tile of ds at rows from ``row0`` on and columns from ``n0`` on."""
-    kv_head, shift = head * k.shape[1] // q.shape[1], diagonal_shift(q.shape[2], k_first, k_len, bottom_right)
-    keys = T.fetch(T.stage(cfg, T.rows(k[batch, kv_head], 0, k_len), cfg.block_n, cfg.head_dim), n0)
-    values = T.fetch(T.stage(cfg, T.rows(v[batch, kv_head], 0, k_len), cfg.block_n, cfg.value_dim), n0)
-    diagonal = row + shift
-    offset = T.load_rows(offsets[batch, head], (row,), valid)
-    delta = T.load_rows(deltas[batch, head], (row,), valid)
-    left_side = T.load_operand(cfg, q[batch, head], (row,), 0, cfg.head_dim, valid)
-    keys = T.acquire(keys)
-    s = T.dot_nt(left_side, keys)
-    keys = T.release(keys)
-    p = exponents_of(
-        cfg, s, offset, scale, softcap, alibi_slopes[batch], bias[batch], mask[batch], head, row, diagonal, n0, valid
-    )  # fmt: skip
-    low, high = T.maximum(diagonal - left, k_first), T.minimum(diagonal + right, k_len - 1)
-    p = T.exp2(T.mask_outside(p, n0, low, high))
-    left_side = T.load_operand(cfg, dout[batch, head], (row,), 0, cfg.value_dim, valid)
-    values = T.acquire(values)
-    ds = T.map(of_softmax, T.dot_nt(left_side, values), p, delta)
-    values = T.release(values)
-    T.finish(keys)
-    T.finish(values)
-    return ds
 
 
 @T.kernel
@@ -105,11 +75,32 @@ def bias_gradient(
                 begin, end, _, _ = columns_of_block(
                     cfg, row0, last, shift, left, right, k_first, k_len, 0, 0, 1
                 )  # fmt: skip
+                valid, diagonal = row < q.shape[2], row + shift
+                low, high = T.maximum(diagonal - left, k_first), T.minimum(diagonal + right, k_len - 1)
+                offset = T.load_rows(offsets[batch, head], (row,), valid)
+                delta = T.load_rows(deltas[batch, head], (row,), valid)
+                kv_head = head * k.shape[1] // q.shape[1]
                 for n0 in range(max(first_key, begin), min(last_key, end), cfg.block_n):
-                    acc = acc + scores_gradient(
-                        cfg, batch, head, row, row < q.shape[2], row0, n0, dout, q, k, v, offsets, deltas, alibi_slopes,
-                        bias, mask, k_first, k_len, scale, softcap, left, right, bottom_right,
+                    # The tile of ds at row0 and n0.
+                    keys = T.stage(cfg, T.rows(k[batch, kv_head], 0, k_len), cfg.block_n, cfg.head_dim)
+                    values = T.stage(cfg, T.rows(v[batch, kv_head], 0, k_len), cfg.block_n, cfg.value_dim)
+                    keys, values = T.fetch(keys, n0), T.fetch(values, n0)
+                    q_tile = T.load_operand(cfg, q[batch, head], (row,), 0, cfg.head_dim, valid)
+                    keys = T.acquire(keys)
+                    s = T.dot_nt(q_tile, keys)
+                    keys = T.release(keys)
+                    p = exponents_of(
+                        cfg, s, offset, scale, softcap, alibi_slopes[batch], bias[batch], mask[batch], head, row,
+                        diagonal, n0, valid,
                     )  # fmt: skip
+                    p = T.exp2(T.mask_outside(p, n0, low, high))
+                    dout_tile = T.load_operand(cfg, dout[batch, head], (row,), 0, cfg.value_dim, valid)
+                    values = T.acquire(values)
+                    ds = T.dot_nt(dout_tile, values)
+                    values = T.release(values)
+                    acc = acc + gradient_of(cfg, ds, p, delta, True)
+                    T.finish(keys)
+                    T.finish(values)
 
     row = T.row_index(cfg, cfg.block_m) + first_row
     out = dbias[T.block_id(cfg, 2), T.block_id(cfg, 1)]

@@ -8,7 +8,7 @@ Shapes (any strides)::
 
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   dout [B, Hq, Sq, Dv]
     dk [B, Hq, Sk, D]   dv [B, Hq, Sk, Dv]        what heads that share a key give it remains to be added up
-    offsets, deltas [B, Hq, 1, Sq] float32        bias, mask [B, Hq, Sk, Sq]: transposed
+    offsets, deltas [B, Hq, Sq] float32        bias, mask [B, Hq, Sk, Sq]: transposed
 
 Sequences are as in `flash_attention`; rows of k that are no keys get 0. Mapping: tile rows are keys, columns queries. A
 block computes ``block_m`` keys for one query head; its grid index is (row block, query head, sequence). Query tiles
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from rocmkern import tile as T
 from rocmkern.ops.attention.backward.kernels import softmax_gradient
-from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, of_softmax
+from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, gradient_of
 from rocmkern.ops.attention.kernels.visibility import (
     columns_of_block,
     diagonal_shift,
@@ -46,12 +46,6 @@ class Config(softmax_gradient.Config):
     values: bool = True
 
 
-@T.device
-def load_columns(cfg, x, start, n0, valid):
-    """A number for each column, in a tile whose rows are alike."""
-    return T.load_tile(cfg, x, (0,), start + n0, cfg.block_n, valid)
-
-
 @T.kernel
 def key_value_gradient(
     cfg,
@@ -59,8 +53,8 @@ def key_value_gradient(
     q: T.Tensor[4],
     k: T.Tensor[4],
     v: T.Tensor[4],
-    offsets: T.Tensor[4],
-    deltas: T.Tensor[4],
+    offsets: T.Tensor[3],
+    deltas: T.Tensor[3],
     dk: T.Out[4].optional("q"),
     dv: T.Out[4].optional("q"),
     cu_seqlens_q: T.Tensor[1].optional("int32"),
@@ -99,19 +93,22 @@ def key_value_gradient(
     high = T.where(is_key, high, -1)
     dk_rows, dv_rows = dk[batch, head], dv[batch, head]
     k_tile = T.load_operand(cfg, k[batch, kv_head], (at,), 0, cfg.head_dim, is_key)
-    v_tile = T.load_operand(cfg, v[batch, kv_head], (at,), 0, cfg.value_dim, is_key)
     dk_acc, dv_acc = T.zeros(cfg, cfg.block_m, cfg.head_dim), T.zeros(cfg, cfg.block_m, cfg.value_dim)
 
     queries = T.stage(cfg, T.rows(q[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.head_dim)
     grads = T.stage(cfg, T.rows(dout[q_batch, head], q_start, q_start + end), cfg.block_n, cfg.value_dim)
     queries, grads = T.fetch(queries, begin), T.fetch(grads, begin)
+    if cfg.keys:  # last: without it, it takes no shared memory
+        v_tile = T.load_operand(cfg, v[batch, kv_head], (at,), 0, cfg.value_dim, is_key)
     for n0 in range(begin, end, cfg.block_n):
         # With score modifications all tiles are masked: what tells them apart takes scalar registers.
         at_border = cfg.score_mods or n0 < all_begin or n0 + cfg.block_n > all_end
         # P^T = exp(K Q^T - lse)
         queries, grads = T.acquire(queries), T.acquire(grads)
         queries, grads = T.fetch(queries, n0 + cfg.block_n), T.fetch(grads, n0 + cfg.block_n)
-        offset = load_columns(cfg, offsets[q_batch, head], q_start, n0, is_key)
+        offset = T.load_columns(cfg, cfg.block_m, offsets[q_batch, head], q_start + n0, cfg.block_n)
+        if cfg.keys:
+            delta = T.load_columns(cfg, cfg.block_m, deltas[q_batch, head], q_start + n0, cfg.block_n)
         slopes, biases, masks = alibi_slopes[sequence], bias[q_batch], mask[q_batch]
         p = exponents_of(
             cfg, T.dot_nt(k_tile, queries), offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0,
@@ -131,8 +128,7 @@ def key_value_gradient(
 
         # dS^T = P^T (V dO^T - delta), dK += dS^T Q
         if cfg.keys:
-            delta = load_columns(cfg, deltas[q_batch, head], q_start, n0, is_key)
-            ds = T.map(of_softmax, T.dot_nt(v_tile, grads), p, delta)
+            ds = gradient_of(cfg, T.dot_nt(v_tile, grads), p, delta, at_border)
             if cfg.score_mods and softcap > 0.0:
                 ds = before_cap(ds, T.dot_nt(k_tile, queries), scale, softcap)
             weights = T.operand(ds, queries)

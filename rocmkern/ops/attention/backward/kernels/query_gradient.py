@@ -19,7 +19,7 @@ Shared memory: one window of keys, which is read by rows and by columns, and one
 
 from rocmkern import tile as T
 from rocmkern.ops.attention.backward.kernels.softmax_gradient import Config as Config
-from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, of_softmax
+from rocmkern.ops.attention.backward.kernels.softmax_gradient import before_cap, exponents_of, gradient_of
 from rocmkern.ops.attention.kernels.visibility import (
     columns_of_block,
     diagonal_shift,
@@ -94,7 +94,7 @@ def query_gradient(
         p = T.exp2(p)
 
         # dS = P (dO V^T - delta)
-        ds = T.map(of_softmax, T.dot_nt(dout_tile, values), p, delta)
+        ds = gradient_of(cfg, T.dot_nt(dout_tile, values), p, delta, at_border)
         values = T.release(values)
         if cfg.score_mods:
             if distances.shape[1] > 0:

@@ -12,6 +12,8 @@ queries and its columns keys, or the other way round; then log-sum-exps and delt
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rocmkern import tile as T
 from rocmkern.ops.attention.kernels.scores import bias_scores, cap_scores, hide_scores
 
@@ -40,12 +42,17 @@ class Config(T.Config):
 
 
 def exponent(score, scale, offset):
-    """What 2 is raised to for a weight; the offset is minus the log-sum-exp."""
-    return T.multiply_add(score, scale, offset) * LOG2_E
+    """What 2 is raised to for a weight."""
+    return T.multiply_add(score, scale, offset)
 
 
-def of_softmax(product, weight, delta):
+def of_score(product, weight, delta):
     """The gradient of a score, from dout . v."""
+    return weight * (product - delta)
+
+
+def of_score_where(product, weight, delta):
+    """As `of_score`, but 0 where the weight is, whatever the rest holds: the score may be hidden."""
     return T.where(weight == 0.0, 0.0, weight * (product - delta))
 
 
@@ -57,14 +64,22 @@ def of_cap(gradient, capped, inverse):
 
 @T.device
 def exponents_of(cfg, s, offset, scale, softcap, alibi_slopes, bias, mask, head, row, diagonal, n0, valid):
-    """Exponents of the weights, from raw products (consumed) and offsets.
+    """What 2 is raised to for the weights, from raw products (consumed) and offsets: -lse / ln 2.
 
     ``alibi_slopes`` are those of a sequence, ``bias`` and ``mask`` those of a batch element.
     """
     if cfg.score_mods:
         s = bias_scores(cfg, cap_scores(s, scale, softcap), alibi_slopes, bias, head, row, diagonal, n0, valid)
-        return hide_scores(cfg, T.map(exponent, s, 1.0, offset), mask, head, row, n0, valid)
-    return T.map(exponent, s, scale, offset)
+        return hide_scores(cfg, T.map(exponent, s, LOG2_E, offset), mask, head, row, n0, valid)
+    return T.map(exponent, s, np.float32(scale * LOG2_E), offset)
+
+
+@T.device
+def gradient_of(cfg, product, weight, delta, at_border):
+    """Gradients of scores, from dout . v, weights (both consumed) and deltas; off the border nothing is hidden."""
+    if cfg.score_mods or at_border:
+        return T.map(of_score_where, product, weight, delta)
+    return T.map(of_score, product, weight, delta)
 
 
 @T.device
