@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmkern.calls.arguments import INT32, INTEGERS
 from rocmkern.calls.axes import rows_of
 from rocmkern.calls.launch import inner_result, stream_of, target_for
 from rocmkern.calls.types import Stream
@@ -34,11 +35,11 @@ class Inner:
         return self._stack.enter_context(inner_result(shape, dtype, self._beside, self.target, self.stream))
 
     def reshaped(self, view: View, shape: tuple[int, ...]) -> View:
-        """The elements in another shape; a copy of them where their strides allow no view."""
+        """The elements in another shape; a copy of them where their strides allow no view, int32 of integers."""
         strides = reshape_strides(view.shape, view.strides, shape, view.itemsize)
         if strides is not None:
             return view.part(0, shape, strides)
-        copy = self.room(view.shape, view.dtype)
+        copy = self.room(view.shape, INT32[0] if view.dtype in INTEGERS else view.dtype)
         self._copy(view, copy)
         return copy.reshape(shape)
 
@@ -60,7 +61,8 @@ class Inner:
 
     def _copy(self, source: View, into: View) -> None:
         # deferred: start-up
-        from rocmkern.ops.rows.launch import launch_copy_rows
+        from rocmkern.ops.rows.launch import launch_copy_integers, launch_copy_rows
 
+        copy = launch_copy_integers if source.dtype in INTEGERS else launch_copy_rows
         for some, some_into in rows_of(source, into):
-            launch_copy_rows(some, some_into, self.stream)
+            copy(some, some_into, self.stream)

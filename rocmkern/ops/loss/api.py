@@ -50,8 +50,8 @@ def linear_cross_entropy(
     weight : array, ``[V, in]``
         Of the dtype of x.
     target : array, ``[...]``
-        int32 or int64: the token of each row of x, or `ignore_index`. Another number is an error; in device memory,
-        where the leading axes must be one even step apart, it is found by the next wait, as in `rocmkern.embedding`.
+        int32 or int64: the token of each row of x, or `ignore_index`. Another number is an error, in device memory
+        one that the next wait finds, as in `rocmkern.embedding`.
     bias : array, ``[V]``, optional
         float32, float16 or bfloat16, whatever x is.
     ignore_index : int
@@ -126,7 +126,7 @@ class Rows(NamedTuple):
     bias : View or None
         ``[1, V]``.
     labels : View
-        The targets, ``[M]``.
+        The targets, ``[...]``.
     inputs : list of Argument
     tokens : int
     """
@@ -154,12 +154,7 @@ def rows_of(x: Argument, weight: Argument, target: Any, bias: Argument | None, i
     ignored = _ignored(ignore_index)
     if not labels.on_device:
         labels = labels.converted(functools.partial(_labels, tokens=tokens, ignored=ignored))
-    try:
-        flat = labels.aligned().reshape(-1)
-    except ArgumentError:
-        allowed = "leading axes that are one even step apart in device memory: a contiguous array"
-        raise ArgumentError("target", f"strides {labels.view.strides} with shape {labels.shape}", allowed) from None
-    return Rows(bias_row, flat, inputs, tokens)
+    return Rows(bias_row, labels.aligned(), inputs, tokens)
 
 
 def options_of(

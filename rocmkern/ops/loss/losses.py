@@ -21,13 +21,14 @@ def row_losses(
     options: CrossEntropy,
     stream: Stream,
 ) -> None:
-    """Losses of rows ``x`` [..., K] in ``loss``, ``[]`` or ``[...]``, and their log-sum-exps ``[...]``."""
+    """Losses of rows ``x`` [..., K] with ``labels`` [...] in ``loss``, [] or [...], and their log-sum-exps [...]."""
     # deferred: start-up
     from rocmkern.ops.loss.launch import launch_row_losses, launch_sum_losses
 
     rows = math.prod(x.shape[:-1])
     with Inner(x, stream) as inner:
         summed = options.reduction != "none"
+        labels = inner.reshaped(labels, (rows,))
         each = inner.room((rows,), FLOAT32) if summed else inner.written(loss, (rows,))
         if rows:
             matrix, sums = inner.reshaped(x, (rows, x.shape[-1])), inner.written(lse, (rows,))

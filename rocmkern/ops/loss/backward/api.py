@@ -100,8 +100,9 @@ def linear_cross_entropy_backward(
         count, depth = math.prod(shape), x.shape[-1]
         with Inner(x.view, stream) as inner:
             matrix, each = inner.reshaped(x.aligned(), (count, depth)), inner.reshaped(sums.aligned(), (count,))
-            factors = row_factors(inner, dloss.aligned(), rows.labels, options)
-            problem = Problem(matrix, weight.aligned(), rows.bias, rows.labels, each, factors, options)
+            labels = inner.reshaped(rows.labels, (count,))
+            factors = row_factors(inner, dloss.aligned(), labels, options)
+            problem = Problem(matrix, weight.aligned(), rows.bias, labels, each, factors, options)
             dx = wanted.view("x")
             dx = None if dx is None else inner.written(dx, (count, depth), filled=accumulate)
             token_gradients(inner, problem, Gradients(dx, wanted.view("weight"), wanted.view("bias"), accumulate))
