@@ -22,13 +22,19 @@ FAULTS = (
         "gated_backward_monotone",
         "the slope lacks the term with the density",
         ("swiglu_backward",),
-        edits=(Edit("gated_backward", "s + x * s * rest * inner", "s"),),
+        edits=(Edit("gated_backward", "share + function * (1.0 - share) * inner", "share"),),
     ),
     Fault(
         "gated_backward_unbounded",
         "infinity is multiplied by 0",
-        GATED,
-        edits=(Edit("gated_backward", "T.where(x < -most, -most, T.where(x > most, most, x))", "x"),),
+        ("geglu_backward",),
+        edits=(Edit("gated_backward", "T.where(size > FAR, FAR, size)", "size"),),
+    ),
+    Fault(
+        "geglu_backward_cancelling",
+        "slopes that are nearly 0 come from numbers that are nearly 1",
+        ("geglu_backward",),
+        edits=(Edit("gated_backward", "T.gelu(a) / a", "0.5 + 0.5 * T.erf(a * 0.7071067811865476)"),),
     ),
     Fault(
         "geglu_backward_always_tanh",

@@ -4,11 +4,12 @@
     dup   = dout * f(gate)
 
     SiLU    f'(x) = s + x s (1 - s)                      s = 1 / (1 + exp(-x))
-    GELU    f'(x) = Phi(x) + x phi(x)                    of the normal distribution
+    GELU    f'(x) = s + x phi(x)                         s = Phi(x), of the normal distribution
     tanh    f'(x) = s + x s (1 - s) 2 c (1 + 3 a x^2)    s = 1 / (1 + exp(-2 z)), z = c (x + a x^3)
 
-with ``c = sqrt(2 / pi)`` and ``a = 0.044715``. 1 - s is computed as a quotient of its own: it does not cancel. What
-lies beyond where f' has become 0 or 1 counts as the border, so that infinity times 0 does not occur.
+with ``c = sqrt(2 / pi)`` and ``a = 0.044715``. All are computed where x is negative, ``f'(x) = 1 - f'(-x)``, from
+``x s = f(x)``, which has all its digits there: so do slopes that are nearly 0. What lies beyond where f' has become 0
+or 1 counts as the border, so that infinity times 0 does not occur.
 
 Shapes (any strides): dout, gate, up, dgate, dup [A, B, R, N]. Mapping: a block takes ``block_m`` rows, ``block_n``
 columns at a time; a result may be one of the inputs, because each block reads what it overwrites first. Grid: (row
@@ -20,10 +21,11 @@ from dataclasses import dataclass
 from rocmkern import tile as T
 
 LOG2_E = 1.4426950408889634
-ROOT_HALF = 0.7071067811865476
 INVERSE_ROOT_2_PI = 0.3989422804014327
 ROOT_2_OVER_PI = 0.7978845608028654
 CUBE = 0.044715
+SMALLEST, FAR = 2.0**-24, 120.0
+TO_SIXTEENTHS = 1.5 * 2.0**19
 
 
 @dataclass(frozen=True)
@@ -36,36 +38,49 @@ class Config(T.Config):
     gelu_tanh: bool = False
 
 
-def bounded(x, most):
-    """x between -most and most; NaN stays NaN."""
-    return T.where(x < -most, -most, T.where(x > most, most, x))
+def below(x):
+    """-|x|, where that is not too far, and not 0, by which f is divided; NaN stays NaN."""
+    size = abs(x)
+    return -T.where(size < SMALLEST, SMALLEST, T.where(size > FAR, FAR, size))
 
 
-def of_sigmoid(x, exponent, inner):
-    """``s + x s (1 - s) inner`` with s the logistic function of an exponent."""
-    e = T.exp2(abs(exponent) * -LOG2_E)
-    share = 1.0 / (1.0 + e)
-    s = T.where(exponent < 0.0, e * share, share)
-    rest = T.where(exponent < 0.0, share, e * share)
-    return s + x * s * rest * inner
+def on_its_side(x, slope):
+    """The slope at x from that at -|x|."""
+    return T.where(x < 0.0, slope, 1.0 - slope)
+
+
+def of_share(share, function, inner):
+    """``s + f (1 - s) inner``."""
+    return share + function * (1.0 - share) * inner
+
+
+def density(x):
+    """Of the normal distribution, ``exp(-x^2 / 2) / sqrt(2 pi)``.
+
+    A square and its product with log2(e) / 2 would lack as many digits as the exponent has. So there are two powers: one
+    of the square of x rounded to a multiple of 1 / 16, which is exact, and so is its product with 23 / 32.
+    """
+    near = (x + TO_SIXTEENTHS) - TO_SIXTEENTHS
+    square = near * near
+    rest = square * (0.5 * LOG2_E - 0.71875) + (x - near) * (x + near) * (0.5 * LOG2_E)
+    return T.exp2(square * -0.71875) * T.exp2(-rest) * INVERSE_ROOT_2_PI
 
 
 def silu_slope(x):
-    x = bounded(x, 120.0)
-    return of_sigmoid(x, x, 1.0)
+    a = below(x)
+    f = T.silu(a)
+    return on_its_side(x, of_share(f / a, f, 1.0))
 
 
 def gelu_slope(x):
-    x = bounded(x, 20.0)
-    density = T.exp2(x * x * (-0.5 * LOG2_E)) * INVERSE_ROOT_2_PI
-    return 0.5 + 0.5 * T.erf(x * ROOT_HALF) + x * density
+    a = below(x)
+    return on_its_side(x, T.gelu(a) / a + a * density(a))
 
 
 def gelu_tanh_slope(x):
-    x = bounded(x, 20.0)
-    square = x * x
-    exponent = x * (1.0 + CUBE * square) * (2.0 * ROOT_2_OVER_PI)
-    return of_sigmoid(x, exponent, (1.0 + 3.0 * CUBE * square) * (2.0 * ROOT_2_OVER_PI))
+    a = below(x)
+    f = T.gelu_tanh(a)
+    return on_its_side(x, of_share(f / a, f, (1.0 + 3.0 * CUBE * a * a) * (2.0 * ROOT_2_OVER_PI)))
 
 
 @T.kernel

@@ -7,13 +7,16 @@ Shapes (any strides)::
     x [B, H, S] float32   out [N, H]
 
 With cu_seqlens x has one batch element, and the queries of sequence n are ``cu[n] .. cu[n + 1]``. Mapping: a block adds
-up ``block_m`` numbers at a time. Grid: (1, head, row of out). No shared memory.
+up ``block_m`` numbers at a time, `RUN` times, and then these sums. Grid: (1, head, row of out). No shared memory.
 """
 
 from dataclasses import dataclass
 
 from rocmkern import tile as T
 from rocmkern.ops.attention.kernels.visibility import rows_of_sequence
+
+
+RUN = 64
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,11 @@ def sum_heads(cfg, x: T.Tensor[3], cu_seqlens: T.Tensor[1].optional("int32"), ou
 
     total = T.full_rows(cfg, cfg.block_m, 0.0)
     for batch in range(first, last):
-        for row0 in range(0, length, cfg.block_m):
-            row = T.row_index(cfg, cfg.block_m) + row0
-            total = total + T.load_rows(x[batch, head], (row + start,), row < length)
+        for begin in range(0, length, cfg.block_m * RUN):
+            some = T.full_rows(cfg, cfg.block_m, 0.0)
+            for row0 in range(begin, min(begin + cfg.block_m * RUN, length), cfg.block_m):
+                row = T.row_index(cfg, cfg.block_m) + row0
+                some = some + T.load_rows(x[batch, head], (row + start,), row < length)
+            total = total + some
     only = T.row_index(cfg, cfg.block_m) == 0
     T.store_rows(out, (sequence, head), T.full_rows(cfg, cfg.block_m, T.total(total)), only)

@@ -1,7 +1,8 @@
 """Gradient of a table whose rows were taken: ``out[v] = sum of dout[t] over all t with indices[t] = v``, in float32.
 
 ``ids`` are the indices in ascending order, and ``order`` says which each of them was; equal ones keep their order, in
-which they are added. With ``accumulates``, what is in out is added, before the only rounding.
+which they are added: `RUN` at a time, and then these sums, so that many of them do not vanish in a large one. With
+``accumulates``, what is in out is added, before the only rounding.
 
 Shapes (any strides)::
 
@@ -14,6 +15,9 @@ Mapping: a block takes ``block_m`` rows of the table, finds where each begins in
 from dataclasses import dataclass
 
 from rocmkern import tile as T
+
+
+RUN = 256
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,20 @@ def embedding_backward(
     taken = is_here(ids, first, row, valid)
     for n0 in range(0, out.shape[1], cfg.block_n):
         total = T.zeros(cfg, cfg.block_m, cfg.block_n)
+        some = T.zeros(cfg, cfg.block_m, cfg.block_n)
+        count = 0
         place = first
         here = taken
         while T.largest(T.where(here, 1.0, 0.0)) > 0.0:
             token = T.load_integers(order, (place,), here)
-            total = total + T.load_tile(cfg, dout, (token,), n0, cfg.block_n, here)
+            some = some + T.load_tile(cfg, dout, (token,), n0, cfg.block_n, here)
             place = place + 1
             here = is_here(ids, place, row, here)
+            count = count + 1
+            if count % RUN == 0:
+                total = total + some
+                some = T.zeros(cfg, cfg.block_m, cfg.block_n)
+        total = total + some
         if cfg.accumulates:
             total = total + T.load_tile(cfg, out, (row,), n0, cfg.block_n, taken)
             T.store_tile(out, (row,), n0, total, taken)
