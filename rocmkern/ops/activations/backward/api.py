@@ -181,9 +181,9 @@ def geglu_backward(
     Examples
     --------
     >>> import numpy as np, rocmkern
-    >>> dout, gate, up = np.array([[1.0], [0.0], [5.0]], np.float32)
+    >>> dout, gate, up = np.array([[1.0], [100.0], [5.0]], np.float32)
     >>> rocmkern.geglu_backward(dout, gate, up)
-    (array([2.5], dtype=float32), array([0.], dtype=float32))
+    (array([5.], dtype=float32), array([100.], dtype=float32))
     """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ArgumentError("approximate", repr(approximate), '"none" or "tanh"')
