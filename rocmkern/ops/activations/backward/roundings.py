@@ -26,9 +26,7 @@ def geglu_backward(
     return _costs(dout, gate, up, function, slope, False)
 
 
-def _costs(
-    dout: np.ndarray, gate: np.ndarray, up: np.ndarray | None, function: Any, slope: Any, up_first: bool
-) -> Any:
+def _costs(dout: np.ndarray, gate: np.ndarray, up: np.ndarray | None, function: Any, slope: Any, up_first: bool) -> Any:
     dout, *pair = wide(dout, *reference.halves(gate, up))
     acted, factor = pair[::-1] if up_first else pair
     with np.errstate(all="ignore"):

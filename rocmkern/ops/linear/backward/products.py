@@ -24,8 +24,8 @@ from rocmkern.calls.view import View
 from rocmkern.ops.inner import Inner
 from rocmkern.ops.linear.products import multiply
 
-#: Rows that are added up in one chain in float32, in which the roundings of equal numbers all go one way: the sum of so
-#: many tenths is off by 2e-6 of it, that of 4096 in one chain by 4e-5 and that of a million by 3e-3 (measured on a CPU).
+#: Rows that are added up in one chain in float32, in which the roundings of equal numbers all go one way: the sum of
+#: so many tenths is off by 2e-6 of it, that of 4096 in a chain by 4e-5, that of a million by 3e-3 (measured on a CPU).
 LONGEST = 256
 _ONES = {dtype: np.ones(1, dtype) for dtype in FLOATS}
 
@@ -109,7 +109,7 @@ def summed_product(inner: Inner, left: View, right: View, out: View, accumulate:
 
 
 def summed_rows(inner: Inner, x: View, out: View, accumulate: bool = False) -> None:
-    """Sum of the rows of ``x`` [..., N] in ``out`` [N], as products with ones: of `LONGEST` rows, then of these sums."""
+    """Sum of the rows of ``x`` [..., N] in ``out`` [N], by products with ones: of `LONGEST` rows, then of the sums."""
     if not out.size:
         return
     rows = inner.reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1]))

@@ -57,8 +57,8 @@ def of_share(share, function, inner):
 def density(x):
     """Of the normal distribution, ``exp(-x^2 / 2) / sqrt(2 pi)``.
 
-    A square and its product with log2(e) / 2 would lack as many digits as the exponent has. So there are two powers: one
-    of the square of x rounded to a multiple of 1 / 16, which is exact, and so is its product with 23 / 32.
+    A square and its product with log2(e) / 2 would lack as many digits as the exponent has. So there are two powers:
+    one of the square of x rounded to a multiple of 1 / 16, which is exact, and so is its product with 23 / 32.
     """
     near = (x + TO_SIXTEENTHS) - TO_SIXTEENTHS
     square = near * near

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from rocmkern import tile as T
 from rocmkern.ops.attention.kernels.visibility import rows_of_sequence
 
-
 RUN = 64
 
 

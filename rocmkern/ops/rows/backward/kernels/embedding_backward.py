@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from rocmkern import tile as T
 
-
 RUN = 256
 
 
