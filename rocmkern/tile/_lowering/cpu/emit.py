@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -73,9 +75,29 @@ def fmax(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def loop(b: ir.IRBuilder, stop: Any, step: int = 1, start: Any = 0) -> Any:
-    i64 = [x if isinstance(x, ir.Value) else const(I64, x) for x in (start, stop, step)]
-    return cgutils.for_range_slice(b, i64[0], i64[1], i64[2], I64)
+@contextlib.contextmanager
+def loop(b: ir.IRBuilder, stop: Any, step: int = 1, start: Any = 0, unrolled: bool = False) -> Iterator[ir.Value]:
+    """A loop over ``range(start, stop, step)``: LLVM leaves it as it is, unless it may unroll it.
+
+    Most bodies are some vectors wide, or hardly ever run: copies of them would only be more to compile.
+    """
+    numbers = [x if isinstance(x, ir.Value) else const(I64, x) for x in (start, stop, step)]
+    with cgutils.for_range_slice(b, *numbers, I64) as (i, _):
+        yield i
+        last = b.block
+    if not unrolled:
+        last.terminator.set_metadata("llvm.loop", _as_it_is(b.module))
+
+
+def _as_it_is(module: ir.Module) -> ir.MDValue:
+    """What LLVM is told of a loop. The first operand must be the node itself."""
+    hints = [
+        module.add_metadata(["llvm.loop.unroll.disable"]),
+        module.add_metadata(["llvm.loop.vectorize.width", const(I32, 1)]),
+    ]
+    node = module.add_metadata(hints)
+    node.operands = (node, *hints)
+    return node
 
 
 def smin(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

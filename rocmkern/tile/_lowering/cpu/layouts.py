@@ -14,7 +14,6 @@ from rocmkern.architectures import architecture
 from rocmkern.tile._lowering.cpu.backend import NUMBA, TILE
 from rocmkern.tile._lowering.cpu.emit import (
     concat,
-    element,
     iota,
     load_floats,
     loop,
@@ -124,15 +123,15 @@ class BufferLowering(TensorLowering):
             n = min(ty.m, 4 * self.width(ty))
             for r0 in range(0, ty.m, n):
                 parts = [slice_of(b, r, r0, n) for r in rows]
-                with loop(b, ty.n) as (c, _):
+                with loop(b, ty.n) as c:
                     index = b.add(b.mul(c, const(I64, ty.m)), const(I64, r0))
                     yield index, load_floats(b, data, index, n), parts, lambda c=c, n=n: splat(b, b.trunc(c, I32), n)
         else:
             n = self.chunk(ty)
-            for r in range(ty.m):
-                parts = [splat(b, element(b, x, r), n) for x in rows]
-                with loop(b, ty.n, n) as (c, _):
-                    index = b.add(c, const(I64, r * ty.n))
+            with loop(b, ty.m) as r:
+                parts, start = [splat(b, b.extract_element(x, r), n) for x in rows], b.mul(r, const(I64, ty.n))
+                with loop(b, ty.n, n) as c:
+                    index = b.add(start, c)
                     yield (
                         index,
                         load_floats(b, data, index, n),
@@ -147,31 +146,31 @@ class BufferLowering(TensorLowering):
             n //= 2
         return n
 
-    def reduce_rows(self, b: ir.IRBuilder, ty: Any, data: ir.Value, identity: float, combine: Any, body: Any) -> Any:
-        """Rows: ``combine`` over each row of ``body(index, vector, part_of_rows)``."""
+    def reduce_rows(
+        self, b: ir.IRBuilder, ty: Any, data: ir.Value, identity: float, combine: Any, body: Any, rows: tuple = ()
+    ) -> ir.Value:
+        """Rows: ``combine`` over each row of ``body(index, vector, rows)``, where ``rows`` are as in `map`."""
         if self.by_column(ty):
             n = min(ty.m, 4 * self.width(ty))
             totals = []
             for r0 in range(0, ty.m, n):
                 total = cgutils.alloca_once_value(b, const(vec(F32, n), identity))
-                with loop(b, ty.n) as (c, _):
+                parts = [slice_of(b, r, r0, n) for r in rows]
+                with loop(b, ty.n) as c:
                     index = b.add(b.mul(c, const(I64, ty.m)), const(I64, r0))
-                    b.store(combine(b.load(total), body(index, load_floats(b, data, index, n), (r0, n))), total)
+                    b.store(combine(b.load(total), body(index, load_floats(b, data, index, n), parts)), total)
                 totals.append(b.load(total))
             return concat(b, totals)
-        n, result = self.chunk(ty), ir.Constant(vec(F32, ty.m), ir.Undefined)
-        for r in range(ty.m):
-            total = cgutils.alloca_once_value(b, const(vec(F32, n), identity))
-            with loop(b, ty.n, n) as (c, _):
-                index = b.add(c, const(I64, r * ty.n))
-                b.store(combine(b.load(total), body(index, load_floats(b, data, index, n), (r, 0))), total)
-            result = b.insert_element(result, reduced(b, b.load(total), combine), const(I32, r))
-        return result
-
-    def row_part(self, b: ir.IRBuilder, ty: Any, rows: ir.Value, part: tuple[int, int]) -> ir.Value:
-        """The part of ``rows`` that goes with a vector of `reduce_rows`."""
-        start, n = part
-        return slice_of(b, rows, start, n) if n else splat(b, element(b, rows, start), self.chunk(ty))
+        n, first = self.chunk(ty), const(vec(F32, self.chunk(ty)), identity)
+        total, result = cgutils.alloca_once_value(b, first), cgutils.alloca_once_value(b, const(vec(F32, ty.m), 0.0))
+        with loop(b, ty.m) as r:
+            parts, start = [splat(b, b.extract_element(x, r), n) for x in rows], b.mul(r, const(I64, ty.n))
+            b.store(first, total)
+            with loop(b, ty.n, n) as c:
+                index = b.add(start, c)
+                b.store(combine(b.load(total), body(index, load_floats(b, data, index, n), parts)), total)
+            b.store(b.insert_element(b.load(result), reduced(b, b.load(total), combine), r), result)
+        return b.load(result)
 
     def forget(self, context: Any, b: ir.IRBuilder, ty: Any, value: Any) -> None:
         context.nrt.decref(b, ty, value)

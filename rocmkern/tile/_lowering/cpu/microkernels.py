@@ -104,19 +104,19 @@ def multiply_lanes(
         start: ir.Value = const(I64, 0)
         for height in heights:
             stop = b.add(start, b.mul(b.sdiv(b.sub(n, start), const(I64, height)), const(I64, height)))
-            with loop(b, stop, height, start) as (j0, _):
+            with loop(b, stop, height, start) as j0:
                 body(j0, height)
             start = stop
 
     def copied(j0: ir.Value, height: int) -> None:
         lines = _copy_lines(b, w, k, right, j0, height, left)
-        with loop(b, m, across * w) as (r0, _):
+        with loop(b, m, across * w) as r0:
             block(lines, j0, const(I64, 0), r0, height)
 
     if left.lines is not None:
         over_columns(copied)
         return
-    with loop(b, m, across * w) as (r0, _):
+    with loop(b, m, across * w) as r0:
         over_columns(lambda j0, height: block(right, j0, j0, r0, height))
 
 
@@ -128,12 +128,12 @@ def _copy_lines(b: ir.IRBuilder, w: int, k: ir.Value, right: Right, j0: ir.Value
         whole = floor_to(b, k, w)
         for y in range(height):
             start, target = b.mul(b.add(j0, const(I64, y)), right.j_step), const(I64, y * left.ld)
-            with loop(b, whole, w) as (i, _):
+            with loop(b, whole, w, unrolled=True) as i:
                 store_floats(b, load_floats(b, right.data, b.add(start, i), w), into, b.add(target, i))
-            with loop(b, k, 1, whole) as (i, _):
+            with loop(b, k, 1, whole) as i:
                 store_floats(b, load_floats(b, right.data, b.add(start, i)), into, b.add(target, i))
         return Right(into, const(I64, left.ld), const(I64, 1))
-    with loop(b, k) as (i, _):
+    with loop(b, k) as i:
         source, target, done = b.add(b.mul(i, right.i_step), j0), b.mul(i, const(I64, height)), 0
         while done < height:
             count = 1 << ((height - done).bit_length() - 1)
@@ -174,10 +174,10 @@ def multiply_rows_nt(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: 
                 store_floats(b, b.fadd(load_floats(b, out, i), totals[y * ty.m + r]), out, i)
 
     blocks = floor_to(b, st.count, block)
-    with loop(b, blocks, block) as (j0, _):
+    with loop(b, blocks, block) as j0:
         some(j0, block)
     if block > 1:
-        with loop(b, st.count, 1, blocks) as (j0, _):
+        with loop(b, st.count, 1, blocks) as j0:
             some(j0, 1)
 
 
@@ -219,10 +219,10 @@ def multiply_rows_quantized(
 
     block = max(1, 4 // ty.m)
     blocks = floor_to(b, st.count, block)
-    with loop(b, blocks, block) as (j0, _):
+    with loop(b, blocks, block) as j0:
         some(j0, block)
     if block > 1:
-        with loop(b, st.count, 1, blocks) as (j0, _):
+        with loop(b, st.count, 1, blocks) as j0:
             some(j0, 1)
 
 
@@ -248,11 +248,11 @@ def multiply_rows_nn(b: ir.IRBuilder, w: int, ty: Any, lda: int, st: Any, left: 
             store_floats(b, total, out, i)
 
     wide = floor_to(b, st.cols, across * w)
-    with loop(b, wide, across * w) as (j0, _):
+    with loop(b, wide, across * w) as j0:
         some(j0, across, w)
     one = floor_to(b, st.cols, w)
     if across > 1:
-        with loop(b, one, w, wide) as (j0, _):
+        with loop(b, one, w, wide) as j0:
             some(j0, 1, w)
-    with loop(b, st.cols, 1, one) as (j0, _):
+    with loop(b, st.cols, 1, one) as j0:
         some(j0, 1, 1)

@@ -119,7 +119,7 @@ class StageLowering(SoftmaxLowering):
         if ty.source == "float32":
             whole = b.icmp_signed("==", b.and_(st.row_stride, const(I64, 3)), const(I64, 0))
             in_place = b.and_(b.and_(dense, whole), one_page)
-        with b.if_then(b.not_(in_place)), loop(b, st.count) as (r, _):
+        with b.if_then(b.not_(in_place)), loop(b, st.count) as r:
             if ty.paged:
                 row, exists = self.page(b, st, b.add(st.row0, r))
                 columns = b.select(exists, st.cols, const(I64, 0))
@@ -127,14 +127,14 @@ class StageLowering(SoftmaxLowering):
                 row, columns = b.gep(origin, [b.mul(r, st.row_stride)]), st.cols
             into = b.mul(r, const(I64, ty.k))
             fast = b.select(dense, floor_to(b, columns, w), const(I64, 0))
-            with loop(b, fast, w) as (c, _):
+            with loop(b, fast, w, unrolled=True) as c:
                 got = b.load(at(b, row, b.mul(c, const(I64, size)), vec(storage, w)), align=1)
                 store_floats(b, from_memory(b, got, ty.source), buffer, b.add(into, c))
-            with loop(b, columns, 1, fast) as (c, _):
+            with loop(b, columns, 1, fast) as c:
                 got = b.load(at(b, row, b.mul(c, st.col_stride), storage), align=1)
                 store_floats(b, from_memory(b, got, ty.source), buffer, b.add(into, c))
             if ty.paged:
-                with loop(b, st.cols, 1, columns) as (c, _):
+                with loop(b, st.cols, 1, columns) as c:
                     store_floats(b, const(F32, 0.0), buffer, b.add(into, c))
         st.window = b.select(in_place, origin, buffer)
         st.ld = b.select(in_place, b.ashr(st.row_stride, const(I64, 2)), const(I64, ty.k))
@@ -152,9 +152,9 @@ class StageLowering(SoftmaxLowering):
         """Decode the acquired window into the stage's buffer."""
         kind, unit = FORMATS[ty.format], math.gcd(ty.k, FORMATS[ty.format].elements)
         buffer, first, column = context.nrt.meminfo_data(b, st.meminfo), st.window, st.ld
-        with loop(b, st.count) as (r, _):
+        with loop(b, st.count) as r:
             row = b.gep(first, [b.mul(r, st.row_stride)])
-            with loop(b, st.cols, unit) as (c, _):
+            with loop(b, st.cols, unit) as c:
                 into = b.add(b.mul(r, const(I64, ty.k)), c)
                 for offset, vector in decode(b, kind, row, b.add(column, c), unit, ty.hw[0]):
                     store_floats(b, vector, buffer, b.add(into, const(I64, offset)))

@@ -22,9 +22,12 @@ class PositionLowering(ElementwiseLowering):
         first, end = (self.scalar(context, b, t, v, "i64") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
         start = smax(b, b.sub(end, first), const(I64, 0))
         filling, data = self.scalar(context, b, sig.args[3], value, "f32"), self.data(context, b, ty, tile)
-        column_step, row_step = (ty.m, 1) if self.by_column(ty) else (1, ty.n)
-        with loop(b, const(I64, ty.n), 1, start) as (c, _), loop(b, ty.m) as (r, _):
-            store_floats(b, filling, data, b.add(b.mul(c, const(I64, column_step)), b.mul(r, const(I64, row_step))))
+        if self.by_column(ty):
+            with loop(b, const(I64, ty.n * ty.m), 1, b.mul(start, const(I64, ty.m)), unrolled=True) as i:
+                store_floats(b, filling, data, i)
+        else:
+            with loop(b, ty.m) as r, loop(b, const(I64, ty.n), 1, start, unrolled=True) as c:
+                store_floats(b, filling, data, b.add(b.mul(r, const(I64, ty.n)), c))
         return impl_ret_borrowed(context, b, ty, tile)
 
     def distance(

@@ -115,9 +115,9 @@ class CpuLowering(StageLowering):
             with not_finite:
                 step_a, step_out = (ty.m, ty.m) if self.by_column(ty) else (1, 1)
                 row_a, row_out = (1, 1) if self.by_column(ty) else (a_ty.k, ty.n)
-                with loop(b, st.count) as (k, _), loop(b, st.cols) as (n, _):
+                with loop(b, st.count) as k, loop(b, st.cols) as n:
                     v = load_floats(b, st.window, b.add(b.mul(k, st.ld), n))
-                    with loop(b, ty.m) as (r, _):
+                    with loop(b, ty.m) as r:
                         p = load_floats(b, a, b.add(b.mul(k, const(I64, step_a)), b.mul(r, const(I64, row_a))))
                         with b.if_then(b.fcmp_unordered("!=", p, const(F32, 0.0))):
                             i = b.add(b.mul(n, const(I64, step_out)), b.mul(r, const(I64, row_out)))
@@ -130,12 +130,12 @@ class CpuLowering(StageLowering):
         vector = cgutils.alloca_once_value(b, const(vec(F32, w), 0.0))
         single = cgutils.alloca_once_value(b, const(F32, 0.0))
         whole = floor_to(b, st.cols, w)
-        with loop(b, st.count) as (r, _):
+        with loop(b, st.count) as r:
             row = b.mul(r, st.ld)
-            with loop(b, whole, w) as (c, _):
+            with loop(b, whole, w, unrolled=True) as c:
                 x = load_floats(b, st.window, b.add(row, c), w)
                 b.store(fma(b, x, const(x.type, 0.0), b.load(vector)), vector)
-            with loop(b, st.cols, 1, whole) as (c, _):
+            with loop(b, st.cols, 1, whole) as c:
                 x = load_floats(b, st.window, b.add(row, c))
                 b.store(fma(b, x, const(F32, 0.0), b.load(single)), single)
         total = b.fadd(reduced(b, b.load(vector), b.fadd), b.load(single))
@@ -147,9 +147,9 @@ class CpuLowering(StageLowering):
         out, data = self.accumulator(context, b, sig, acc)
         row, column = (1, ty.m) if self.by_column(ty) else (ty.n, 1)
         with (
-            loop(b, smin(b, x.count, y.count)) as (k, _),
-            loop(b, x.cols) as (r, _),
-            loop(b, y.cols) as (c, _),
+            loop(b, smin(b, x.count, y.count)) as k,
+            loop(b, x.cols) as r,
+            loop(b, y.cols, unrolled=True) as c,
         ):
             i = b.add(b.mul(r, const(I64, row)), b.mul(c, const(I64, column)))
             product = (

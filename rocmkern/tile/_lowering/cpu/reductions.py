@@ -24,7 +24,7 @@ class ReductionLowering(TileLowering):
         return self.row_maximum(b, sig.args[0], self.data(context, b, sig.args[0], tile))
 
     def row_maximum(self, b: ir.IRBuilder, ty: Any, data: ir.Value) -> ir.Value:
-        return self.reduce_rows(b, ty, data, float("-inf"), lambda m, x: fmax(b, x, m), lambda i, x, part: x)
+        return self.reduce_rows(b, ty, data, float("-inf"), lambda m, x: fmax(b, x, m), lambda i, x, parts: x)
 
     def repeat_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, count: Any) -> ir.Value:
         m, total = sig.args[0].m, sig.return_type.m
@@ -50,7 +50,7 @@ class ReductionLowering(TileLowering):
             wide, narrow = (column, row) if self.by_column(t) else (row, column)
             return b.add(b.mul(wide, const(I64, t.m if self.by_column(t) else t.n)), narrow)
 
-        with loop(b, out.m) as (r, _), loop(b, out.n) as (c, _):
+        with loop(b, out.m) as r, loop(b, out.n, unrolled=True) as c:
             rows = [b.add(r, const(I64, first)) for first in range(0, ty.m, out.m)]
             sums = functools.reduce(b.fadd, [load_floats(b, source, place(ty, row, c)) for row in rows])
             store_floats(b, sums, result, place(out, r, c))
@@ -58,13 +58,13 @@ class ReductionLowering(TileLowering):
 
     def rowsum(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value) -> ir.Value:
         ty = sig.args[0]
-        return self.reduce_rows(b, ty, self.data(context, b, ty, tile), 0.0, b.fadd, lambda i, x, part: x)
+        return self.reduce_rows(b, ty, self.data(context, b, ty, tile), 0.0, b.fadd, lambda i, x, parts: x)
 
     def rowdot(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, y: ir.Value) -> ir.Value:
         ty = sig.args[0]
         other = self.data(context, b, ty, y)
 
-        def product(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+        def product(index: ir.Value, vector: ir.Value, parts: list) -> ir.Value:
             return b.fmul(vector, load_floats(b, other, index, vector.type.count))
 
         return self.reduce_rows(b, ty, self.data(context, b, ty, x), 0.0, b.fadd, product)
@@ -96,7 +96,7 @@ class ReductionLowering(TileLowering):
         result = ir.Constant(vec(F32, ty.m), ir.Undefined)
         for r in range(ty.m):
             total = cgutils.alloca_once_value(b, const(F32, 0.0))
-            with loop(b, ty.n) as (c, _):
+            with loop(b, ty.n) as c:
                 pair = element_of(ty, x, r, c), element_of(few, y, r % few.m, c)
                 b.store(fma(b, *pair, b.load(total)), total)
             result = b.insert_element(result, b.load(total), const(I32, r))

@@ -24,7 +24,7 @@ class RotaryLowering(PositionLowering):
         data, (extent,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
         first = self.scalar(context, b, sig.args[3], col0, "i64")
         turns = self.spill(b, const(vec(I64, ty.n), 0))
-        with loop(b, smin(b, b.sub(extent, first), const(I64, ty.n))) as (c, _):
+        with loop(b, smin(b, b.sub(extent, first), const(I64, ty.n))) as c:
             turn = b.load(at(b, data, b.mul(b.add(first, c), stride), I64), align=1)
             b.store(turn, at(b, turns, b.mul(c, const(I64, 8)), I64), align=8)
         tiles = [self.new(context, b, ty) for _ in range(2)]

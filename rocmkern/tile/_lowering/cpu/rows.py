@@ -97,7 +97,7 @@ class RowLowering(BufferLowering):
         ty, m = sig.args[0], sig.return_type.m
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
         flags, out = self.spill(b, valid), self.spill(b, const(vec(F32, m), 0.0))
-        with loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+        with loop(b, m) as r, b.if_then(self.flag(b, flags, r)):
             address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(STORAGE[ty.dtype]))
             store_floats(b, from_memory(b, b.load(address, align=1), ty.dtype), out, r)
         return b.load(b.bitcast(out, ir.PointerType(vec(F32, m))), align=4)
@@ -108,7 +108,7 @@ class RowLowering(BufferLowering):
         ty, m = sig.args[0], sig.return_type.m
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
         flags, out = self.spill(b, valid), self.spill(b, const(vec(I32, m), 0))
-        with loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+        with loop(b, m) as r, b.if_then(self.flag(b, flags, r)):
             address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(STORAGE[ty.dtype]))
             b.store(as_int32(b, b.load(address, align=1)), float_at(b, out, r, I32), align=4)
         return b.load(b.bitcast(out, ir.PointerType(vec(I32, m))), align=4)
@@ -119,7 +119,7 @@ class RowLowering(BufferLowering):
         ty, m = sig.args[0], sig.args[2].m
         addresses, _, _ = self.row_addresses(context, b, ty, x, sig.args[1], index, m)
         flags, out = self.spill(b, valid), self.spill(b, values)
-        with loop(b, m) as (r, _), b.if_then(self.flag(b, flags, r)):
+        with loop(b, m) as r, b.if_then(self.flag(b, flags, r)):
             address = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(STORAGE[ty.dtype]))
             if ty.dtype == "int32":
                 value = self.pick(b, out, r, I32, 4)

@@ -46,13 +46,13 @@ class SoftmaxLowering(RotaryLowering):
             for index, vector, parts, _ in self.vectors(b, acc_ty, data, (shrink,)):
                 store_floats(b, b.fmul(vector, parts[0]), data, index)
 
-        def weight(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
-            exponent = b.fmul(b.fsub(vector, self.row_part(b, s_ty, base, part)), splat(b, factor, vector.type.count))
+        def weight(index: ir.Value, vector: ir.Value, parts: list) -> ir.Value:
+            exponent = b.fmul(b.fsub(vector, parts[0]), splat(b, factor, vector.type.count))
             p = exp2(b, exponent)
             store_floats(b, p, scores, index)
             return p
 
-        total = self.reduce_rows(b, s_ty, scores, 0.0, b.fadd, weight)
+        total = self.reduce_rows(b, s_ty, scores, 0.0, b.fadd, weight, (base,))
         result = context.make_tuple(b, sig.return_type, (s, new, b.fadd(b.load(denominator), total), acc))
         return impl_ret_borrowed(context, b, sig.return_type, result)
 
@@ -67,7 +67,7 @@ class SoftmaxLowering(RotaryLowering):
     ) -> ir.Value:
         ty = sig.args[0]
         data = self.data(context, b, ty, tile)
-        plain = self.reduce_rows(b, ty, data, 0.0, b.fadd, lambda index, vector, part: b.fmul(vector, vector))
+        plain = self.reduce_rows(b, ty, data, 0.0, b.fadd, lambda index, vector, parts: b.fmul(vector, vector))
         done = squares.is_plain(b, plain, scale)
         results = if_else(
             b,
@@ -103,13 +103,13 @@ class SoftmaxLowering(RotaryLowering):
     ) -> tuple[ir.Value, ir.Value]:
         """`square_step` where squares as they are would not do."""
 
-        def size(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
+        def size(index: ir.Value, vector: ir.Value, parts: list) -> ir.Value:
             return call(b, f"llvm.fabs.v{vector.type.count}f32", vector.type, [vector])
 
-        def square(index: ir.Value, vector: ir.Value, part: tuple) -> ir.Value:
-            return squares.square(b, vector, self.row_part(b, ty, new, part))
+        def square(index: ir.Value, vector: ir.Value, parts: list) -> ir.Value:
+            return squares.square(b, vector, parts[0])
 
         largest = self.reduce_rows(b, ty, data, 0.0, lambda most, x: fmax(b, x, most), size)
         new = squares.scale_of(b, largest, scale)
-        more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square)
+        more = self.reduce_rows(b, ty, data, 0.0, b.fadd, square, (new,))
         return new, b.fadd(squares.rescale(b, total, scale, new), more)

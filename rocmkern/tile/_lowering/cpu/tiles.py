@@ -76,7 +76,7 @@ class TileLowering(RowLowering):
         unit = math.gcd(shape.n, kind.elements)
         cgutils.memset(b, data, const(I64, shape.m * shape.n * 4), 0)
         columns = smin(b, b.sub(extent, first), const(I64, shape.n))
-        with loop(b, shape.m) as (r, _), b.if_then(self.flag(b, flags, r)), loop(b, columns, unit) as (c, _):
+        with loop(b, shape.m) as r, b.if_then(self.flag(b, flags, r)), loop(b, columns, unit) as c:
             row = b.inttoptr(self.pick(b, addresses, r, I64, 8), ir.PointerType(I8))
             into = b.add(b.mul(r, const(I64, row_step)), b.mul(c, const(I64, column_step)))
             for offset, vector in decode(b, kind, row, b.add(first, c), unit, shape.hw[0]):
@@ -165,18 +165,18 @@ class TileLowering(RowLowering):
 
         def row_by_row(r: ir.Value, first: ir.Value) -> None:
             """Columns first .. of one row."""
-            with b.if_then(window.exists(r, 1)), loop(b, window.columns, 1, first) as (c, _):
+            with b.if_then(window.exists(r, 1)), loop(b, window.columns, 1, first) as c:
                 move(r, c)
             if load:
                 start = b.select(window.exists(r, 1), window.columns, const(I64, 0))
-                with loop(b, const(I64, ty.n), 1, start) as (c, _):
+                with loop(b, const(I64, ty.n), 1, start) as c:
                     store_floats(b, const(F32, 0.0), data, buffer_index(r, c))
 
         if by_column:
             whole = floor_to(b, window.columns, w)
-            with loop(b, ty.m, w) as (r0, _):
+            with loop(b, ty.m, w) as r0:
                 fast = b.and_(window.exists(r0, w), dense)
-                with b.if_then(fast), loop(b, whole, w) as (c0, _):
+                with b.if_then(fast), loop(b, whole, w) as c0:
                     rows = [b.add(r0, const(I64, i)) for i in range(w)]
                     columns = [b.add(c0, const(I64, i)) for i in range(w)]
                     if load:
@@ -189,7 +189,7 @@ class TileLowering(RowLowering):
                             b.store(to_memory(b, vector, dtype), memory(r, c0, w), align=1)
                 # A transposed view: its columns are what the buffer has.
                 turned = b.and_(b.and_(window.exists(r0, w), b.not_(dense)), window.side_by_side(r0, w))
-                with b.if_then(turned), loop(b, window.columns) as (c, _):
+                with b.if_then(turned), loop(b, window.columns, unrolled=True) as c:
                     address = b.add(window.row(r0), b.mul(c, window.stride))
                     place = b.inttoptr(address, ir.PointerType(vec(storage, w)))
                     if load:
@@ -198,12 +198,12 @@ class TileLowering(RowLowering):
                     else:
                         b.store(to_memory(b, load_floats(b, data, buffer_index(r0, c), w), dtype), place, align=1)
                 first = b.select(fast, whole, b.select(turned, window.columns, const(I64, 0)))
-                with loop(b, b.add(r0, const(I64, w)), 1, r0) as (r, _):
+                with loop(b, b.add(r0, const(I64, w)), 1, r0) as r:
                     row_by_row(r, first)
         else:
-            with loop(b, ty.m) as (r, _):
+            with loop(b, ty.m) as r:
                 whole = b.select(dense, floor_to(b, window.columns, w), const(I64, 0))
-                with b.if_then(window.exists(r, 1)), loop(b, whole, w) as (c, _):
+                with b.if_then(window.exists(r, 1)), loop(b, whole, w, unrolled=True) as c:
                     move(r, c, w)
                 row_by_row(r, whole)
 
