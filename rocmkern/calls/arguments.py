@@ -206,7 +206,7 @@ def accept_out(
 
 def accept_outs(
     out: Any,
-    results: Sequence[tuple[tuple[int, ...], np.dtype]],
+    results: Sequence[tuple[tuple[int, ...], np.dtype | tuple[np.dtype, ...]]],
     allowed: str,
     inputs: Sequence[Argument | None] = (),
     *,
@@ -219,7 +219,7 @@ def accept_outs(
     out : object
         A tuple or a list.
     results : sequence of (shape, dtype)
-        Exactly what each has.
+        Exactly what each has, or one of several dtypes.
     allowed : str
         What `out` is, for errors.
     inputs, elementwise
@@ -228,13 +228,15 @@ def accept_outs(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Not so many arrays, or one of them is refused by `accept_out`.
+        Not so many arrays, or one of them is refused by `accept_out`: its name is ``out[1]``, say, if there are more.
     """
     if not isinstance(out, (tuple, list)) or len(out) != len(results):
         raise ArgumentTypeError("out", describe(out), allowed)
     found: list[Argument] = []
-    for each, (shape, dtype) in zip(out, results, strict=True):
-        found.append(accept_out(each, shape, dtype, inputs, elementwise=elementwise, others=found))
+    for number, (each, (shape, dtypes)) in enumerate(zip(out, results, strict=True)):
+        name = f"out[{number}]" if len(results) > 1 else "out"
+        dtype = accept(name, each, dtypes).dtype if isinstance(dtypes, tuple) else dtypes
+        found.append(accept_out(each, shape, dtype, inputs, elementwise=elementwise, others=found, name=name))
     return found
 
 

@@ -114,7 +114,7 @@ def test_nothing_to_add_up_is_zero(call, normal, shapes):
         ({"return_dsinks": True}, "return_dsinks", ArgumentError),
         ({"return_dalibi_slopes": 1}, "return_dalibi_slopes", ArgumentTypeError),
         ({"out": np.zeros((2, 4, 5, 8), np.float32)}, "out", ArgumentTypeError),
-        ({"out": ()}, "out", ArgumentError),
+        ({"out": ()}, "out", ArgumentTypeError),
         ({"out": (np.zeros((2, 4, 5, 8), np.float32),) * 3}, "out[1]", ArgumentError),
         ({"softcap": 0.0}, "softcap", ArgumentError),
         ({"k": np.zeros((2, 3, 7, 8), np.float32)}, "k", ArgumentError),

@@ -148,8 +148,8 @@ DOUT, X, WEIGHT, BIAS = (np.ones(shape, np.float32) for shape in ((3, 4), (3, 5)
         ({"accumulate": True}, "accumulate", ArgumentError),
         ({"accumulate": 1}, "accumulate", ArgumentTypeError),
         ({"out": X.copy()}, "out", ArgumentTypeError),
-        ({"out": (X.copy(), WEIGHT[:3].copy())}, "out", ArgumentError),
-        ({"out": (X, WEIGHT.copy())}, "out", ArgumentError),
+        ({"out": (X.copy(), WEIGHT[:3].copy())}, "out[1]", ArgumentError),
+        ({"out": (X, WEIGHT.copy())}, "out[0]", ArgumentError),
         ({"needs": ("x",), "out": (X.copy(), WEIGHT.copy())}, "out", ArgumentTypeError),
     ],
 )
@@ -165,4 +165,4 @@ def test_gradients_may_not_share_memory():
     out = np.empty((3, 3), np.float32)
     with pytest.raises(ArgumentError) as caught:
         rocmkern.matmul_backward(square, square, square, out=(out, out))
-    assert caught.value.argument == "out"
+    assert caught.value.argument == "out[1]"

@@ -151,7 +151,7 @@ X, WEIGHT, TARGET = np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np
         ({"softcap": 0}, "softcap", ArgumentError),
         ({"reduction": "average"}, "reduction", ArgumentError),
         ({"out": np.empty(3, np.float32)}, "out", ArgumentTypeError),
-        ({"out": (np.empty(3, np.float32), np.empty(3, np.float32))}, "out", ArgumentError),
+        ({"out": (np.empty(3, np.float32), np.empty(3, np.float32))}, "out[0]", ArgumentError),
     ],
 )
 def test_bad_arguments(changes, argument, error):

@@ -499,12 +499,14 @@ def checked_outputs(
     """
     if out is None:
         return None, None
-    pair = out if isinstance(out, tuple) else (out,)
-    if isinstance(out, tuple) and (not with_lse or len(out) != 2):
+    given: Any = out
+    pair = isinstance(out, (tuple, list) if with_lse else tuple)
+    if pair and (not with_lse or len(given) != 2):
         allowed = "an array, or a pair (out, lse)" if with_lse else "an array, as no lse is returned"
-        raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
-    wanted = accept("out", pair[0], (dtype,) if dtype == FLOAT32 else (dtype, FLOAT32)).dtype
-    result = accept_out(pair[0], shape, wanted, inputs, elementwise=elementwise)
-    if len(pair) == 1:
+        raise ArgumentError("out", f"a {type(out).__name__} of {len(given)}", allowed)
+    first, name = (given[0], "out[0]") if pair else (given, "out")
+    wanted = accept(name, first, (dtype,) if dtype == FLOAT32 else (dtype, FLOAT32)).dtype
+    result = accept_out(first, shape, wanted, inputs, elementwise=elementwise, name=name)
+    if not pair:
         return result, None
-    return result, accept_out(pair[1], shape_of_lse, FLOAT32, [*inputs, result], name="out[1]")
+    return result, accept_out(given[1], shape_of_lse, FLOAT32, [*inputs, result], name="out[1]")

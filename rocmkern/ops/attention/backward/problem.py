@@ -11,10 +11,10 @@ import numpy as np
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
-from rocmkern.calls.arguments import FLOAT32, Argument, accept, accept_out
+from rocmkern.calls.arguments import FLOAT32, Argument, accept, accept_outs
 from rocmkern.calls.types import ArrayLike
 from rocmkern.ops.attention.problem import Scores, Tensors
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,5 @@ def gradients_of(inputs: Sequence[Argument], out: Any, others: Sequence[Argument
             _results.allocate(name, x.unconverted.shape, x.dtype, inputs[0])
             for name, x in zip(names, inputs, strict=True)
         ]
-    allowed = f"a tuple of {len(inputs)}: {', '.join(names)}"
-    if not isinstance(out, tuple):
-        raise ArgumentTypeError("out", type(out).__name__, allowed)
-    if len(out) != len(inputs):
-        raise ArgumentError("out", f"a tuple of {len(out)}", allowed)
-    results: list[Argument] = []
-    for number, (x, array) in enumerate(zip(inputs, out, strict=True)):
-        name = f"out[{number}]"
-        dtype = accept(name, array, or_float32(x.dtype)).dtype
-        results.append(accept_out(array, x.unconverted.shape, dtype, [*others, *results], name=name))
-    return results
+    likes = [(x.unconverted.shape, or_float32(x.dtype)) for x in inputs]
+    return accept_outs(out, likes, f"a tuple of {len(inputs)} arrays: {', '.join(names)}", others)
