@@ -36,6 +36,13 @@ def test_another_number_of_rows_is_refused(count):
         rows.sample(count)
 
 
+def test_rows_can_be_those_of_some_operations():
+    everything, gradients = rows.sample("all"), rows.sample("all", "*_backward")
+    assert gradients == [name for name in everything if "_backward-" in name] and len(gradients) > 1000
+    with pytest.raises(SystemExit, match="--operation is nothing; allowed: a pattern"):
+        rows.sample("all", "nothing")
+
+
 def test_rows_that_passed_on_code_that_was_loaded_are_right():
     assert rows.judge(["a", "b"], {"a": result(), "b": result(code=["bb", "aa"])}, LOG) == []
     assert rows.judge(["a"], {"a": result(operation="quantize", code=[])}, LOG) == []

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def main() -> int:
     """Run, print, and return 0 if everything holds."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", default="200", help="how many quick rows, or: all (default: %(default)s)")
+    parser.add_argument(
+        "--operation", default="*", metavar="PATTERN", help="of these operations, such as *_backward (default: all)"
+    )
     parser.add_argument("--arch", default="gfx1100", help="architecture of the virtual GPU (default: %(default)s)")
     parser.add_argument("--seed", default="0", help="scheduler's seed, see VGPU_SCHED (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
@@ -60,7 +64,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.keep and arguments.lds:
         parser.error("--keep and --lds exclude each other: bank conflicts are counted in rows that run")
-    ids, started = sample(arguments.rows), time.perf_counter()
+    ids, started = sample(arguments.rows, arguments.operation), time.perf_counter()
     results, log, failed = kept_and_run(ids, arguments) if arguments.keep else run(ids, arguments)
     problems = judge(ids, results, log)
     report(results, log, arguments, time.perf_counter() - started)
@@ -132,12 +136,15 @@ def keys_of(ids: list[str], arguments: argparse.Namespace) -> dict[str, str]:
     return {name: key_of(cases[name], arguments.arch, common) for name in ids}
 
 
-def sample(count: str) -> list[str]:
+def sample(count: str, operation: str = "*") -> list[str]:
     """The ids of the rows to run."""
     from rocmkern.matrix import load_cases
     from rocmkern.matrix.sample import in_fixed_order
 
-    quick = [case.id for case in in_fixed_order(load_cases(ROOT / "matrix.yaml")[1], "hip")]
+    cases = [case for case in load_cases(ROOT / "matrix.yaml")[1] if fnmatch(case.operation.name, operation)]
+    quick = [case.id for case in in_fixed_order(cases, "hip")]
+    if not quick:
+        raise SystemExit(f"--operation is {operation}; allowed: a pattern that fits an operation with quick rows")
     if count != "all" and not (count.isdigit() and 0 < int(count) <= len(quick)):
         raise SystemExit(f"--rows is {count}; allowed: 1 to {len(quick)}, or all")
     return quick if count == "all" else quick[: int(count)]
