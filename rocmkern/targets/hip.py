@@ -306,9 +306,10 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
         "CFG": lowering.bound_config(cfg),
         "config": entry.config,
         "tensor": entry.tensor,
+        "argument": entry.argument,
         "float32": entry.float32,
     }
-    arguments = ", ".join(source.argument_expressions(kernel, dtypes, "w{}"))
+    arguments = ", ".join(_argument_expressions(kernel, dtypes))
     text = TEMPLATE.format(words=", ".join(names), arguments=arguments)
     exec(compile(text, f"<{kernel.__name__}>", "exec"), space)
 
@@ -334,6 +335,16 @@ def compile_kernel(kernel: Kernel, cfg: Config, dtypes: Sequence[str]) -> Compil
             f"{cfg.arch} has {hardware.shared_bytes}: smaller blocks"
         )
     return CompiledKernel(kernel.__name__, kernel.__name__, cfg.arch, n_words, threads, shared_bytes, bitcode)
+
+
+def _argument_expressions(kernel: Kernel, dtypes: Sequence[str]) -> list[str]:
+    """As `source.argument_expressions`; of a tensor it is known where its words are."""
+    expressions, at = source.argument_expressions(kernel, dtypes, "w{}"), 0
+    for i, (_, parameter) in enumerate(kernel.parameters):
+        if parameter.kind == "tensor":
+            expressions[i] = f"argument({expressions[i]}, {at})"
+        at += entry.words_of(parameter)
+    return expressions
 
 
 def _optimized(bitcode: bytes, arch: str, name: str, stable: str) -> tuple[bytes, str]:
@@ -376,15 +387,13 @@ def _load_words(kernel: Any) -> None:
     # deferred: start-up
     from llvmlite import ir
 
+    # deferred: optional dependency
+    from rocmkern.tile._lowering.hip import emit
+
     call = next(i for i in kernel.entry_basic_block.instructions if isinstance(i, ir.CallInstr))
     first = len(call.operands) - len(kernel.args)
-    space = ir.PointerType(ir.IntType(8), 4)
-    get = ir.FunctionType(space, [])
     b = ir.IRBuilder(kernel.entry_basic_block)
     b.position_before(call)
-    segment = b.call(kernel.module.declare_intrinsic("llvm.amdgcn.kernarg.segment.ptr", fnty=get), [])
-    for i, argument in enumerate(kernel.args):
-        place = b.gep(segment, [ir.Constant(ir.IntType(32), 8 * i)], source_etype=ir.IntType(8))
-        word = b.load(b.bitcast(place, ir.PointerType(argument.type, 4)), align=8)
-        word.set_metadata("invariant.load", kernel.module.add_metadata([]))
-        call.operands[first + i] = word
+    words = emit.launch_words(b)
+    for i in range(len(kernel.args)):
+        call.operands[first + i] = emit.word_at(b, words, ir.Constant(ir.IntType(64), i))

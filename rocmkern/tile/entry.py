@@ -41,6 +41,10 @@ def mapped(x: Any, number: int) -> Any:
     """The same tensor, known to have a tensor map; ``number`` is that of its first word. Of the cuda target."""
 
 
+def argument(x: Any, number: int) -> Any:
+    """The same tensor, known to be an argument; ``number`` is that of its first word. Of the hip target."""
+
+
 def float32(word: int) -> Any:
     """A float32 from its bits."""
 

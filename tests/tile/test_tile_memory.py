@@ -188,3 +188,23 @@ def test_rows_that_are_alike(launch, arch, m, dtype, step, col0):
     launch(alike, Config(arch=arch, m=m, n=N), (1, 1, 1), x, out, 1, col0)
     columns = x[1, col0 : col0 + N].astype(np.float32)
     np.testing.assert_array_equal(out, np.tile(np.pad(columns, (0, N - len(columns))), (m, 1)))
+
+
+@T.kernel
+def sum_of_planes(cfg, x: T.Tensor[3], missing: T.Tensor[3], out: T.Out[2]):
+    row = T.row_index(cfg, cfg.m) + T.block_id(cfg, 0) * cfg.m
+    valid, total = row < T.reread(x).shape[1], T.zeros(cfg, cfg.m, cfg.n)
+    for plane in range(x.shape[0]):
+        total = total + T.load_tile(cfg, T.reread(x)[plane], (row,), 0, cfg.n, valid)
+        total = total + T.load_tile(cfg, T.reread(x[plane]), (row,), 1, cfg.n, valid)
+        if T.reread(missing)[plane].shape[0] > 0:
+            total = total + 1.0
+    T.store_tile(T.reread(out), (row,), 0, total, valid)
+
+
+def test_a_tensor_that_is_read_again_is_the_same(launch, arch, m):
+    x = np.arange(2.0 * 11 * 40, dtype=np.float32).reshape(2, 40, 11).swapaxes(1, 2)
+    out = np.full((11, 2 * N), KEPT, np.float32)[:, ::2]
+    launch(sum_of_planes, Config(arch=arch, m=m, n=N), (-(-11 // m), 1, 1), x, np.empty((0, 0, 0), np.float32), out)
+    np.testing.assert_array_equal(out[:, :40], (x + np.pad(x, ((0, 0), (0, 0), (0, 1)))[..., 1:]).sum(0))
+    np.testing.assert_array_equal(out[:, 40:], 0.0)

@@ -382,6 +382,12 @@ def arrivals_that_are_no_number(cfg, x: T.Tensor[2], i: T.Tensor[2]):
 
 
 @T.kernel
+def rows_read_again(cfg, x: T.Tensor[2], i: T.Tensor[2]):
+    """reread: the tensor must be a tensor, got 4 rows of i32"""
+    T.reread(T.row_index(cfg, 4))
+
+
+@T.kernel
 def scratch_rows_of_two_axes(cfg, x: T.Tensor[2], i: T.Tensor[2]):
     """scratch_rows: needs a contiguous tensor with 1 axis, .* rows of whole 16 bytes, got .* 2 axes and n=4"""
     T.scratch_rows(x, 4)

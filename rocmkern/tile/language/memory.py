@@ -48,6 +48,17 @@ def rows(x: Tensor, start: int, stop: int) -> Tensor:
     return x[start:stop]
 
 
+@operation(lambda x: want(TensorKind, x, "the tensor"))
+def reread(x: Tensor) -> Tensor:
+    """The same tensor. Where that saves registers, its address, shape and strides are read here once more.
+
+    For an argument of the kernel that is seldom needed within a loop: what is known of it before the loop, and all that
+    follows from it, would take scalar registers around the loop, and on AMD these are few. A part of a tensor stays as
+    it is: ``T.reread(x)[i]``, not ``T.reread(x[i])``.
+    """
+    return x
+
+
 NEEDS = "needs a contiguous tensor with 1 axis, in rows of whole 16 bytes"
 
 

@@ -401,7 +401,7 @@ def value_of(result: Any, kind: Any) -> Any:
     if cls is RowsKind or cls is ArrayKind:
         return np.asarray(result, _ELEMENTS[kind.kind]).view(Rows)
     if cls is TensorKind:
-        return result.view(Tensor)
+        return result if isinstance(result, Tensor) else result.view(Tensor)
     if cls is tuple:
         return tuple(map(value_of, result, kind))
     return Operand(result, kind.dtype) if cls is OperandKind else result

@@ -93,7 +93,13 @@ class ElementwiseLowering(ReductionLowering):
             """Vectors of a tile, or for each of them the number beside it."""
             if isinstance(t, TILE.Tile):
                 return items_of(b, v)
-            rows = items_of(b, self.row_values(context, b, ty, t, v, "f32"))
+            if not isinstance(t, TILE.Rows):
+                number = self.scalar(context, b, t, v, "f32")
+                if not isinstance(number, ir.Constant):
+                    # Of known value, a vector of it would be kept in scalar registers around a loop.
+                    number = opaque(b, number, "v")
+                return [number] * (layout.vectors(ty.n) * layout.row_blocks)
+            rows = items_of(b, v)
             return flat([[row] * layout.vectors(ty.n) for row in rows])
 
         def vector(x: ir.Value) -> ir.Value:

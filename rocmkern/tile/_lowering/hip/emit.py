@@ -18,7 +18,7 @@ LOG2_E = 1.4426950408889634
 NEG_INF = float("-inf")
 #: Registers of one group of loads from shared memory in a product; two groups are alive at a time.
 LOAD_AHEAD = 16
-GLOBAL, LOCAL = 1, 3  # LLVM address spaces
+GLOBAL, LOCAL, CONSTANT = 1, 3, 4  # LLVM address spaces
 #: Control word of a DPP instruction that takes a value from another lane of 16: by exclusive or with its low bits.
 DPP_ROW_XMASK = 0x160
 POINTER = ir.PointerType(I8)
@@ -295,6 +295,19 @@ def opaque(b: ir.IRBuilder, value: ir.Value, register: str) -> ir.Value:
     """
     ty = ir.FunctionType(value.type, [value.type])
     return b.call(ir.InlineAsm(ty, "", f"={register},0", side_effect=True), [value])
+
+
+def launch_words(b: ir.IRBuilder) -> ir.Value:
+    """Where the words of the launch lie."""
+    return call(b, "llvm.amdgcn.kernarg.segment.ptr", ir.PointerType(I8, CONSTANT), [])
+
+
+def word_at(b: ir.IRBuilder, words: ir.Value, number: ir.Value) -> ir.Value:
+    """A word of the launch, from where they lie."""
+    place = b.gep(words, [b.mul(number, const(I64, 8))], source_etype=I8)
+    word = b.load(b.bitcast(place, ir.PointerType(I64, CONSTANT)), align=8)
+    word.set_metadata("invariant.load", b.module.add_metadata([]))
+    return word
 
 
 def pinned(b: ir.IRBuilder, vector: ir.Value) -> ir.Value:

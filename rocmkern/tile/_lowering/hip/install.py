@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from rocmkern import tile as T
+from rocmkern.tile import entry
 from rocmkern.tile._lowering.hip.backend import NUMBA, TILE
 from rocmkern.tile._lowering.hip.layouts import checked, rule_of_softmax_step
 from rocmkern.tile._lowering.hip.products import HipLowering
@@ -21,6 +22,7 @@ def _install_operations() -> None:
     ir.types.ir_layer_typed_pointers_enabled = False
     rules = {op: checked(rule) for op, rule in TILE.rules.items()}
     rules[T.softmax_step] = rule_of_softmax_step(rules[T.softmax_step])
+    rules[entry.argument] = lambda x, number: x
     tile = SimpleNamespace(**{**vars(TILE), "rules": rules})
     bind(NUMBA, tile, HipLowering(NUMBA, tile))
 

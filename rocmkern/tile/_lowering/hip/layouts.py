@@ -489,7 +489,8 @@ class _StageModel(models.PrimitiveModel):
         super().__init__(manager, ty, Window(ty).value_type())
 
 
-register_tensor_model(NUMBA, TILE)
+# The number of the first word of an argument; -1 for other tensors.
+register_tensor_model(NUMBA, TILE, ("number", types.int64))
 
 
 @NUMBA.lowering_registry.lower_cast(Weights, TILE.Tile)

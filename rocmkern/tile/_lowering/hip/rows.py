@@ -8,18 +8,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from rocmkern.tile._lowering.hip.backend import TILE
+from rocmkern.tile._lowering.hip.backend import NUMBA, TILE
 from rocmkern.tile._lowering.hip.emit import (
     GLOBAL,
     POINTER,
     array_of,
     flags_of,
     items_of,
+    launch_words,
     local_barrier,
     math,
+    opaque,
     over_lanes,
     thread_index,
     uniform,
+    word_at,
 )
 from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
 from rocmkern.tile._lowering.hip.memory import (
@@ -45,9 +48,43 @@ class RowLowering(TensorLowering):
 
     def tensor(self, context: Any, b: ir.IRBuilder, sig: Any, dtype: Any, *words: ir.Value) -> ir.Value:
         n = sig.return_type.ndim
-        # A generic pointer that was cast from global memory: LLVM sees through it and never emits a flat access.
-        data = b.addrspacecast(b.inttoptr(words[0], ir.PointerType(I8, GLOBAL)), POINTER)
-        return self.pack_tensor(context, b, sig.return_type, data, list(words[1 : n + 1]), list(words[n + 1 :]))
+        data, shape, strides = self.pointer(b, words[0]), list(words[1 : n + 1]), list(words[n + 1 :])
+        return self.pack_tensor(context, b, sig.return_type, data, shape, strides)
+
+    @staticmethod
+    def pointer(b: ir.IRBuilder, word: ir.Value) -> ir.Value:
+        """A generic pointer that was cast from global memory: LLVM sees through it and never emits a flat access."""
+        return b.addrspacecast(b.inttoptr(word, ir.PointerType(I8, GLOBAL)), POINTER)
+
+    def pack_tensor(self, context: Any, b: ir.IRBuilder, ty: Any, data: ir.Value, shape: list, strides: list) -> Any:
+        return self.numbered(context, b, ty, super().pack_tensor(context, b, ty, data, shape, strides), const(I64, -1))
+
+    @staticmethod
+    def numbered(context: Any, b: ir.IRBuilder, ty: Any, x: ir.Value, number: ir.Value) -> ir.Value:
+        """A tensor whose first word has this number among the words of a launch; -1: it is no argument."""
+        proxy = NUMBA.cgutils.create_struct_proxy(ty)(context, b, x)
+        proxy.number = number
+        return proxy._getvalue()
+
+    def argument(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value, number: Any) -> ir.Value:
+        return self.numbered(context, b, sig.return_type, x, const(I64, sig.args[1].literal_value))
+
+    def reread(self, context: Any, b: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        ty = sig.return_type
+        data, shape, strides = self.unpack_tensor(context, b, ty, x)
+        number = NUMBA.cgutils.create_struct_proxy(ty)(context, b, x).number
+
+        def again() -> list:
+            # Of unknown origin, so that they are not read before a loop that this is in.
+            words = opaque(b, launch_words(b), "s")
+            first, *others = (word_at(b, words, b.add(number, const(I64, i))) for i in range(1 + 2 * ty.ndim))
+            return [self.pointer(b, first), *others]
+
+        # Once all is inlined, the number is known.
+        is_argument = b.icmp_signed(">=", number, const(I64, 0))
+        data, *words = if_else(b, is_argument, again, lambda: [data, *shape, *strides])
+        new = super().pack_tensor(context, b, ty, data, words[: ty.ndim], words[ty.ndim :])
+        return self.numbered(context, b, ty, new, number)
 
     def block_id(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, axis: ir.Value) -> ir.Value:
         ids = [call(b, f"llvm.amdgcn.workgroup.id.{x}", I32, []) for x in "xyz"]

@@ -108,10 +108,11 @@ def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, ty: ir.Type) -> 
     return builder.bitcast(builder.gep(base, [offset]), ir.PointerType(ty, space))
 
 
-def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace) -> None:
+def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace, *more: tuple[str, Any]) -> None:
     """A tensor is stored as its address, its shape and its strides in bytes; a quantized source too.
 
-    The shape of the latter counts elements, and its second stride has no meaning.
+    The shape of the latter counts elements, and its second stride has no meaning. ``more`` are names and numba types of
+    what a target stores beside them.
     """
     types = numba.types
 
@@ -120,7 +121,7 @@ def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace) -> None
     class TensorModel(numba.models.StructModel):
         def __init__(self, manager: Any, ty: Any):
             axes = types.UniTuple(types.int64, ty.ndim)
-            super().__init__(manager, ty, [("data", types.voidptr), ("shape", axes), ("strides", axes)])
+            super().__init__(manager, ty, [("data", types.voidptr), ("shape", axes), ("strides", axes), *more])
 
 
 class TensorLowering:
@@ -288,6 +289,10 @@ class TensorLowering:
             [rows, const(I64, count)],
             [const(I64, count * size), const(I64, size)],
         )
+
+    def reread(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value) -> ir.Value:
+        """Scalar registers are a matter of one target."""
+        return x
 
     def transposed(self, context: Any, builder: ir.IRBuilder, sig: Any, x: ir.Value, swap: Any) -> ir.Value:
         if not sig.args[1].literal_value:
