@@ -122,13 +122,11 @@ def _launch_bias(
     """``kernels.bias_gradient``, and the sum of its rows where a bias is the same for all queries."""
     missing = 4 - dbias.ndim
     dbias = dbias.part(0, (1,) * missing + dbias.shape, (0,) * missing + dbias.strides)
-    axes = ("over_batch", "over_heads", "over_queries", "over_keys")
-    over = {name: int(length == 1) for name, length in zip(axes, dbias.shape, strict=True)}
-    kernel = bias_gradient.bias_gradient
-    arguments = {**arguments, **kernel_arguments(kernel, problem, target, stream), **over}
-    rows = cfg.block_m if over["over_queries"] else dbias.shape[2]
+    kernel, over_queries = bias_gradient.bias_gradient, dbias.shape[2] == 1
+    arguments = {**arguments, **kernel_arguments(kernel, problem, target, stream)}
+    rows = cfg.block_m if over_queries else dbias.shape[2]
     grid = (ceil_div(rows, cfg.block_m) * ceil_div(dbias.shape[3], cfg.block_n), dbias.shape[1], dbias.shape[0])
-    if not over["over_queries"]:
+    if not over_queries:
         launch(target, kernel, cfg, grid, {**arguments, "dbias": dbias}, stream)
         return
     shape = (*dbias.shape[:2], rows, dbias.shape[3])

@@ -8,12 +8,16 @@ Shapes (any strides)::
 
     q [B, Hq, Sq, D]   k [B, Hkv, Sk, D]   v [B, Hkv, Sk, Dv]   dout [B, Hq, Sq, Dv]
     offsets, deltas [B, Hq, Sq] float32
-    dbias [B or 1, Hq or 1, R, C]        C is Sk, or 1 with over_keys; R is Sq, or ``block_m`` with over_queries
+    dbias [B or 1, Hq or 1, R, C]        C is Sk or 1; R is Sq or ``block_m``
 
-With ``over_queries`` row r has the sum of every ``block_m``-th query from r on: the rows remain to be added up.
+Along an axis where dbias is shorter numbers are added up. With ``block_m`` rows row r has the sum of every
+``block_m``-th query from r on: the rows remain to be added up.
 
 Mapping: a block computes ``block_m`` rows and ``block_n`` columns, or all of them where they are added up; its grid
 index is (row block x column block, head, batch). It adds up in a fixed order: batch, head, query, key.
+
+What the arguments say of a tile is read again for each tile, and so is where the block's share begins and ends: all of
+it together is more than AMD GPUs have scalar registers.
 
 Shared memory: one window of keys and one of values.
 """
@@ -25,11 +29,35 @@ from rocmkern.ops.attention.kernels.visibility import columns_of_block, diagonal
 
 
 @T.device
-def share_of_block(index, extent, step, summed):
-    """What a block goes over along an axis: from where to where."""
-    if summed > 0:
+def share_of_block(index, extent, step, length):
+    """What a block goes over along an axis: from where to where. A result that is shorter is added up along it."""
+    if length < extent:
         return 0, extent
     return index * step, min((index + 1) * step, extent)
+
+
+@T.device
+def queries_of_block(cfg, q, dbias):
+    """The first query of a block, and the end of its queries."""
+    out = T.reread(dbias)
+    row_block = T.block_id(cfg, 0) // ((out.shape[3] + cfg.block_n - 1) // cfg.block_n)
+    return share_of_block(row_block, T.reread(q).shape[2], cfg.block_m, out.shape[2])
+
+
+@T.device
+def keys_of_block(cfg, k, dbias):
+    """The first key of a block, and the end of its keys."""
+    out = T.reread(dbias)
+    column_block = T.block_id(cfg, 0) % ((out.shape[3] + cfg.block_n - 1) // cfg.block_n)
+    return share_of_block(column_block, T.reread(k).shape[2], cfg.block_n, out.shape[3])
+
+
+@T.device
+def keys_of_batch(batch, q, k, seqlens_k, leftpad_k, bottom_right):
+    """Rows of queries; the first key and the end of the keys; the diagonal key of a query less it."""
+    rows, k_rows = T.reread(q).shape[2], T.reread(k).shape[2]
+    k_first, k_len = keys_among_rows(T.reread(seqlens_k), T.reread(leftpad_k), 0, batch, k_rows, False)
+    return rows, k_first, k_len, diagonal_shift(rows, k_first, k_len, bottom_right)
 
 
 @T.kernel
@@ -52,49 +80,42 @@ def bias_gradient(
     left: T.Int,
     right: T.Int,
     bottom_right: T.Int,
-    over_batch: T.Int,
-    over_heads: T.Int,
-    over_queries: T.Int,
-    over_keys: T.Int,
 ):
-    column_blocks = (dbias.shape[3] + cfg.block_n - 1) // cfg.block_n
-    row_block, column_block = T.block_id(cfg, 0) // column_blocks, T.block_id(cfg, 0) % column_blocks
-    first_batch, last_batch = share_of_block(T.block_id(cfg, 2), q.shape[0], 1, over_batch)
-    first_head, last_head = share_of_block(T.block_id(cfg, 1), q.shape[1], 1, over_heads)
-    first_row, last_row = share_of_block(row_block, q.shape[2], cfg.block_m, over_queries)
-    first_key, last_key = share_of_block(column_block, k.shape[2], cfg.block_n, over_keys)
-
+    first_batch, last_batch = share_of_block(T.block_id(cfg, 2), q.shape[0], 1, dbias.shape[0])
     acc = T.zeros(cfg, cfg.block_m, cfg.block_n)
     for batch in range(first_batch, last_batch):
-        k_first, k_len = keys_among_rows(seqlens_k, leftpad_k, 0, batch, k.shape[2], False)
-        shift = diagonal_shift(q.shape[2], k_first, k_len, bottom_right)
+        first_head, last_head = share_of_block(T.block_id(cfg, 1), T.reread(q).shape[1], 1, T.reread(dbias).shape[1])
         for head in range(first_head, last_head):
+            first_row, last_row = queries_of_block(cfg, q, dbias)
             for row0 in range(first_row, last_row, cfg.block_m):
-                row = T.row_index(cfg, cfg.block_m) + row0
-                last = min(row0 + cfg.block_m, q.shape[2]) - 1
+                rows, k_first, k_len, shift = keys_of_batch(batch, q, k, seqlens_k, leftpad_k, bottom_right)
+                last = min(row0 + cfg.block_m, rows) - 1
                 begin, end, _, _ = columns_of_block(
                     cfg, row0, last, shift, left, right, k_first, k_len, 0, 0, 1
                 )  # fmt: skip
-                valid, diagonal = row < q.shape[2], row + shift
-                low, high = T.maximum(diagonal - left, k_first), T.minimum(diagonal + right, k_len - 1)
-                offset = T.load_rows(offsets[batch, head], (row,), valid)
-                delta = T.load_rows(deltas[batch, head], (row,), valid)
-                kv_head = head * k.shape[1] // q.shape[1]
+                first_key, last_key = keys_of_block(cfg, k, dbias)
                 for n0 in range(max(first_key, begin), min(last_key, end), cfg.block_n):
                     # The tile of ds at row0 and n0.
-                    keys = T.stage(cfg, T.rows(k[batch, kv_head], 0, k_len), cfg.block_n, cfg.head_dim)
-                    values = T.stage(cfg, T.rows(v[batch, kv_head], 0, k_len), cfg.block_n, cfg.value_dim)
+                    rows, k_first, k_len, shift = keys_of_batch(batch, q, k, seqlens_k, leftpad_k, bottom_right)
+                    kv_head = head * T.reread(k).shape[1] // T.reread(q).shape[1]
+                    keys = T.stage(cfg, T.rows(T.reread(k)[batch, kv_head], 0, k_len), cfg.block_n, cfg.head_dim)
+                    values = T.stage(cfg, T.rows(T.reread(v)[batch, kv_head], 0, k_len), cfg.block_n, cfg.value_dim)
                     keys, values = T.fetch(keys, n0), T.fetch(values, n0)
-                    q_tile = T.load_operand(cfg, q[batch, head], (row,), 0, cfg.head_dim, valid)
+                    row = T.row_index(cfg, cfg.block_m) + row0
+                    valid, diagonal = row < rows, row + shift
+                    offset = T.load_rows(T.reread(offsets)[batch, head], (row,), valid)
+                    delta = T.load_rows(T.reread(deltas)[batch, head], (row,), valid)
+                    q_tile = T.load_operand(cfg, T.reread(q)[batch, head], (row,), 0, cfg.head_dim, valid)
                     keys = T.acquire(keys)
                     s = T.dot_nt(q_tile, keys)
                     keys = T.release(keys)
+                    slopes, biases, masks = T.reread(alibi_slopes)[batch], T.reread(bias)[batch], T.reread(mask)[batch]
                     p = exponents_of(
-                        cfg, s, offset, scale, softcap, alibi_slopes[batch], bias[batch], mask[batch], head, row,
-                        diagonal, n0, valid,
-                    )  # fmt: skip
+                        cfg, s, offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0, valid
+                    )
+                    low, high = T.maximum(diagonal - left, k_first), T.minimum(diagonal + right, k_len - 1)
                     p = T.exp2(T.mask_outside(p, n0, low, high))
-                    dout_tile = T.load_operand(cfg, dout[batch, head], (row,), 0, cfg.value_dim, valid)
+                    dout_tile = T.load_operand(cfg, T.reread(dout)[batch, head], (row,), 0, cfg.value_dim, valid)
                     values = T.acquire(values)
                     ds = T.dot_nt(dout_tile, values)
                     values = T.release(values)
@@ -102,9 +123,10 @@ def bias_gradient(
                     T.finish(keys)
                     T.finish(values)
 
+    (first_row, _), (first_key, _) = queries_of_block(cfg, q, dbias), keys_of_block(cfg, k, dbias)
     row = T.row_index(cfg, cfg.block_m) + first_row
     out = dbias[T.block_id(cfg, 2), T.block_id(cfg, 1)]
-    if over_keys > 0:
+    if out.shape[1] < k.shape[2]:
         T.store_rows(out, (row, 0), T.rowsum(acc), row < out.shape[0])
     else:
         T.store_tile(out, (row,), first_key, acc, row < out.shape[0])

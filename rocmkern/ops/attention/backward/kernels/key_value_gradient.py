@@ -109,7 +109,7 @@ def key_value_gradient(
         offset = T.load_columns(cfg, cfg.block_m, offsets[q_batch, head], q_start + n0, cfg.block_n)
         if cfg.keys:
             delta = T.load_columns(cfg, cfg.block_m, deltas[q_batch, head], q_start + n0, cfg.block_n)
-        slopes, biases, masks = alibi_slopes[sequence], bias[q_batch], mask[q_batch]
+        slopes, biases, masks = T.reread(alibi_slopes)[sequence], T.reread(bias)[q_batch], T.reread(mask)[q_batch]
         p = exponents_of(
             cfg, T.dot_nt(k_tile, queries), offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0,
             is_key,

@@ -85,7 +85,7 @@ def query_gradient(
         # P = exp(Q K^T - lse)
         keys, values = T.acquire(keys), T.acquire(values)
         keys, values = T.fetch(keys, n0 + cfg.block_n), T.fetch(values, n0 + cfg.block_n)
-        slopes, biases, masks = alibi_slopes[sequence], bias[batch], mask[batch]
+        slopes, biases, masks = T.reread(alibi_slopes)[sequence], T.reread(bias)[batch], T.reread(mask)[batch]
         p = exponents_of(
             cfg, T.dot_nt(q_tile, keys), offset, scale, softcap, slopes, biases, masks, head, row, diagonal, n0, valid
         )  # fmt: skip
