@@ -103,13 +103,13 @@ def attention(
         with ranks.call("attention", timeout):
             problem = agreed_problem(ranks, q, k, v, options, sinks, cu_seqlens)
             if mode == "heads":
-                out, lse, whole = heads_attention(ranks, problem, return_lse or gradients)
+                out, lse, kept = heads_attention(ranks, problem, return_lse or gradients, keep=gradients)
             else:
-                out, lse, whole = *ring_attention(ranks, problem), None
+                out, lse, kept = *ring_attention(ranks, problem), []
             out = out.to(problem.q.dtype)
             if packed:
                 out, lse = out[0], None if lse is None else lse[0]
-        return problem, out, lse, whole
+        return problem, out, lse, kept
 
     if gradients:
         # deferred: optional dependency

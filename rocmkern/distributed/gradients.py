@@ -5,8 +5,8 @@ losses. A sink is the same on all ranks, but each has a tensor of its own: its g
 
     ring    keys come to the queries once more, piece by piece. A rank adds what its queries give to dk and dv of a
             piece, in float32, and sends that back to its owner, who adds it to the sums in the order of the steps
-    heads   dout goes to the ranks that have the heads, which have kept their q, k, v and results; the gradients come
-            back as the results did
+    heads   dout goes to the ranks that have the heads, which have kept the q, k, v and results of their rounds; the
+            gradients come back as the results did
 
 So nothing depends on who is early, and the bits are the same every time. All sums are float32, rounded once.
 """
@@ -14,6 +14,8 @@ So nothing depends on who is early, and the bits are the same every time. All su
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,10 +24,11 @@ from torch.autograd.function import once_differentiable
 
 import rocmkern
 from rocmkern.distributed import heads
+from rocmkern.distributed.buffers import Turns
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks
-from rocmkern.distributed.ring import Message, Part, empty, messages, parts
+from rocmkern.distributed.ring import Message, Part, longest_of, messages, parts
 
 
 class Given(NamedTuple):
@@ -45,12 +48,12 @@ class Given(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """A call of attention as a gradient needs it: `whole` where heads are shared out."""
+    """A call of attention as a gradient needs it; with its rounds where heads are shared out."""
 
     problem: Problem
     out: Any
     lse: Any
-    whole: heads.Whole | None
+    rounds: list[heads.Round]
 
 
 class DifferentiableAttention(torch.autograd.Function):
@@ -61,19 +64,18 @@ class DifferentiableAttention(torch.autograd.Function):
         ctx: Any, ranks: Ranks, timeout: float | None, call: Callable[..., Attended], q: Any, k: Any, v: Any, sinks: Any
     ) -> Any:
         """The result, without a batch axis where sequences are packed, and its log-sum-exps."""
-        problem, out, lse, whole = call(q, k, v, sinks)
-        whole_tensors = () if whole is None else (*whole.arrays, whole.out, whole.lse)
-        ctx.save_for_backward(q, k, v, sinks, out, lse, *whole_tensors)
+        problem, out, lse, rounds = call(q, k, v, sinks)
+        ctx.save_for_backward(q, k, v, sinks, out, lse, *(x for some in rounds for x in some[2:]))
         ctx.set_materialize_grads(False)
         ctx.problem = dataclasses.replace(problem, q=None, k=None, v=None, sinks=None)
-        ctx.ranks, ctx.timeout, ctx.options = ranks, timeout, None if whole is None else whole.options
+        ctx.ranks, ctx.timeout, ctx.heads = ranks, timeout, [(some.queries, some.keys) for some in rounds]
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         """The gradients of q, k, v and the sinks."""
-        q, k, v, sinks, out, lse, *whole = ctx.saved_tensors
+        q, k, v, sinks, out, lse, *others = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else dout
         packed = bool(ctx.problem.seen.cu_seqlens)
         given = Given(*(x if x is None or not packed else x[None] for x in (out, lse, dout, dlse)))
@@ -82,9 +84,9 @@ class DifferentiableAttention(torch.autograd.Function):
         problem = dataclasses.replace(ctx.problem, q=own[0], k=own[1], v=own[2], sinks=wide)
         with ctx.ranks.call("the gradient of attention", ctx.timeout):
             ctx.ranks.agree({"operation": "the gradient of attention"}, ())
-            if whole:
-                of_heads = heads.Whole(whole[:3], whole[3], whole[4], ctx.options)
-                found = heads_gradients(ctx.ranks, problem, of_heads, given)
+            if others:
+                rounds = [heads.Round(*some, *others[5 * i : 5 * i + 5]) for i, some in enumerate(ctx.heads)]
+                found = heads_gradients(ctx.ranks, problem, rounds, given)
             else:
                 found = ring_gradients(ctx.ranks, problem, given)
         gradients = [(x[0] if packed else x).to(q.dtype) for x in found]
@@ -94,49 +96,51 @@ class DifferentiableAttention(torch.autograd.Function):
 
 def ring_gradients(ranks: Ranks, problem: Problem, given: Given) -> tuple[Any, Any, Any]:
     """dq, dk and dv of this rank, in float32."""
-    sums = _Sums(ranks.rank, problem, given)
+    sums = _Sums(ranks, problem, given)
     for piece in problem.keys.pieces(ranks.rank):
         sums.add(piece.all, sums.of_keys(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all)))
     coming = messages(ranks, problem, every=True)
     following, returned = next(coming, None), None
     while following is not None:
         message = following
-        message.arrive()
+        message.transfer.wait()
         following = next(coming, None)
         found = [] if message.piece is None else sums.of_keys(message.piece, *message.arrays)
         if returned is not None:
-            returned.arrive(sums)
-        returned = _Returned(ranks, problem, message, found)
+            returned.arrive()
+        returned = _Returned(sums, message, found)
     if returned is not None:
-        returned.arrive(sums)
+        returned.arrive()
     return sums.dq, sums.dk, sums.dv
 
 
 class _Returned:
     """Gradients of keys and values on their way to the owners."""
 
-    def __init__(self, ranks: Ranks, problem: Problem, message: Message, found: list[Any]):
-        self._goes, self._found = message.goes, found
-        of_keys = (problem.k, problem.v)
-        goes = message.goes
-        self._arrays = [] if goes is None else [empty(problem, x, goes, torch.float32) for x in of_keys]
-        self._transfer = ranks.exchange([(message.source, x) for x in found], [(message.to, x) for x in self._arrays])
+    def __init__(self, sums: _Sums, message: Message, found: list[Any]):
+        self._sums, self._goes = sums, message.goes
+        self._arrays = [] if message.goes is None else sums.received.next(message.goes.rows)
+        sends, receives = [(message.source, x) for x in found], [(message.to, x) for x in self._arrays]
+        self._transfer = sums.ranks.exchange(sends, receives)
 
-    def arrive(self, sums: _Sums) -> None:
+    def arrive(self) -> None:
         """Wait for them, and add what came."""
         self._transfer.wait()
-        self._found.clear()
         if self._goes is not None:
-            sums.add(self._goes.all, self._arrays)
+            self._sums.add(self._goes.all, self._arrays)
 
 
 class _Sums:
-    """The gradients of a rank, so far."""
+    """The gradients of a rank, so far, and memory for those of a piece: found twice, as one is still on its way."""
 
-    def __init__(self, rank: int, problem: Problem, given: Given):
-        self._problem, self._given = problem, given
-        self._pieces = problem.queries.pieces(rank)
+    def __init__(self, ranks: Ranks, problem: Problem, given: Given):
+        self.ranks, self._problem, self._given = ranks, problem, given
+        self._pieces = problem.queries.pieces(ranks.rank)
         self.dq, self.dk, self.dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in _qkv(problem))
+        axis, of_keys = problem.row_axis, (self.dk, self.dv)
+        longest = longest_of([problem.keys.pieces(rank) for rank in range(ranks.size)])
+        self._found, self.received, self._of_keys = (Turns(of_keys, axis, longest, sets) for sets in (2, 1, 1))
+        self._of_queries = Turns([self.dq], axis, longest_of([self._pieces]))
 
     def add(self, rows: slice, found: list[Any]) -> None:
         """Add the gradients of some keys and values of this rank."""
@@ -145,9 +149,9 @@ class _Sums:
 
     def of_keys(self, keys: Piece, k: Any, v: Any) -> list[Any]:
         """What this rank's queries give to the gradients of a piece of keys; those of the queries are added here."""
-        found = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v)]
+        found = [x.zero_() for x in self._found.next(keys.rows)]
         for part in parts(self._problem, self._pieces, keys):
-            whole = slice(0, k.shape[self._problem.row_axis]) if part.columns is None else part.columns
+            whole = slice(0, keys.rows) if part.columns is None else part.columns
             some = [self._problem.rows(x, whole) for x in (k, v)]
             dq, *others = self._of_part(part, *some)
             self._problem.rows(self.dq, part.rows).add_(dq)
@@ -160,7 +164,8 @@ class _Sums:
         problem, given = self._problem, self._given
         q, out, dout = (problem.rows(x, part.rows) for x in (problem.q, given.out, given.dout))
         lse, dlse = given.lse[..., part.rows], None if given.dlse is None else given.dlse[..., part.rows]
-        into = [torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v)]
+        columns = k.shape[problem.row_axis]
+        into = [*self._of_queries.next(part.rows.stop - part.rows.start), *self._of_keys.next(columns)]
         arrays, options = [dout, q, k, v, out, lse], {**part.options, "dlse": dlse, "out": tuple(into)}
         if part.columns is None:  # packed: without the axis of the batch
             arrays = [x[0] for x in arrays]
@@ -169,32 +174,33 @@ class _Sums:
         return into
 
 
-def heads_gradients(ranks: Ranks, problem: Problem, whole: heads.Whole, given: Given) -> tuple[Any, Any, Any]:
+def heads_gradients(ranks: Ranks, problem: Problem, rounds: list[heads.Round], given: Given) -> tuple[Any, Any, Any]:
     """dq, dk and dv of this rank, in float32."""
-    dout = heads.collected(ranks, problem, given.dout, problem.queries)
-    dlse = None
-    if given.dlse is not None:
-        dlse = heads.collected(ranks, problem, given.dlse, problem.queries, axes=(1, 2))
-    arrays, options = [dout, *whole.arrays, whole.out, whole.lse], {**whole.options, "dlse": dlse}
-    into = [torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in whole.arrays]
-    options["out"] = tuple(into)
-    if problem.seen.cu_seqlens:
-        arrays = [x[0] for x in arrays]
-        options |= {"dlse": None if dlse is None else dlse[0], "out": tuple(x[0] for x in into)}
-    rocmkern.flash_attention_backward(*arrays, **options)
-    axes = problem.head_axis, problem.row_axis
-    dq, dk, dv = (
-        heads.returned(ranks, tokens, x, *axes)
-        for x, tokens in zip(into, (problem.queries, problem.keys, problem.keys), strict=True)
-    )
-    kv_heads = problem.heads_of(problem.k)
-    dk, dv = (_joined(x, problem.head_axis, kv_heads) for x in (dk, dv))
+    dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in _qkv(problem))
+    into = [x.movedim(problem.row_axis, 0) for x in (dq, dk, dv)]
+    for keys, same in itertools.groupby(rounds, lambda some: some.keys):
+        of_keys: list[Any] = []
+        for some in same:
+            of_queries, *more = _of_round(ranks, problem, some, given)
+            heads.give_back(ranks, problem.queries, some.queries, [of_queries], into[:1])
+            of_keys = [x.add_(y) for x, y in zip(of_keys, more, strict=True)] if of_keys else more
+        # A head of keys may be that of several ranks.
+        heads.give_back(ranks, problem.keys, keys, of_keys, into[1:], add=True)
     return dq, dk, dv
 
 
-def _joined(x: Any, axis: int, count: int) -> Any:
-    """The sums of what several ranks give to one head, which lie side by side."""
-    return x if x.shape[axis] == count else x.unflatten(axis, (count, -1)).sum(axis + 1)
+def _of_round(ranks: Ranks, problem: Problem, some: heads.Round, given: Given) -> list[Any]:
+    """Gradients of all tokens of the heads of a round, ``[S, B, H, D]``."""
+    whole = functools.partial(heads.collected, ranks, problem.queries, some.queries)
+    dout, dlse = whole([given.dout.movedim(problem.row_axis, 0)])[0].transpose(0, 1), None
+    if given.dlse is not None:
+        dlse = whole([given.dlse.movedim(2, 0)])[0].movedim(0, 2)
+    made = [torch.empty_like(x.transpose(0, 1), dtype=torch.float32) for x in (some.q, some.k, some.v)]
+    into = [x.transpose(0, 1) for x in made]
+    given_to, into = (heads.without_batch(problem, x) for x in ((dout, *some[2:], dlse), into))
+    *arrays, dlse = given_to
+    rocmkern.flash_attention_backward(*arrays, **heads.options_of(problem), dlse=dlse, out=tuple(into))
+    return made
 
 
 def sink_gradients(problem: Problem, given: Given) -> Any:

@@ -15,6 +15,7 @@ behind that a window of two counts says the rest.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,8 +23,9 @@ from typing import Any, NamedTuple
 from rocmkern.runtime.errors import ArgumentError
 
 SPLITS = ("contiguous", "zigzag")
-#: Pieces that a rank's tokens are cut into at most, and tokens that are not cut further: a call has some to do.
-PIECES, LEAST_PIECE = 4, 512
+#: Pieces that a rank's tokens are cut into at most, and tokens that are not cut further. Each partial result is joined
+#: to what is there, which took 7 % of the CPU time of a ring at 1024 tokens, and 15 % at 512.
+PIECES, LEAST_PIECE = 8, 1024
 #: No sequence is as long.
 UNLIMITED = 1 << 40
 
@@ -57,9 +59,13 @@ def runs(total: int, rank: int, size: int, split: str = "contiguous") -> list[tu
     [[(0, 2), (7, 10)], [(2, 5), (5, 7)]]
     """
     check_split(split)
-    parts = size if split == "contiguous" else 2 * size
-    chunks = (rank,) if split == "contiguous" else (rank, 2 * size - 1 - rank)
-    return [(c * total // parts, (c + 1) * total // parts) for c in chunks]
+    chunks = cuts(total, size if split == "contiguous" else 2 * size)
+    return [chunks[rank]] if split == "contiguous" else [chunks[rank], chunks[2 * size - 1 - rank]]
+
+
+def cuts(length: int, parts: int) -> list[tuple[int, int]]:
+    """``start, stop`` of parts of a length that are as long as each other, but for one."""
+    return list(pairwise(length * i // parts for i in range(parts + 1)))
 
 
 @dataclass(frozen=True)
@@ -99,16 +105,19 @@ class Tokens:
             return [(start, start + self.lengths[rank])]
         return runs(self.total, rank, len(self.lengths), self.split)
 
+    def whole_runs(self, rank: int) -> list[Piece]:
+        """The runs of a rank, and where they lie in its arrays."""
+        of_runs = self.runs(rank)
+        ats = itertools.accumulate((stop - start for start, stop in of_runs), initial=0)
+        return [Piece(start, stop, at) for (start, stop), at in zip(of_runs, ats, strict=False)]
+
     def pieces(self, rank: int) -> list[Piece]:
         """The runs of a rank, cut."""
-        found, at = [], 0
-        of_runs = self.runs(rank)
-        for start, stop in of_runs:
+        found, of_runs = [], self.whole_runs(rank)
+        for start, stop, at in of_runs:
             length = stop - start
             count = max(1, min(PIECES // len(of_runs), -(-length // LEAST_PIECE)))
-            borders = [length * i // count for i in range(count + 1)]
-            found += [Piece(start + a, start + b, at + a) for a, b in pairwise(borders) if b > a]
-            at += length
+            found += [Piece(start + a, start + b, at + a) for a, b in cuts(length, count) if b > a]
         return found
 
 
@@ -126,6 +135,11 @@ class Piece(NamedTuple):
     def local(self, start: int, stop: int) -> slice:
         """Where the positions `start` to `stop` of the piece lie in the arrays of its rank."""
         return slice(self.at + start - self.start, self.at + stop - self.start)
+
+    @property
+    def rows(self) -> int:
+        """How many tokens."""
+        return self.stop - self.start
 
     @property
     def all(self) -> slice:

@@ -9,7 +9,7 @@ is there; the result is rounded once, at the end. A sink is a part that was seen
 as its log-sum-exp.
 
 Memory of a rank beside its arguments: the result in float32, a partial result of one piece of queries, two pieces of
-keys and values that come and, where tokens of k and v are not neighbours in memory, one that goes.
+keys and values that come and, where tokens of k and v are not neighbours in memory, one that goes. It is taken once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import rocmkern
+from rocmkern.distributed.buffers import Turns
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
-from rocmkern.distributed.ranks import Ranks
+from rocmkern.distributed.ranks import Ranks, Transfer
 
 
 def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
@@ -35,14 +36,14 @@ def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
         state.see(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all))
     while following is not None:
         message = following
-        message.arrive()
+        message.transfer.wait()
         following = next(coming, None)
         if message.piece is not None:
             state.see(message.piece, *message.arrays)
     return state.out, state.lse
 
 
-class Message:
+class Message(NamedTuple):
     """A piece of keys and values on its way here, and one of this rank's to another; either may be missing.
 
     Attributes
@@ -52,49 +53,60 @@ class Message:
     goes, piece : Piece or None
         What is sent, and what comes.
     arrays : list of torch.Tensor
-        Where keys and values come to.
+        Where keys and values come to; theirs until the message after the next one begins.
+    transfer : Transfer
+        What there is to wait for.
     """
 
-    def __init__(self, ranks: Ranks, problem: Problem, to: int, source: int, goes: Piece | None, comes: Piece | None):
-        of_keys = problem.k, problem.v
-        self.to, self.source, self.goes, self.piece = to, source, goes, comes
-        self._sent = [] if goes is None else [problem.rows(x, goes.all).contiguous() for x in of_keys]
-        self.arrays = [] if comes is None else [empty(problem, x, comes) for x in of_keys]
-        self._transfer = ranks.exchange([(to, x) for x in self._sent], [(source, x) for x in self.arrays])
-
-    def arrive(self) -> None:
-        """Wait for it, and let go of what was sent."""
-        self._transfer.wait()
-        self._sent.clear()
+    to: int
+    source: int
+    goes: Piece | None
+    piece: Piece | None
+    arrays: list[Any]
+    transfer: Transfer
 
 
 def messages(ranks: Ranks, problem: Problem, *, every: bool = False) -> Iterator[Message]:
-    """Begin one message after the other, in the same order on all ranks.
+    """Begin one message after the other, in the same order on all ranks; the one before has arrived by then.
 
     With ``every`` there are as many on all ranks, also where nothing is sent: for an answer to each.
     """
-    size, rank = ranks.size, ranks.rank
+    size, rank, of_keys = ranks.size, ranks.rank, (problem.k, problem.v)
     pieces = [problem.keys.pieces(r) for r in range(size)]
+    longest = longest_of(pieces)
+    copies, received = (Turns(of_keys, problem.row_axis, longest, sets) for sets in (1, 2))
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
         for number in range(max(map(len, pieces))):
             goes = _if_needed(problem, pieces[rank], number, to)
             comes = _if_needed(problem, pieces[source], number, rank)
-            if every or goes is not None or comes is not None:
-                yield Message(ranks, problem, to, source, goes, comes)
+            if not every and goes is None and comes is None:
+                continue
+            sent = [] if goes is None else contiguous([problem.rows(x, goes.all) for x in of_keys], copies)
+            arrays = [] if comes is None else received.next(comes.rows)
+            transfer = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
+            yield Message(to, source, goes, comes, arrays, transfer)
+
+
+def contiguous(arrays: Sequence[Any], copies: Turns) -> list[Any]:
+    """Pieces of arrays as they can be sent: as they are, or copied."""
+    if all(x.is_contiguous() for x in arrays):
+        return list(arrays)
+    found = copies.next(arrays[0].shape[copies.axis])
+    for x, copy in zip(arrays, found, strict=True):
+        copy.copy_(x)
+    return found
+
+
+def longest_of(pieces: Sequence[Sequence[Piece]]) -> int:
+    """Rows of the longest of all ranks' pieces."""
+    return max((piece.rows for some in pieces for piece in some), default=0)
 
 
 def _if_needed(problem: Problem, pieces: list[Piece], number: int, by: int) -> Piece | None:
     """A piece, where there is one and a rank needs it."""
     piece = pieces[number] if number < len(pieces) else None
     return piece if piece is not None and problem.is_needed(by, piece) else None
-
-
-def empty(problem: Problem, like: Any, piece: Piece, dtype: Any = None) -> Any:
-    """Memory for a piece of an array."""
-    shape = list(like.shape)
-    shape[problem.row_axis] = piece.stop - piece.start
-    return like.new_empty(shape, dtype=dtype)
 
 
 class Part(NamedTuple):
@@ -156,6 +168,9 @@ class _State:
             self.lse.copy_(problem.sinks[:, None].expand_as(self.lse))
         self._pieces = problem.queries.pieces(rank)
         self._fresh = set(self._pieces) if problem.sinks is None else set()
+        longest = longest_of([self._pieces])
+        self._parts = Turns([self.out], problem.row_axis, longest)
+        self._lses = Turns([self.lse], 2, longest, sets=2)
 
     def see(self, keys: Piece, k: Any, v: Any) -> None:
         """Let all queries see a piece of keys."""
@@ -165,22 +180,20 @@ class _State:
 
     def _join(self, piece: Piece, rows: slice, keys: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Add what some queries of a piece see of some keys."""
-        # deferred: optional dependency
-        import torch
-
         problem = self._problem
         q, out = problem.rows(problem.q, rows), problem.rows(self.out, rows)
         lse = self.lse[..., rows]
         options = options | {"return_lse": True}
         first = piece in self._fresh and rows == piece.all
         self._fresh.discard(piece)
-        part = (out, lse) if first else (torch.empty_like(out), torch.empty_like(lse))
+        count = rows.stop - rows.start
+        part = (out, lse) if first else (*self._parts.next(count), *self._lses.next(count))
         if "cu_seqlens_q" in options:
             k, v = (x[0] for x in keys)
             rocmkern.flash_attention(q[0], k, v, **options, out=(part[0][0], part[1][0]))
         else:
             rocmkern.flash_attention(q, *keys, **options, out=part)
         if not first:
-            joined = torch.empty_like(lse)
+            (joined,) = self._lses.next(count)
             rocmkern.merge_attention(out, lse, *part, layout=problem.layout, out=(out, joined))
             lse.copy_(joined)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,25 +193,35 @@ def _beside_cache(group, weights):
     }
 
 
-def peak_memory(group, tokens, heads, options):
-    """By how much a call raises the resident memory of this process at most, and the bytes of its arguments."""
-    x = np.random.default_rng(0).standard_normal((3, 1, heads, tokens, 64), dtype=np.float32)
+def peak_memory(group, tokens, heads, dim, options):
+    """What arguments and a call take at most: of resident memory above the start, and of tensors that are made.
+
+    Also the bytes of one argument.
+    """
+
+    def drawn():
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randn(1, heads, tokens, dim, generator=generator) for _ in range(3)]
+
     with rocmkern.using("cpu"):
-        distributed.attention(*x, group=group, **options)  # compiles what is not there yet
+        distributed.attention(*drawn(), group=group, **options)  # compiles what is not there yet
         gc.collect()
-        libc = ctypes.CDLL(None)
-        # M_MMAP_THRESHOLD: what is freed goes back at once, so that the peak is what is held, not what glibc keeps.
-        libc.mallopt(-3, 65536)
-        libc.malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)  # where the allocator starts from, not what it does
+        before = _bytes("VmRSS")
+        arrays = drawn()
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
-        before = _kilobytes("VmRSS")
-        distributed.attention(*x, group=group, **options)
-        return (_kilobytes("VmHWM") - before) * 1024, x.nbytes
+        distributed.attention(*arrays, group=group, **options)
+        resident = _bytes("VmHWM") - before
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            distributed.attention(*arrays, group=group, **options)
+    events = sorted(profile.events(), key=lambda event: event.time_range.start)
+    made = max(itertools.accumulate(event.self_cpu_memory_usage for event in events))
+    return resident, 3 * arrays[0].nbytes + made, arrays[0].nbytes
 
 
-def _kilobytes(name):
+def _bytes(name):
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1])
+    return int(line.split()[1]) * 1024
 
 
 def llama(group, split, mode, window, tokens):

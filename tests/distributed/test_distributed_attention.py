@@ -39,6 +39,16 @@ def test_so_is_attention_by_heads(ranks, size, case, kv_heads):
         check(ranks, out, lse, (q, k, v), **CASES[case])
 
 
+@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+def test_long_sequences_go_in_pieces_and_heads_in_rounds(ranks, kv_heads):
+    """Two of each; the keys of a round are its own, or those of the next one too."""
+    q, k, v = drawn(2100, heads=(8, kv_heads), batch=1, dim=16)
+    options = {"causal": True, "window": (300, 0)}
+    for more in ({"mode": "heads"}, {"split": "zigzag"}):
+        out, lse, _ = over_ranks(ranks, 2, q, k, v, **options, **more)
+        check(ranks, out, lse, (q, k, v), **options)
+
+
 @pytest.mark.parametrize("mode", ["ring", "heads"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
 def test_halves_are_rounded_once(ranks, dtype, mode):

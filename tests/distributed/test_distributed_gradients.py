@@ -33,6 +33,15 @@ def test_so_is_attention_by_heads(ranks, case, kv_heads):
         check_gradients(ranks, found, arrays, **CASES[case])
 
 
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_long_sequences_go_in_pieces_and_heads_in_rounds(ranks, kv_heads):
+    arrays = drawn_for_gradients(2100, heads=(4, kv_heads), batch=1)
+    options = {"causal": True, "window": (300, 0)}
+    for more in ({"mode": "heads"}, {"split": "zigzag"}):
+        found = gradients_over_ranks(ranks, 2, arrays, **options, **more)
+        check_gradients(ranks, found, arrays, **options)
+
+
 @pytest.mark.parametrize("mode", ["ring", "heads"])
 def test_queries_and_keys_may_differ_in_number(ranks, mode):
     arrays = drawn_for_gradients(17, keys=70, heads=(4, 4))
