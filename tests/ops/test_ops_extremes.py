@@ -170,3 +170,17 @@ def test_a_bound_of_any_size_costs_no_more_than_what_it_bounds(call):
 def test_a_result_that_no_memory_holds_is_refused_by_name(call):
     with pytest.raises(ArgumentError, match=r"out: got a result of shape .* bytes; allowed: less than"):
         call()
+
+
+@pytest.mark.parametrize("n", [64, 9000])
+def test_norms_of_the_largest_numbers(n):
+    """An RMS norm of any finite numbers is right; sums of a layer norm leave float32, as its docstring says."""
+    sign = np.where(np.arange(2 * n).reshape(2, n) % 3 > 0, 1, -1).astype(np.float32)
+    x, weight = np.float32(3e38) * sign, np.ones(n, np.float32)
+    np.testing.assert_allclose(rocmkern.rms_norm(x, weight), sign, rtol=1e-6)
+    found, exact = (where.rms_norm_backward(sign, x, weight)[1] for where in (rocmkern, rocmkern.reference))
+    np.testing.assert_allclose(found, exact, rtol=1e-6)
+    fits = np.float32(1e38 / n) * sign
+    exact = rocmkern.reference.layer_norm(fits, eps=1e-5)
+    np.testing.assert_allclose(rocmkern.layer_norm(fits), exact, rtol=1e-5)
+    assert np.isnan(rocmkern.layer_norm(np.abs(x))).all()

@@ -155,8 +155,7 @@ def layer_norm(
     weight, bias : array, ``[n]``, optional
         float32, float16 or bfloat16, each whatever x is; 1 and 0 by default.
     eps : float
-        At least 0; it is added inside the root. A row of equal numbers gives `bias`, with an
-        eps of 0 too, where their sum is in the range of float32.
+        At least 0; it is added inside the root. A row of equal numbers gives `bias`, with an eps of 0 too.
     out : array, optional
         Where to write the result: exact shape and dtype, apart from the inputs.
     stream : optional
@@ -166,7 +165,8 @@ def layer_norm(
     -------
     array, ``[..., n]``
         Of the shape, kind and dtype of x. The variance is that of all n numbers (divided by n), the mean of squared
-        differences from the mean; computed in float32, rounded once.
+        differences from the mean; computed in float32, rounded once. Squares may leave the range of float32, sums and
+        differences of a row may not: numbers of 3e38 give NaN, as in PyTorch. `rms_norm` has no such limit.
 
     Raises
     ------
