@@ -153,7 +153,7 @@ def layer_norm_backward(
     array ``[..., n]``, or tuple of it and arrays ``[n]``
         The gradients of x, of the weights and of the biases; of those of the three that are given. Each is of the kind
         of `dout` and of the dtype of what it is the gradient of. Computed in float32, rounded once; the bits are the
-        same every time, as of `rms_norm_backward`. Rows whose `layer_norm` is NaN, by their size, have gradients of NaN.
+        same every time, as of `rms_norm_backward`. Rows that are too large for `layer_norm` have gradients of NaN.
 
     Raises
     ------
