@@ -2,7 +2,7 @@
 
 * Products and attention take their operands in autocast's dtype, on every device: those that have to be of one dtype.
   What may be float32 beside halves (a bias, sinks, log-sum-exps) stays as it is.
-* Norms and softmax compute and give float32 on GPUs, as PyTorch's do there; on the CPU PyTorch has no rule for them.
+* Norms and softmax compute and give float32 where PyTorch's do: on GPUs, and `torch.rms_norm` from some version on.
 * All others take what they get. So do overloads that write to ``out``, as in PyTorch.
 
 float64 is left alone.
@@ -25,11 +25,11 @@ LOWER: dict[str, tuple[str, ...]] = {
     "quantized_linear": ("x",),
     "weighted_values": ("p", "v"),
 }
-#: Arguments that are cast to float32, on GPUs.
-FLOAT32: dict[str, tuple[str, ...]] = {
-    "layer_norm": ("x", "weight", "bias"),
-    "rms_norm": ("x", "weight", "residual"),
-    "softmax": ("x",),
+#: PyTorch's own operator, and arguments that are cast to float32 where that is.
+FLOAT32: dict[str, tuple[str, tuple[str, ...]]] = {
+    "layer_norm": ("aten::layer_norm", ("x", "weight", "bias")),
+    "rms_norm": ("aten::rms_norm", ("x", "weight", "residual")),
+    "softmax": ("aten::softmax.int", ("x",)),
 }
 # ROCm's devices are "cuda" to PyTorch.
 _KEYS = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
@@ -41,7 +41,10 @@ def register(library: torch.library.Library, name: str, op: Any) -> None:
         for device in _KEYS:
             library.impl(op, _casting(op, device, LOWER[name], None), f"Autocast{device.upper()}")
     if name in FLOAT32:
-        library.impl(op, _casting(op, "cuda", FLOAT32[name], torch.float32), "AutocastCUDA")
+        own, arguments = FLOAT32[name]
+        for device in _KEYS:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(own, f"Autocast{device.upper()}"):
+                library.impl(op, _casting(op, device, arguments, torch.float32), f"Autocast{device.upper()}")
 
 
 def _casting(op: Any, device: str, names: tuple[str, ...], dtype: torch.dtype | None) -> Callable[..., Any]:

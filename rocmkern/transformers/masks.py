@@ -136,7 +136,9 @@ _SLIDING = masking_utils.sliding_window_overlay(1).__code__
 _SLIDING_BOTH = masking_utils.sliding_window_bidirectional_overlay(1).__code__
 _CHUNKED = masking_utils.chunked_overlay(1, _nothing).__code__
 _PACKED = masking_utils.packed_sequence_mask_function(_nothing).__code__
-_OF_POSITIONS = masking_utils.remap_positions_for_packed_sequence(_causal, _nothing).__code__
+# Earlier versions of Transformers take the rows of all sequences for their positions.
+_remap = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
+_OF_POSITIONS = None if _remap is None else _remap(_causal, _nothing).__code__
 
 
 def pattern_of(function: Callable[..., Any], end: int) -> Pattern | None:
@@ -152,9 +154,9 @@ def pattern_of(function: Callable[..., Any], end: int) -> Pattern | None:
         return None
     first, second = parts
     kind = getattr(first, "__code__", None)
-    if kind is _OF_POSITIONS and getattr(second, "__code__", None) is _PACKED:
+    if getattr(second, "__code__", None) is _PACKED:
         # Positions count up within a sequence, so that differences of them are those of rows.
-        inner = pattern_of(_free(first)["mask_function"], end)
+        inner = pattern_of(_free(first)["mask_function"] if kind is _OF_POSITIONS else first, end)
         packed = _free(second)["packed_sequence_mask"]
         return Pattern(True, inner.window, packed) if inner is not None and inner.causal else None
     if kind is _SLIDING and second is _causal:

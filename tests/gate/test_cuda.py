@@ -292,7 +292,7 @@ def attention(case: Case, dtype: str, seed: int = 0):
         mask if case.mask else np.zeros((batch, 0, 0, 0), np.bool_), *NO_PAGES, *NO_JOIN,
         case.head_dim**-0.5, case.softcap,
         FOREVER if left is None else left, 0 if case.causal else FOREVER if right is None else right,
-        int(case.causal != "top_left"), case.pack, case.splits, rows,
+        int(case.causal != "top_left"), case.pack, case.splits, rows, 0,
     ])  # fmt: skip
     assert_fence(out)
     assert_fence(lse)

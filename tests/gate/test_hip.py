@@ -177,7 +177,7 @@ def attention(case: Case, dtype: str):
     run(flash_attention, cfg, (-(-rows * case.pack // block_m) * case.splits, heads // case.pack, sequences), [
         q, k, v, out, lse, cu_q, cu_k, sinks, slopes, bias, mask, *NO_PAGES, *NO_JOIN,
         case.head_dim**-0.5, softcap, left, 0 if case.causal else right, int(case.causal != "top_left"),
-        case.pack, case.splits, rows,
+        case.pack, case.splits, rows, 0,
     ])  # fmt: skip
     assert_fence(out)
     assert_fence(lse)

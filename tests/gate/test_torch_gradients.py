@@ -190,7 +190,10 @@ def test_opcheck_with_gradients(name):
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_against_float64(name, dtype):
-    """No more than twice the error of PyTorch's gradient in the same dtype, apart from one rounding of the result."""
+    """No more than twice the error of PyTorch's gradient in the same dtype, apart from some roundings of the largest.
+
+    PyTorch adds up float32 in another order: its error alone is as small as luck has it.
+    """
     ours, theirs, shapes = FORMULAS[name]
     tensors = drawn(shapes, HALF)  # they are numbers of float32 too
     wanted = gradients(theirs, tensors, torch.float64)
@@ -198,13 +201,14 @@ def test_against_float64(name, dtype):
     for found, exact, other in zip(gradients(ours, tensors, dtype), wanted, plain, strict=True):
         assert found.dtype == dtype
         errors = [(x.double() - exact).abs().max().item() for x in (found, other)]
-        assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps * exact.abs().max().item()
+        rounding = torch.finfo(dtype).eps * exact.abs().max().item()
+        assert errors[0] <= 2 * errors[1] + (4 if dtype == torch.float32 else 1) * rounding
 
 
 @pytest.mark.parametrize("format", ["q8_0", "q4_0"])
 def test_weights_that_are_blocks(format):
     weight, x = drawn([(96, WIDTH), (ROWS, WIDTH)], torch.float32)
-    blocks = rocmkern.quantize(weight, format)
+    blocks = rocmkern.quantize(weight.cpu(), format).to(DEVICE)
     weight = rocmkern.dequantize(blocks, format).double()
     found, wanted = (
         gradients(call, [x], dtype)[0].double()
