@@ -161,3 +161,5 @@ def record(recorders: Sequence[VariantRecorder], matrix: Document, operations: S
             for recorder in recorders:
                 with launching_on(recorder):
                     resolve(case.operation.function)(**call.arguments)
+                    if recorder.name != "cpu" and case.operation.only_on_device is not None:
+                        case.operation.only_on_device(call.arrays)

@@ -242,6 +242,9 @@ class Operation:
         The function takes arrays in the memory of a GPU.
     dense_on_device : tuple of str
         Arrays whose last axis must be contiguous there.
+    only_on_device : callable, optional
+        ``only_on_device(arrays)`` makes the launches that only arrays in the memory of a GPU lead to, on these arrays
+        wherever they lie: so that their kernels are found without one.
     distinct : tuple of str
         Arrays of which no layout repeats elements: they are written, or repeated numbers would mean something else.
     domain : Domain, optional
@@ -275,6 +278,7 @@ class Operation:
     peers: tuple[Peer, ...] = ()
     on_device: bool = True
     dense_on_device: tuple[str, ...] = ()
+    only_on_device: Callable[[Mapping[str, Any]], None] | None = None
     distinct: tuple[str, ...] = ()
     domain: Domain | None = None
     excerpts: Function | None = None

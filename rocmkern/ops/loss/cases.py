@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rocmkern.calls.view import view_of
 from rocmkern.matrix.common import itemsize, options_of, oracles
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.peers import torch_on
@@ -64,6 +66,15 @@ def _call(draw: Draw) -> Call:
     shape = tuple(draw.dims["size"])
     options = options_of_call(draw)
     return Call(arrays_of(draw), options, (shape if options.get("reduction") == "none" else (), shape))
+
+
+def copy_on_device(arrays: Mapping[str, Any]) -> None:
+    """Targets in device memory, of any strides, are brought into the order of rows there."""
+    # deferred: start-up
+    from rocmkern.ops.rows.launch import launch_copy_integers
+
+    labels = view_of(arrays["target"]).reshape((1, 1, 1, arrays["target"].size))
+    launch_copy_integers(labels, view_of(np.empty(labels.shape, np.int32)), None)
 
 
 def rows_of(case: Any) -> int:
@@ -125,6 +136,7 @@ OPERATIONS = (
         flops=flops,
         nbytes=_nbytes,
         dense_on_device=("target",),
+        only_on_device=copy_on_device,
         distinct=("target",),
         peers=(Peer("torch", _torch),),
         domain=Domain({"size": (0, 5), "vocabulary": (1, 70)}, DRAWN),

@@ -76,6 +76,7 @@ OPERATIONS = (
         flops=lambda case: 3.0 * _forward.flops(case),
         nbytes=_nbytes,
         dense_on_device=("target",),
+        only_on_device=_forward.copy_on_device,
         distinct=("target", "lse"),
         peers=(Peer("torch", _torch),),
         domain=Domain(
