@@ -16,13 +16,13 @@ FAULTS = (
         "gated_backward_without_activation",
         "the gradient of up is that of the result",
         GATED,
-        edits=(Edit("gated_backward", "t * d", "d"),),
+        edits=(Edit("gated_backward", "T.map(value, t, f) * d", "d"),),
     ),
     Fault(
         "gated_backward_monotone",
         "the slope lacks the term with the density",
         ("swiglu_backward",),
-        edits=(Edit("gated_backward", "share + function * (1.0 - share) * inner", "share"),),
+        edits=(Edit("gated_backward", "s + f * (1.0 - s) * inner", "s"),),
     ),
     Fault(
         "gated_backward_unbounded",
@@ -34,12 +34,18 @@ FAULTS = (
         "geglu_backward_cancelling",
         "slopes that are nearly 0 come from numbers that are nearly 1",
         ("geglu_backward",),
-        edits=(Edit("gated_backward", "T.gelu(a) / a", "0.5 + 0.5 * T.erf(a * 0.7071067811865476)"),),
+        edits=(
+            Edit(
+                "gated_backward",
+                "share(a, f) + a * density(a)",
+                "0.5 + 0.5 * T.erf(a * 0.7071067811865476) + a * density(a)",
+            ),
+        ),
     ),
     Fault(
         "geglu_backward_always_tanh",
         "the slope is that of the form with tanh",
         ("geglu_backward",),
-        edits=(Edit("gated_backward", "T.map(gelu_slope, slope)", "T.map(gelu_tanh_slope, slope)"),),
+        edits=(Edit("gated_backward", "T.map(gelu_slope, ...)", "T.map(gelu_tanh_slope, ...)"),),
     ),
 )

@@ -7,9 +7,9 @@
     GELU    f'(x) = s + x phi(x)                         s = Phi(x), of the normal distribution
     tanh    f'(x) = s + x s (1 - s) 2 c (1 + 3 a x^2)    s = 1 / (1 + exp(-2 z)), z = c (x + a x^3)
 
-with ``c = sqrt(2 / pi)`` and ``a = 0.044715``. All are computed where x is negative, ``f'(x) = 1 - f'(-x)``, from
-``x s = f(x)``, which has all its digits there: so do slopes that are nearly 0. What lies beyond where f' has become 0
-or 1 counts as the border, so that infinity times 0 does not occur.
+with ``c = sqrt(2 / pi)`` and ``a = 0.044715``. All are computed where x is negative, from ``x s = f(x)``, which has all
+its digits there: ``f'(x) = 1 - f'(-x)`` and ``f(x) = x + f(-x)``. So slopes that are nearly 0 have all digits too. What
+lies beyond where f' has become 0 or 1 counts as the border, so that infinity times 0 does not occur.
 
 Shapes (any strides): dout, gate, up, dgate, dup [A, B, R, N]. Mapping: a block takes ``block_m`` rows, ``block_n``
 columns at a time; a result may be one of the inputs, because each block reads what it overwrites first. Grid: (row
@@ -39,9 +39,19 @@ class Config(T.Config):
 
 
 def below(x):
-    """-|x|, where that is not too far, and not 0, by which f is divided; NaN stays NaN."""
+    """-|x|, where that is not too far: what f is computed of."""
     size = abs(x)
-    return -T.where(size < SMALLEST, SMALLEST, T.where(size > FAR, FAR, size))
+    return -T.where(size > FAR, FAR, size)
+
+
+def value(x, f):
+    """f(x) from f(-|x|)."""
+    return T.where(x < 0.0, f, x + f)
+
+
+def share(a, f):
+    """``f(a) / a``; NaN stays NaN."""
+    return T.where(a > -SMALLEST, 0.5, f / a)
 
 
 def on_its_side(x, slope):
@@ -49,9 +59,9 @@ def on_its_side(x, slope):
     return T.where(x < 0.0, slope, 1.0 - slope)
 
 
-def of_share(share, function, inner):
+def of_share(s, f, inner):
     """``s + f (1 - s) inner``."""
-    return share + function * (1.0 - share) * inner
+    return s + f * (1.0 - s) * inner
 
 
 def density(x):
@@ -66,21 +76,19 @@ def density(x):
     return T.exp2(square * -0.71875) * T.exp2(-rest) * INVERSE_ROOT_2_PI
 
 
-def silu_slope(x):
+def silu_slope(x, f):
+    """The slope at x from f(-|x|), as those below."""
+    return on_its_side(x, of_share(share(below(x), f), f, 1.0))
+
+
+def gelu_slope(x, f):
     a = below(x)
-    f = T.silu(a)
-    return on_its_side(x, of_share(f / a, f, 1.0))
+    return on_its_side(x, share(a, f) + a * density(a))
 
 
-def gelu_slope(x):
+def gelu_tanh_slope(x, f):
     a = below(x)
-    return on_its_side(x, T.gelu(a) / a + a * density(a))
-
-
-def gelu_tanh_slope(x):
-    a = below(x)
-    f = T.gelu_tanh(a)
-    return on_its_side(x, of_share(f / a, f, (1.0 + 3.0 * CUBE * a * a) * (2.0 * ROOT_2_OVER_PI)))
+    return on_its_side(x, of_share(share(a, f), f, (1.0 + 3.0 * CUBE * a * a) * (2.0 * ROOT_2_OVER_PI)))
 
 
 @T.kernel
@@ -95,15 +103,15 @@ def gated_backward(
         d = T.load_tile(cfg, dout[a, b], (row,), n0, cfg.block_n, valid)
         t = T.load_tile(cfg, gate[a, b], (row,), n0, cfg.block_n, valid)
         u = T.load_tile(cfg, up[a, b], (row,), n0, cfg.block_n, valid)
-        slope = T.copy(t)
+        f = T.map(below, T.copy(t))
         if cfg.gelu:
-            slope = T.map(gelu_slope, slope)
-            t = T.gelu(t)
+            f = T.gelu(f)
+            slope = T.map(gelu_slope, T.copy(t), T.copy(f))
         elif cfg.gelu_tanh:
-            slope = T.map(gelu_tanh_slope, slope)
-            t = T.gelu_tanh(t)
+            f = T.gelu_tanh(f)
+            slope = T.map(gelu_tanh_slope, T.copy(t), T.copy(f))
         else:
-            slope = T.map(silu_slope, slope)
-            t = T.silu(t)
+            f = T.silu(f)
+            slope = T.map(silu_slope, T.copy(t), T.copy(f))
         T.store_tile(dgate[a, b], (row,), n0, slope * T.copy(d) * u, valid)
-        T.store_tile(dup[a, b], (row,), n0, t * d, valid)
+        T.store_tile(dup[a, b], (row,), n0, T.map(value, t, f) * d, valid)

@@ -10,7 +10,7 @@ columns at a time. Grid: (row block, B, A). No shared memory.
 from dataclasses import dataclass
 
 from rocmkern import tile as T
-from rocmkern.ops.activations.backward.kernels.gated_backward import gelu_slope, gelu_tanh_slope, silu_slope
+from rocmkern.ops.activations.backward.kernels.gated_backward import below, gelu_slope, gelu_tanh_slope, silu_slope
 from rocmkern.ops.activations.kernels.activations import GELU, GELU_TANH, RELU, SILU
 
 
@@ -30,11 +30,14 @@ def through_relu(x, dout):
 def through_activation(x, dout, activation):
     """Gradient of what an activation, by its number, was given (consumes both tiles)."""
     if activation == SILU:
-        dout = dout * T.map(silu_slope, x)
+        f = T.silu(T.map(below, T.copy(x)))
+        dout = dout * T.map(silu_slope, x, f)
     elif activation == GELU:
-        dout = dout * T.map(gelu_slope, x)
+        f = T.gelu(T.map(below, T.copy(x)))
+        dout = dout * T.map(gelu_slope, x, f)
     elif activation == GELU_TANH:
-        dout = dout * T.map(gelu_tanh_slope, x)
+        f = T.gelu_tanh(T.map(below, T.copy(x)))
+        dout = dout * T.map(gelu_tanh_slope, x, f)
     elif activation == RELU:
         dout = T.map(through_relu, x, dout)
     return dout
