@@ -9,7 +9,7 @@ import pytest
 
 from rocmkern import tile
 from rocmkern import tile as T
-from rocmkern.matrix import load_cases, run_case
+from rocmkern.matrix import load_cases
 from rocmkern.matrix.faults import Edit, Fault, FaultError, caught_by, inject, runtime
 from rocmkern.ops.attention.kernels import flash_attention
 from rocmkern.ops.catalog import FAULTS, OPERATIONS
@@ -22,15 +22,20 @@ def quick():
     return [case for case in load_cases(Path(__file__).parents[2] / "matrix.yaml")[1] if case.category == "quick"]
 
 
+@pytest.fixture(scope="module")
+def sound():
+    """Whether rows pass without a fault, as far as it was asked: one row catches several faults."""
+    return {}
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_caught(name, quick):
-    caught = caught_by(FAULTS[name], quick, at_most=1)
+def test_a_fault_is_caught(name, quick, sound):
+    caught = caught_by(FAULTS[name], quick, at_most=1, sound=sound)
     assert caught, f"no quick row notices: {FAULTS[name].description}"
     if FAULTS[name].patches:
         assert caught[0].startswith("runtime check ") and runtime.failing_checks() == {}, "without the fault"
         return
-    case = next(case for case in quick if case.id == caught[0])
-    assert run_case(case, "python").case == case.id, "the same row passes without the fault"
+    assert sound[caught[0]], "the same row passes without the fault"
 
 
 def test_faults_leave_nothing_behind():

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import linecache
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -74,7 +75,7 @@ def caught_by(
         Those of other operations, those that do not run on the python target, and those that are known to fail there,
         are passed over.
     at_most : int, optional
-        Stop after so many.
+        Stop after so many, whichever these are.
     sound : dict, optional
         Whether cases pass without a fault, by id; what is found out is put in, for the next fault.
 
@@ -89,15 +90,14 @@ def caught_by(
         unsound = failing_checks() if failing else {}
         return [f"runtime check {name}" for name in failing if name not in unsound][:at_most]
     known = {} if sound is None else sound
-    candidates = iter(
-        [
-            case
-            for case in cases
-            if case.operation.name in fault.operations
-            and case.skip_reason("python") is None
-            and case.known_failure("python") is None
-        ]
-    )
+    usable = [
+        case
+        for case in cases
+        if case.operation.name in fault.operations
+        and case.skip_reason("python") is None
+        and case.known_failure("python") is None
+    ]
+    candidates = iter(usable if at_most is None else _in_turns(usable))
     caught: list[str] = []
     while at_most is None or len(caught) < at_most:
         failing = _failing(fault, candidates, None if at_most is None else at_most - len(caught))
@@ -109,6 +109,20 @@ def caught_by(
             if known[case.id]:
                 caught.append(case.id)
     return caught
+
+
+def _in_turns(cases: Iterable[Case]) -> list[Case]:
+    """The first case of each row, then the second of each: some of them notice a fault sooner than those of one row.
+
+    Behind them come those that are called several times.
+    """
+    seen: Counter[int] = Counter()
+    turns = []
+    for case in cases:
+        row = id(case.facts)
+        turns.append((case.facts.invariant, seen[row], case))
+        seen[row] += 1
+    return [case for *_, case in sorted(turns, key=lambda turn: turn[:2])]
 
 
 def _failing(fault: Fault, cases: Iterator[Case], at_most: int | None) -> list[Case]:
