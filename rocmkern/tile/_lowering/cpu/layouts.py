@@ -47,7 +47,14 @@ class _RowsModel(models.PrimitiveModel):
         super().__init__(manager, ty, ir.VectorType({"f32": F32, "i32": I32, "i1": I8}[ty.kind], ty.m))
 
 
-class _BufferModel(models.StructModel):
+class _CountedModel(models.StructModel):
+    """Members of which the first is a counted reference, and the only one."""
+
+    def traverse(self, builder: ir.IRBuilder) -> list:
+        return super().traverse(builder)[:1]
+
+
+class _BufferModel(_CountedModel):
     """A reference-counted float32 buffer."""
 
     def __init__(self, manager: Any, ty: Any):
@@ -60,7 +67,7 @@ register_default(TILE.Operand)(_BufferModel)
 
 
 @register_default(TILE.Stage)
-class _StageModel(models.StructModel):
+class _StageModel(_CountedModel):
     """The source (address, extents, strides in bytes), where the fetched window starts, and the window in use.
 
     The window is ``count`` rows of ``cols`` float32, ``ld`` elements apart: in the source itself or in the buffer. Of a

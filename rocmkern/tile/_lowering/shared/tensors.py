@@ -123,6 +123,10 @@ def register_tensor_model(numba: SimpleNamespace, tile: SimpleNamespace, *more: 
             axes = types.UniTuple(types.int64, ty.ndim)
             super().__init__(manager, ty, [("data", types.voidptr), ("shape", axes), ("strides", axes), *more])
 
+        def traverse(self, builder: ir.IRBuilder) -> list:
+            """Members with references to count: none. Numba would take each tensor apart wherever one is assigned."""
+            return []
+
 
 class TensorLowering:
     """Lowering of tensors and launch words; the targets' lowerings derive from it.
