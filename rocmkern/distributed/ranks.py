@@ -48,6 +48,23 @@ def ranks_of(group: Any = None) -> Ranks:
     return found
 
 
+def control_of(group: Any) -> Any:
+    """gloo's own object for the short messages of a group: that of the group, or one for it.
+
+    It is no group of ``torch.distributed``: those have numbers or names that count the groups of a process, so all of
+    them would have to make it at the same time, also those that are in other groups.
+    """
+    # deferred: optional dependency
+    import torch
+    import torch.distributed as dist
+
+    if "cpu:gloo" in dist.get_backend_config(group).split(","):
+        return group._get_backend(torch.device("cpu"))
+    store = dist.PrefixStore(f"rocmkern {group.group_name}", dist.distributed_c10d._get_default_store())
+    waiting = timedelta(seconds=TIMEOUT)
+    return dist.ProcessGroupGloo(store, dist.get_rank(group), dist.get_world_size(group), waiting)
+
+
 class Ranks:
     """A group of processes, seen from one of them.
 
@@ -73,9 +90,7 @@ class Ranks:
         self._members = dist.get_process_group_ranks(group)
         #: By kinds of devices: a group may have gloo for the host's memory and NCCL for cards.
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
-        self._control = group
-        if self._backends.get("cpu") != "gloo":
-            self._control = dist.new_group(self._members, backend="gloo", use_local_synchronization=True)
+        self._control = control_of(group)
         self._agreed: set[int] = set()
         self._connected: set[Any] = set()
         self._calls, self._timeout = 0, TIMEOUT
@@ -151,7 +166,7 @@ class Ranks:
 
         found = [torch.empty_like(mine) for _ in range(self.size)]
         with self._blame():
-            work = self._dist.all_gather(found, mine, group=self._control, async_op=True)
+            work = self._control.allgather([found], [mine])
             work.wait(timedelta(seconds=self._timeout))
         return found
 
@@ -277,9 +292,8 @@ class Ranks:
         import torch
 
         if self.size > 1:
-            other = self._members[(self.rank + 1) % self.size]
             with contextlib.suppress(RuntimeError):
-                work: Any = self._dist.irecv(torch.empty(1), other, group=self._control, tag=NEVER_SENT)
+                work = self._control.recv([torch.empty(1)], (self.rank + 1) % self.size, NEVER_SENT)
                 work.wait(timedelta(milliseconds=1))
 
 

@@ -42,6 +42,14 @@ def test_another_option_is_named_on_all_ranks(ranks, options, argument):
     assert len(ranks.call("steps:attention", calls())) == SIZE, "the group can still be used"
 
 
+def test_messages_of_a_group_do_not_count_other_groups(ranks):
+    """With NCCL they have connections of their own, also where some processes are in more groups than others."""
+    name = "steps:numbers_over_a_control_of_its_own"
+    assert ranks.call(name, [()]) == [[0]]
+    assert ranks.call(name, [()] * 3) == [[0, 1, 2]] * 3
+    assert ranks.call(name, [()] * SIZE) == [[0, 1, 2, 3]] * SIZE
+
+
 def test_another_element_type_and_other_lengths(ranks):
     some = calls()
     half = [x.astype(np.float16) for x in some[2][:3]]
