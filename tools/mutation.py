@@ -66,7 +66,7 @@ def record(directory: Path, jobs: int, seconds: float, only: Sequence[str]) -> N
     end = time.monotonic() + seconds
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
     units = {file.replace("/", "_"): [file] for file in sorted(files, key=lambda f: -(ROOT / f).stat().st_size)}
-    rows = [f"matrix.yaml::{case}[{target}]" for case in _row_ids() for target in ("python", "cpu")]
+    rows = _rows()
     # Each of the operations has rows in each unit, because some take far longer than others.
     count = -(-len(rows) // ROWS_TOGETHER)
     for number in range(count):
@@ -96,12 +96,13 @@ def record(directory: Path, jobs: int, seconds: float, only: Sequence[str]) -> N
             print(future.result(), flush=True)
 
 
-def _row_ids() -> list[str]:
+def _rows() -> list[str]:
+    """The quick rows of the matrix on the interpreter and the CPU, as pytest calls them."""
     done = subprocess.run(
         [sys.executable, "-c", "from rocmkern.cli import main; main(['matrix', 'list', '--category', 'quick'])"],
         cwd=ROOT, env=_environment(ROOT, None), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return done.stdout.split()
+    return [f"matrix.yaml::{case}[{target}]" for case in done.stdout.split() for target in ("python", "cpu")]
 
 
 def _environment(root: Path, cache: Path | None) -> dict[str, str]:
@@ -158,7 +159,7 @@ def run(directory: Path, jobs: int, budget: float, seconds: float) -> None:
     """Try the mutants that were not tried yet, or not with all of their tests."""
     end = time.monotonic() + seconds
     mutants = drawn(directory)
-    tests, path = Tests(directory, list(mutants)), directory / "results.jsonl"
+    tests, path = Tests(directory, list(mutants), _there()), directory / "results.jsonl"
     done = {entry["id"]: entry for entry in results(directory)}
 
     def one(mutant: Mutant) -> dict[str, Any] | None:
@@ -178,6 +179,13 @@ def run(directory: Path, jobs: int, budget: float, seconds: float) -> None:
                 file.write(json.dumps(entry) + "\n")
                 file.flush()
                 print(f"{entry['outcome']:<9} {entry['seconds']:>5.0f} s {_ran(entry)}  {entry['id']}", flush=True)
+
+
+def _there() -> set[str]:
+    """The tests that can be chosen here: a recording may be of another machine, where more is installed."""
+    command = [*_PYTEST, "--collect-only", "tests"]
+    done = subprocess.run(command, cwd=ROOT, env=_environment(ROOT, None), capture_output=True, text=True, check=True)
+    return {*_rows(), *(line for line in done.stdout.splitlines() if "::" in line)}
 
 
 def attempt(

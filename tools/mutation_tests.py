@@ -2,7 +2,8 @@
 
 A test runs a line if it was seen to, or if it launches a kernel whose compilation was. Where no test runs the changed
 statement (the body of a function that is only made, say), those that run the function around it are chosen, or at last
-the file's: a mutant may die by them, but one that survives was never tried.
+the file's: a mutant may die by them, but one that survives was never tried. What is outside of functions has the tests
+that are called after the file too, and those of what modules declare.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mutants import Mutant, Span
 
 #: From each file and each operation this many quick tests come first.
 NAMED_FIRST = 30
+#: Files of tests of what modules declare, all of them: they read tables without a line of the module.
+OF_TABLES = {"test_golden", "test_kernel_defaults", "test_fuzz_domains"}
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Covering:
 class Tests:
     """What was recorded about some mutants."""
 
-    def __init__(self, directory: Path, mutants: Sequence[Mutant]):
+    def __init__(self, directory: Path, mutants: Sequence[Mutant], there: Container[str] | None = None):
+        """Those of a directory; where `there` is given, only what is in it."""
         self.seconds: dict[str, float] = {}
         self.compiling: dict[str, float] = {}
         self.variants: dict[str, list[str]] = {}
@@ -66,12 +70,14 @@ class Tests:
             if "variant" in entry:
                 self.compiling[entry["variant"]] = entry["seconds"]
                 compiled[entry["variant"]] = levels(entry["lines"])
-            else:
+            elif there is None or entry["test"] in there:
                 self.seconds[entry["test"]] = entry["seconds"]
                 self.variants[entry["test"]] = entry["variants"]
                 recorded[entry["test"]] = levels(entry["lines"])
+        tables = {mutant.id: _named_after(mutant.file) | OF_TABLES for mutant in mutants if not mutant.spans}
         near: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         for test, found in recorded.items():
+            found.update({one: 0 for one, words in tables.items() if _file_of(test) in words})
             for variant in self.variants[test]:
                 for one, level in compiled.get(variant, {}).items():
                     found[one] = min(level, found.get(one, level))
@@ -88,7 +94,7 @@ class Tests:
             return Covering()
         level = min(near)
         words = _named_after(mutant.file)
-        named = [test for test in near[level] if Path(test.partition("::")[0]).stem in words]
+        named = [test for test in near[level] if _file_of(test) in words]
         tests = [*_in_turns(named, self.seconds)[:NAMED_FIRST], *_in_turns(near[level], self.seconds)]
         return Covering(list(dict.fromkeys(tests)), level, level == 0)
 
@@ -111,6 +117,10 @@ def _entries(directory: Path) -> Iterator[dict[str, Any]]:
 def _bits(span: Span) -> int:
     first, last = span
     return (1 << last + 1) - (1 << first)
+
+
+def _file_of(test: str) -> str:
+    return Path(test.partition("::")[0]).stem
 
 
 def _named_after(file: str) -> set[str]:

@@ -78,6 +78,18 @@ def test_what_is_at_the_level_of_the_module_has_the_tests_of_its_file(tool, tmp_
     assert (found.tests, found.executed) == (["x::b", "x::a"], True)
 
 
+def test_a_table_has_the_tests_that_read_it_without_a_line_of_its_file(tool, tmp_path):
+    named, reading = "tests/ops/test_ops_a.py::named", "tests/matrix/test_golden.py::reading"
+    written(tmp_path, ("x::a", 1.0, [3], []), (named, 0.5, [], []), (reading, 0.6, [], []), ("x::no", 0.1, [], []))
+    assert covering(tool, tmp_path, ()).tests == [named, reading, "x::a"]
+    assert covering(tool, tmp_path, ((3, 3),)).tests == ["x::a"]
+
+
+def test_only_tests_that_are_there_are_chosen(tool, tmp_path):
+    written(tmp_path, ("x::a", 1.0, [4], []), ("x::gone", 0.1, [4], []))
+    assert tool.Tests(tmp_path, [mutant(tool)], {"x::a"}).of(mutant(tool)).tests == ["x::a"]
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
