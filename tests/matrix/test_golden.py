@@ -6,13 +6,18 @@ looks at what changed, and commits it.
 
 from __future__ import annotations
 
+import zlib
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from rocmkern.matrix import expand, loads
+from rocmkern.matrix import expand, load_cases, loads
+from rocmkern.matrix.inputs import make_call
+from rocmkern.matrix.registry import resolve
 from rocmkern.matrix.report import plots, summarise, text
 from rocmkern.matrix.results import Environment, MeasuredDevice, Run, labels_of, result_of
 from rocmkern.ops.catalog import OPERATIONS
@@ -109,8 +114,40 @@ def declarations():
     return "\n".join(lines)
 
 
+def numbers(x):
+    """Shape of an array, and a checksum of whole numbers: those that are drawn or chosen are so everywhere."""
+    shape = f"{x.shape}".replace(" ", "")
+    return f"{shape} {zlib.crc32(np.ascontiguousarray(x)):08x}" if x.dtype.kind == "i" else shape
+
+
+def excerpts():
+    """Which rows of a batch are computed again in other batches, whatever the dtype, of the cases that ask for it.
+
+    An excerpt has the arguments that differ, and the elements of the results that are its own.
+    """
+    _, cases = load_cases(GOLDEN.parents[2] / "matrix.yaml")
+    asked = [case for case in cases if case.facts.invariant]
+    lines = []
+    for _, (case, *_) in groupby(asked, key=lambda case: (case.facts.line, case.dims, case.features)):
+        call = make_call(case)
+        lines.append(f"\n{case.id}")
+        for excerpt in resolve(case.operation.excerpts)(call):
+            given = {
+                name: numbers(x) if isinstance(x, np.ndarray) else x
+                for name, x in excerpt.arguments.items() if x is not call.arguments.get(name)
+            }  # fmt: skip
+            places = [
+                numbers(np.arange(np.prod(shape), dtype=np.int64).reshape(shape)[place])
+                for shape, place in zip(call.out_shapes, excerpt.places, strict=True)
+            ]
+            told = ", ".join(f"{name} {text}" for name, text in given.items())
+            lines.append(f"  {excerpt.name}: {told} -> {', '.join(places)}{' by another' * bool(excerpt.function)}")
+    return "\n".join(lines)
+
+
 MADE = {
     "operations.txt": declarations,
+    "excerpts.txt": excerpts,
     "bars.svg": lambda: plots.ratio_bars(a_summary()),
     "lines.svg": lambda: plots.speed_over_length(a_summary()),
     "roofline.svg": lambda: plots.roofline(a_summary()),
