@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from small_checkpoints import CONFIG
 
-from rocmkern.decoder.frequencies import rotation
+from rocmkern.decoder.frequencies import read_factors, rotation
 from rocmkern.runtime.errors import CheckpointError
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
@@ -66,3 +68,19 @@ def test_a_scaling_of_attention_is_none_of_frequencies():
     with pytest.raises(CheckpointError, match="is not what"):
         rotation(config, np.ones(4))
     rotation(dataclasses.replace(CONFIG, rope_scaling=yarn | {"attention_factor": 1.0}), np.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16])
+def test_factors_of_a_file_of_any_float_dtype_are_read_piece_by_piece(dtype):
+    pieces = [np.array([[1], [2]], dtype), np.array([[3], [4]], dtype)]
+    tensor = SimpleNamespace(name="x", format=None, dtype=np.dtype(dtype), pieces=lambda: iter(pieces))
+    factors = read_factors(tensor, CONFIG)
+    assert factors.dtype == np.float32 and factors.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("format", "dtype", "said"), [(None, np.int32, "int32"), ("q4_0", np.uint8, "q4_0")])
+def test_factors_that_are_no_floats_are_refused(format, dtype, said):
+    tensor = SimpleNamespace(name="rope_freqs.weight", format=format, dtype=np.dtype(dtype), pieces=None)
+    with pytest.raises(CheckpointError) as caught:
+        read_factors(tensor, CONFIG)
+    assert str(caught.value) == f"rope_freqs.weight is {said}, not a float dtype"

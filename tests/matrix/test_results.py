@@ -258,6 +258,18 @@ def test_the_page_is_well_formed_and_needs_no_network(mixed):
     assert len(records) == 6 and any("</script>" in record["reason"] for record in records)
 
 
+def test_the_table_of_support_has_a_head_for_each_cell_of_a_row(mixed):
+    table = page(summarise([mixed])).partition("<table>")[2].partition("</table>")[0]
+    heads = re.findall("<th>(.*?)</th>", table)
+    assert heads == [
+        "operation",
+        *(f"on {a} card<br><small>verified</small>" for a in ("an AMD", "an NVIDIA")),
+        *(f"{place}<br><small>{dtype}</small>" for place in ("cpu-avx2", "hip gfx1100") for dtype in ("f32", "bf16")),
+    ]
+    rows = table.partition("<tbody>")[2].partition("</tbody>")[0].split("</tr>")[:-1]
+    assert [row.count("<td") for row in rows] == [len(heads)]
+
+
 def test_the_page_shows_plots_of_what_was_timed(mixed):
     html = page(summarise([mixed]))
     assert html.count("<svg") == 3 and "roof" in html and "right of the line the kernel is faster" in html

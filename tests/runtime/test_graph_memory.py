@@ -53,6 +53,14 @@ def test_calls_of_one_graph_share_what_was_idle(device, manager):
     assert manager.live_buffers() == []
 
 
+def test_what_lasts_beyond_a_call_is_not_where_calls_of_the_graph_write(device, manager):
+    device.graphs[OTHER] = 1
+    written = address_of(manager)
+    counters = manager.counters(8, OTHER)
+    assert counters.data_ptr != written
+    assert address_of(manager) == written, "which is idle, and large enough for them"
+
+
 def test_two_at_a_time_have_their_own(device, manager):
     device.graphs[OTHER] = 1
     one, two = manager.scratch(1000, OTHER).lend(lambda one: (one, address_of(manager)))

@@ -115,6 +115,21 @@ def test_the_tightest_group_decides_parents_included(tmp_path):
     assert info.free.source.endswith("control group /sys/fs/cgroup/a")
 
 
+def test_a_group_without_a_limit_leaves_those_of_its_parents(tmp_path):
+    root = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "proc/self/mountinfo": V2_MOUNT,
+            "sys/fs/cgroup/a/b/memory.max": "max",
+            "sys/fs/cgroup/a/b/memory.current": str(1 * MIB),
+            "sys/fs/cgroup/a/memory.max": str(5 * MIB),
+            "sys/fs/cgroup/a/memory.current": str(3 * MIB),
+        },
+    )
+    assert [*cgroup_limits(root)] == [("/sys/fs/cgroup/a", 5 * MIB, 2 * MIB)]
+
+
 def test_version_one_and_usage_above_the_limit(tmp_path):
     root = machine(
         tmp_path,

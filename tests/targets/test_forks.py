@@ -171,3 +171,51 @@ print(json.dumps([said, bool(np.array_equal(rocmkern.softmax(tensor).to_numpy(),
 def test_a_call_within_the_import_of_what_it_needs_is_refused(script):
     said, right = script(START + WITHIN_IMPORT, ROCMKERN_TARGET="cpu")
     assert said.startswith("softmax: a signal handler") and right
+
+
+FREE = """
+import json, os, threading
+from rocmkern.runtime import fork
+
+class Owner:
+    def __init__(self):
+        self.lock = threading.RLock()
+
+def had(lock, seconds=5):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(lock.acquire(timeout=seconds) and lock.release() is None))
+    thread.start()
+    thread.join()
+    return found[0]
+
+def forked(owner):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if had(owner.lock) else 1)
+    return os.waitpid(child, 0)[1]
+
+fork._PATIENCE_S = 0.2
+idle, held = Owner(), Owner()
+release, holding = threading.Event(), threading.Event()
+
+def hold():
+    with held.lock:
+        holding.set()
+        release.wait(60)
+
+fork.await_lock(idle, "lock")
+said = [forked(idle), had(idle.lock)]
+fork.await_lock(held, "lock")
+holder = threading.Thread(target=hold)
+holder.start()
+holding.wait(60)
+said += [forked(held), had(held.lock, 0.01)]
+release.set()
+holder.join()
+print(json.dumps([*said, had(held.lock), had(idle.lock)]))
+"""
+
+
+def test_behind_a_fork_the_locks_that_it_waits_for_are_free_on_both_sides(script):
+    """But for the parent's that another thread has for longer than a fork waits."""
+    assert script(FREE) == [0, True, 0, False, True, True]
