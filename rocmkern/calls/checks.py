@@ -72,7 +72,8 @@ def number(name: str, value: Any, *, positive: bool = False) -> float:
     One that float32 would round to 0 is refused: it would be dropped in silence.
     """
     allowed = "a finite positive number" if positive else "a finite number"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    # To ask whether something is a number of any kind takes longer than the rest.
+    if type(value) is not float and (isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real)):
         raise ArgumentTypeError(name, describe(value), allowed)
     try:
         result = float(value)
@@ -154,8 +155,10 @@ def broadcastable(x: Argument, shape: tuple[int, ...], axes: str) -> View:
 
 def stream(value: Any) -> Stream:
     """None or a stream; a number is a stream's handle, of which 0 is forbidden by the array interface protocols."""
+    if value is None:
+        return None
     handle = any(hasattr(value, name) for name in STREAM_HANDLES)
-    if isinstance(value, bool) or not (value is None or handle or isinstance(value, numbers.Integral)):
+    if isinstance(value, bool) or not (handle or isinstance(value, numbers.Integral)):
         raise ArgumentTypeError("stream", describe(value), "None, a stream, or the handle of one")
     if isinstance(value, numbers.Integral) and value <= 0:
         raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")

@@ -106,8 +106,22 @@ def rows_config(
     elements. ``whole``: the kernel needs a row more than once; its Config says whether a tile holds a ``single`` one,
     and ``widths`` may take the place of `Streaming.whole_by_width`.
     """
+    block, lanes = _block_of_rows(arch, columns, itemsize, whole, widths)
+    if whole:
+        features["single"] = columns <= block.columns
+    return _variant(config, arch, block, threads_per_row=lanes, **features)
+
+
+def is_single(arch: str, columns: int, itemsize: int) -> bool:
+    """Whether a tile of a kernel that needs a row more than once holds one of so many columns."""
+    return columns <= _block_of_rows(arch, columns, itemsize, True, None)[0].columns
+
+
+def _block_of_rows(
+    arch: str, columns: int, itemsize: int, whole: bool, widths: Mapping[int, LaneBlock] | None
+) -> tuple[Block, int]:
+    """The block for rows of so many columns, and the lanes along a row; see `rows_config`."""
     sizes = tuned(SIZES, arch)
-    block, lanes = sizes.block, 0
     by_width = widths or (sizes.whole_by_width if whole else sizes.by_width)
     if by_width and columns:
         each = list(by_width)
@@ -116,10 +130,8 @@ def rows_config(
         width = next((n for n in each if n >= columns), each[-1])
         along = by_width[width]
         if along.lanes or width >= columns:
-            block, lanes = Block(along.rows, width, along.waves), along.lanes
-    if whole:
-        features["single"] = columns <= block.columns
-    return _variant(config, arch, block, threads_per_row=lanes, **features)
+            return Block(along.rows, width, along.waves), along.lanes
+    return sizes.block, 0
 
 
 def turned(config: type, arch: str, **features: Any) -> Any:

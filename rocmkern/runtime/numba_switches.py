@@ -22,6 +22,7 @@ SWITCHES = {"NUMBA_DISABLE_JIT": "DISABLE_JIT", "NUMBA_ENABLE_CUDASIM": "ENABLE_
 # What os.environ looks into, and how it spells a name there.
 _variables = getattr(os.environ, "_data", os.environ)
 _encoded: Callable[[str], Any] = getattr(os.environ, "encodekey", str)
+_SPELLED = {name: _encoded(name) for name in SWITCHES}
 
 
 def compiles() -> bool:
@@ -58,8 +59,10 @@ def variable(name: str) -> str | None:
 
 
 def _is_on(name: str) -> bool:
-    setting = getattr(getattr(sys.modules.get("numba"), "config", None), SWITCHES[name], None)
+    numba = sys.modules.get("numba")
+    setting = None if numba is None else getattr(getattr(numba, "config", None), SWITCHES[name], None)
     if setting is not None:
         return bool(setting)
-    value = variable(name)
-    return value is not None and value.strip() not in ("", "0")
+    if _SPELLED[name] not in _variables:  # each call of an operation asks
+        return False
+    return (variable(name) or "").strip() not in ("", "0")

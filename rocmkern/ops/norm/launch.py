@@ -33,7 +33,7 @@ def launch_rms_norm(
     arch = target_for(x).arch
     kernel, config, how = rms_norm.rms_norm, rms_norm.Config, {"along_lanes": True, "whole": True}
     resident = tuning.resident_rms(arch, x.shape[3], x.dtype.itemsize)
-    single = streaming.rows_config(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    single = streaming.is_single(arch, x.shape[3], x.dtype.itemsize)
     if residual is not None or not (single or moderate):
         resident = 0  # more registers are needed than that leaves
     features = {"with_residual": residual is not None, "with_offset": weight_offset != 0, "moderate": moderate}
@@ -46,7 +46,7 @@ def launch_layer_norm(x: View, weight: View | None, bias: View | None, out: View
     resident = tuning.resident_layer(arch, x.shape[3], x.dtype.itemsize)
     stepping = tuning.stepping(arch)
     kernel, config = layer_norm.layer_norm, layer_norm.Config
-    single = streaming.rows_config(config, arch, x.shape[3], x.dtype.itemsize, whole=True).single
+    single = streaming.is_single(arch, x.shape[3], x.dtype.itemsize)
     features = {"with_weight": weight is not None, "with_bias": bias is not None, "keeps_weights": stepping > 0}
     features["shifted"] = single and x.dtype.itemsize == 2
     features["moderate"] = moderate = single and x.dtype == np.float16
