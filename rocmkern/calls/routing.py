@@ -70,7 +70,8 @@ def _through_operator(operation: Callable[..., Any], args: tuple[Any, ...], kwar
 
 def _load() -> None:
     global operators
-    operators = importlib.import_module(_OPERATORS)
+    if operators is None:
+        operators = importlib.import_module(_OPERATORS)
 
 
 # The tracer looks into the operators' way instead of `ordinary`, and calls what imports them as it is.

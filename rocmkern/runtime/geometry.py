@@ -5,15 +5,24 @@ Strides and offsets are in bytes, as in NumPy. Python's integers are exact: an o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 Shape = tuple[int, ...]
+
+
+@functools.cache
+def dtype_name(dtype: np.dtype) -> str:
+    """NumPy's name of an element type: each launch and each allocation asks, and NumPy makes it anew."""
+    return dtype.name
 
 
 def check_shape(shape: Any, argument: str = "shape") -> Shape:

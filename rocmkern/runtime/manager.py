@@ -21,7 +21,7 @@ from rocmkern.runtime.cap import DEFAULT_CAP
 from rocmkern.runtime.device import Device, Stream
 from rocmkern.runtime.devices import default_device, open_device
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, masked_array_error
-from rocmkern.runtime.geometry import check_shape, contiguous_strides
+from rocmkern.runtime.geometry import check_shape, contiguous_strides, dtype_name
 from rocmkern.runtime.handle import check_dtype
 from rocmkern.runtime.kept import Constants, Counters
 from rocmkern.runtime.lazy import TensorSource, upload
@@ -342,7 +342,7 @@ class ResourceManager(BaseManager):
         self._check_open()
         shape, dtype = check_shape(shape), check_dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
-        entry = LedgerEntry(nbytes, shape, dtype.name, where or caller_location(), self._number, kept)
+        entry = LedgerEntry(nbytes, shape, dtype_name(dtype), where or caller_location(), self._number, kept)
         buffer = self._allocator.allocate(entry, self.stream if stream is None else stream, fill, self.settings)
         storage = Storage(buffer)
         buffer.shared_by(storage)

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rocmkern.architectures import architecture
+from rocmkern.runtime.geometry import dtype_name
 from rocmkern.targets import words
 from rocmkern.targets.entries import Entry
 from rocmkern.tile import entry
@@ -31,13 +30,7 @@ TARGETS = ("cpu", "hip", "cuda")
 
 def dtypes_of(kernel: Kernel, args: Sequence[Any]) -> tuple[str, ...]:
     """Element type of each tensor argument, by NumPy's name (``bfloat16`` included)."""
-    return tuple(map(_name, words.dtypes(kernel, args)))
-
-
-@functools.cache
-def _name(dtype: np.dtype) -> str:
-    # Every launch asks, and NumPy takes microseconds to make a name.
-    return dtype.name
+    return tuple(map(dtype_name, words.dtypes(kernel, args)))
 
 
 def argument_expressions(kernel: Kernel, dtypes: Sequence[str], word: str = "words[{}]") -> list[str]:

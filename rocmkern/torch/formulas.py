@@ -30,6 +30,8 @@ class Call(NamedTuple):
         The arguments whose gradients are asked for.
     like : dict
         Shape and dtype of each argument that can have a gradient.
+    operator : callable
+        What an operator gives, of its name and its arguments by theirs.
     """
 
     values: dict[str, Any]
@@ -37,6 +39,7 @@ class Call(NamedTuple):
     results: tuple[Any, ...]
     needs: frozenset[str]
     like: dict[str, tuple[Any, torch.dtype]]
+    operator: Callable[[str, dict[str, Any]], Any]
 
 
 class Formula(NamedTuple):
@@ -118,7 +121,7 @@ def by_operation(
         values |= {flag: n in order for n, flag in asked.items()}
         if needs:
             values["needs"] = order
-        found = getattr(torch.ops.rocmkern, name)(**values)
+        found = call.operator(name, values)
         return dict(zip(order, found if isinstance(found, (tuple, list)) else (found,), strict=True))
 
     return Formula(backward, of, saves, keeps=tuple(place for _, place in results), without=without, forward=forward)

@@ -27,6 +27,8 @@ _TWICE = (
 _TRANSFORM = "gradients by backward() or torch.autograd.grad(), outside of the transforms of torch.func"
 #: What an overload does, by its name. It is called as it is where PyTorch would come to it: the way there takes 10 us.
 _KERNELS: dict[str, Callable[..., Any]] = {}
+#: The same where a gradient may be asked for: of the values by their names, and whether the call is a plain one.
+_DIFFERENTIABLE: dict[str, Callable[[dict[str, Any], bool], Any]] = {}
 #: By the name of an overload, the arguments that have a gradient: PyTorch's tracer looks at it.
 _WITH_GRADIENT = {name: formula.of for name, formula in FORMULAS.items()}
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
@@ -54,20 +56,46 @@ def _with_gradient(name: str, op: Any, kernel: Callable[..., Any]) -> Callable[.
     names = [argument.name for argument in op._schema.arguments]
     formula, below_autograd, count = FORMULAS.get(name), _below(name), len(op._schema.returns)
 
-    def differentiable(*args: Any, **kwargs: Any) -> Any:
-        values = dict(zip(names, args, strict=False), **kwargs)
-        refuse(name, values)
+    def of_values(values: dict[str, Any], plain: bool) -> Any:
         tensors = [n for n, x in values.items() if isinstance(x, torch.Tensor)]
-        plain = _outside() and not any(computes_itself(torch, values[n]) or values[n].is_meta for n in tensors)
-        if formula is not None and torch.is_grad_enabled() and any(values[n].requires_grad for n in tensors):
+        if formula is not None and torch.is_grad_enabled() and any([values[n].requires_grad for n in tensors]):
             others = {n: x for n, x in values.items() if n not in tensors}
             called = name if not formula.forward else f"{name}.{formula.forward}"
             below = _KERNELS[called] if plain else _below(called)
             found = _Differentiable.apply(formula, count, below, others, tensors, *[values[n] for n in tensors])
             return found if count > 1 else found[0]
-        return (kernel if plain else below_autograd)(*args, **kwargs)
+        return (kernel if plain else below_autograd)(**values)
 
+    def differentiable(*args: Any, **kwargs: Any) -> Any:
+        values = dict(zip(names, args, strict=False), **kwargs)
+        refuse(name, values)
+        return of_values(values, is_plain(values))
+
+    _DIFFERENTIABLE[name] = of_values
     return differentiable
+
+
+def is_plain(values: dict[str, Any]) -> bool:
+    """Whether nothing of PyTorch but gradients has to see a call: it is the same without its dispatcher, and sooner."""
+    if not _outside():
+        return False
+    for value in values.values():
+        if isinstance(value, torch.Tensor) and (computes_itself(torch, value) or value.is_meta):
+            return False
+    return True
+
+
+def called_directly(name: str, values: dict[str, Any]) -> Any:
+    """What an overload gives where `is_plain` holds, and `refuse` has nothing against it."""
+    return _DIFFERENTIABLE[name](values, True)
+
+
+def _operator(name: str, values: dict[str, Any]) -> Any:
+    """What an operator gives to a formula."""
+    kernel = _KERNELS[f"rocmkern::{name}"]
+    if not torch.is_grad_enabled() and is_plain(values):
+        return kernel(**values)
+    return getattr(torch.ops.rocmkern, name)(**values)
 
 
 @functools.cache
@@ -111,7 +139,7 @@ class _Differentiable(torch.autograd.Function):
             values = {**ctx.others, **dict(zip(ctx.kept, saved, strict=False))}
             needs = frozenset(n for n, needed in zip(ctx.names, asked, strict=True) if needed)
             with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-                found = formula.backward(Call(values, grads, saved[len(ctx.kept) :], needs, ctx.like))
+                found = formula.backward(Call(values, grads, saved[len(ctx.kept) :], needs, ctx.like, _operator))
         gradients = [found.get(n) if needed else None for n, needed in zip(ctx.names, asked, strict=True)]
         return (*[None] * first, *gradients)
 

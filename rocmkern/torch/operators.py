@@ -109,7 +109,10 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             values[name] = out
     gradients.refuse(overload.name, values)
     _check_block()
-    result = overload.op(**values)
+    if not torch.compiler.is_dynamo_compiling() and gradients.is_plain(values):
+        result = gradients.called_directly(overload.name, values)
+    else:
+        result = overload.op(**values)
     if operator.results.written:
         return tuple([values[name] for name in operator.results.written])
     if outs or operator.results.many:
