@@ -92,7 +92,7 @@ class Chosen:
         for item in items:
             reason = self._reason_against(item)
             self.left_out.update([reason] if reason else [])
-            if not reason and self.options.test in item.nodeid:
+            if not reason and self.options.test in _name(item):
                 tests.setdefault(_name(item), []).append(item)
         for rows in tests.values():
             draw.shuffle(rows)
@@ -203,7 +203,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=400, help="how many sets of parameters are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=0, help="largest product of sizes (default: any)")
-    parser.add_argument("--test", default="", help="only tests whose file or name contains this")
+    parser.add_argument("--test", default="", help="only tests whose name, as it is reported, contains this")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no row after so many (default: all)")
     options = parser.parse_args()
     tests = [name for name in FILES if Path(name).name.startswith("test_") and "test_cross_entropy" not in name]
