@@ -17,6 +17,10 @@ from dataclasses import dataclass
 
 from rocmkern import tile as T
 
+#: Share of the square of what a mean lacks that roundings of a row of equal numbers may leave of its variance. A number
+#: that differs from the others by its last digit makes far more.
+ROUNDINGS = 2.0**-18
+
 
 @dataclass(frozen=True)
 class Config(T.Config):
@@ -96,7 +100,8 @@ def centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n):
     shift = shift * inverse_n
     off = shift * scale
     variance = total * inverse_n - off * off
-    factor = factor_of(T.where(variance < 0.0, 0.0, variance), root_eps * scale)
+    # Of equal numbers nothing but roundings is left, more or less of them by how a target joins products and sums.
+    factor = factor_of(T.where(variance <= off * off * ROUNDINGS, 0.0, variance), root_eps * scale)
     return T.multiply_rows(t - shift, scale, factor), mean + shift, scale, factor
 
 
