@@ -113,5 +113,5 @@ def gated_backward(
         else:
             f = T.silu(f)
             slope = T.map(silu_slope, T.copy(t), T.copy(f))
-        T.store_tile(dgate[a, b], (row,), n0, slope * T.copy(d) * u, valid)
-        T.store_tile(dup[a, b], (row,), n0, T.map(value, t, f) * d, valid)
+        T.store_tile(T.reread(dgate)[a, b], (row,), n0, slope * T.copy(d) * u, valid)
+        T.store_tile(T.reread(dup)[a, b], (row,), n0, T.map(value, t, f) * d, valid)

@@ -47,6 +47,6 @@ def hidden_gradient(
         d = T.load_tile(cfg, dh[a, b], (row,), n0, cfg.block_n, valid)
         acted = activate(T.copy(t), activation)
         if h.shape[2] > 0:
-            T.store_tile(h[a, b], (row,), n0, T.copy(acted) * T.copy(u), valid)
-        T.store_tile(dup[a, b], (row,), n0, acted * T.copy(d), valid)
-        T.store_tile(dgate[a, b], (row,), n0, through_activation(t, d * u, activation), valid)
+            T.store_tile(T.reread(h)[a, b], (row,), n0, T.copy(acted) * T.copy(u), valid)
+        T.store_tile(T.reread(dup)[a, b], (row,), n0, acted * T.copy(d), valid)
+        T.store_tile(T.reread(dgate)[a, b], (row,), n0, through_activation(t, d * u, activation), valid)
