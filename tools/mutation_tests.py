@@ -74,7 +74,7 @@ class Tests:
                 self.seconds[entry["test"]] = entry["seconds"]
                 self.variants[entry["test"]] = entry["variants"]
                 recorded[entry["test"]] = levels(entry["lines"])
-        tables = {mutant.id: _named_after(mutant.file) | OF_TABLES for mutant in mutants if not mutant.spans}
+        tables = {mutant.id: _named_for(mutant) for mutant in mutants if not mutant.spans}
         near: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         for test, found in recorded.items():
             found.update({one: 0 for one, words in tables.items() if _file_of(test) in words})
@@ -93,9 +93,13 @@ class Tests:
         if not near:
             return Covering()
         level = min(near)
-        words = _named_after(mutant.file)
+        words = _named_for(mutant)
         named = [test for test in near[level] if _file_of(test) in words]
-        tests = [*_in_turns(named, self.seconds)[:NAMED_FIRST], *_in_turns(near[level], self.seconds)]
+        if mutant.spans:
+            named = _in_turns(named, self.seconds)[:NAMED_FIRST]
+        else:
+            named.sort(key=self.seconds.__getitem__)  # what reads a table may be any of them
+        tests = [*named, *_in_turns(near[level], self.seconds)]
         return Covering(list(dict.fromkeys(tests)), level, level == 0)
 
     def cost(self, test: str, compiled: set[str]) -> float:
@@ -121,6 +125,10 @@ def _bits(span: Span) -> int:
 
 def _file_of(test: str) -> str:
     return Path(test.partition("::")[0]).stem
+
+
+def _named_for(mutant: Mutant) -> set[str]:
+    return _named_after(mutant.file) | (set() if mutant.spans else OF_TABLES)
 
 
 def _named_after(file: str) -> set[str]:
