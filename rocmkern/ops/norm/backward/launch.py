@@ -32,8 +32,12 @@ def launch_rms_norm_backward(
     stream: Stream,
 ) -> None:
     """``kernels.rms_norm_backward`` of pieces dout, x, dx and, if it is there, dresidual; then ``column_sums``."""
-    names = ("dout", "x", "dx", "dresidual")
-    features = {"with_residual": len(pieces[0]) == len(names), "with_offset": weight_offset != 0}
+    names, x = ("dout", "x", "dx", "dresidual"), pieces[0][1]
+    features = {
+        "with_residual": len(pieces[0]) == len(names),
+        "with_offset": weight_offset != 0,
+        "resident": tuning.resident_rms(target_for(x).arch, x.shape[-1], x.itemsize),
+    }
     given = {"weight": weight[None], "weight_offset": weight_offset}
     some = [dict(zip(names, piece, strict=False)) for piece in pieces]
     module = rms_norm_backward
@@ -67,7 +71,7 @@ def _launch(
     eps: float,
     accumulate: bool,
     stream: Stream,
-    features: dict[str, bool],
+    features: dict[str, Any],
 ) -> None:
     """A kernel for each piece, whose parts have the names of ``sums``, and what these parts add up to."""
     pieces = [each for piece in pieces for each in _matrices(piece)]
