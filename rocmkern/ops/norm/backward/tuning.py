@@ -46,10 +46,14 @@ _WAVES_OF_64 = {
     4096: LaneBlock(1, 8, 512),
     8192: LaneBlock(1, 16, 1024),
 }
+# Eight waves a SIMD have 128 registers each where a SIMD has 1024: a block of 16 waves spilled 14 to 34 on gfx1030.
+_FEWER_REGISTERS = NormGradients(512, {n: block for n, block in _WAVES_OF_32.items() if block.waves < 16})
 SIZES = {
     "python": NormGradients(3),
     "cpu": NormGradients(64),
     "rdna": NormGradients(512, _WAVES_OF_32),
+    "rdna2": _FEWER_REGISTERS,
+    **dict.fromkeys(("gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1153", "gfx11-generic"), _FEWER_REGISTERS),
     "cdna": NormGradients(512, _WAVES_OF_64),
     # Of rows of 4096, with the 78 registers of the compiler's choice an H200 would hold 396 of 512 blocks: 98 us for
     # 8192 rows, half of what their bytes allow. With 64 it holds 528 (not measured).

@@ -54,21 +54,21 @@ def store_in_tiles(
     total = T.full_rows(cfg, cfg.block_m, 0.0)
     dot = T.full_rows(cfg, cfg.block_m, 0.0)
     for n0 in range(0, n_columns, cfg.block_n):
-        t = T.multiply_rows(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid) - mean, scale, factor)
-        g = weighted(cfg, T.load_tile(cfg, dout, (row,), n0, cfg.block_n, valid), weight, n0, valid)
+        t = T.multiply_rows(T.load_tile(cfg, T.reread(x), (row,), n0, cfg.block_n, valid) - mean, scale, factor)
+        g = weighted(cfg, T.load_tile(cfg, T.reread(dout), (row,), n0, cfg.block_n, valid), T.reread(weight), n0, valid)
         total = total + T.rowsum(g)
         dot = dot + T.rowdot(g, t)
     total = total * inverse_n
     dot = dot * inverse_n
     for n0 in range(0, n_columns, cfg.block_n):
-        t = T.multiply_rows(T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid) - mean, scale, factor)
-        d = T.load_tile(cfg, dout, (row,), n0, cfg.block_n, valid)
+        t = T.multiply_rows(T.load_tile(cfg, T.reread(x), (row,), n0, cfg.block_n, valid) - mean, scale, factor)
+        d = T.load_tile(cfg, T.reread(dout), (row,), n0, cfg.block_n, valid)
         if cfg.with_weight:
-            add_part(cfg, dweights, place, n0, T.copy(d) * T.copy(t), first)
+            add_part(cfg, T.reread(dweights), place, n0, T.copy(d) * T.copy(t), first)
         if cfg.with_bias:
-            add_part(cfg, dbiases, place, n0, T.copy(d), first)
-        g = weighted(cfg, d, weight, n0, valid) - total - t * dot
-        T.store_tile(dx, (row,), n0, T.multiply_rows(g, scale, factor), valid)
+            add_part(cfg, T.reread(dbiases), place, n0, T.copy(d), first)
+        g = weighted(cfg, d, T.reread(weight), n0, valid) - total - t * dot
+        T.store_tile(T.reread(dx), (row,), n0, T.multiply_rows(g, scale, factor), valid)
 
 
 @T.kernel
@@ -101,7 +101,7 @@ def layer_norm_backward(
             g = g - T.rowsum(g) * inverse_n - t * dot
             T.store_tile(dx, (row,), 0, T.multiply_rows(g, scale, factor), valid)
         else:
-            t, mean, scale, factor = centred(cfg, x, t, row, last, valid, root_eps, first_scale, inverse_n)
+            t, mean, scale, factor = centred(cfg, T.reread(x), t, row, last, valid, root_eps, first_scale, inverse_n)
             store_in_tiles(
                 cfg, dout, x, weight, dx, dweights, dbiases, row, place, row0 == begin, valid,
                 mean, scale, factor, inverse_n,

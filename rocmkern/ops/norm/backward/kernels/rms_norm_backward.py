@@ -82,22 +82,22 @@ def of_rows_in_tiles(
     total = T.full_rows(cfg, cfg.block_m, 0.0)
     dot = T.full_rows(cfg, cfg.block_m, 0.0)
     for n0 in range(0, x.shape[1], cfg.block_n):
-        t = T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid)
-        d = T.load_tile(cfg, dout, (row,), n0, cfg.block_n, valid)
+        t = T.load_tile(cfg, T.reread(x), (row,), n0, cfg.block_n, valid)
+        d = T.load_tile(cfg, T.reread(dout), (row,), n0, cfg.block_n, valid)
         before = scale
         scale, total = T.square_step(t, scale, total)
-        g = d * load_weight(cfg, weight, weight_offset, n0, valid)
+        g = d * load_weight(cfg, T.reread(weight), weight_offset, n0, valid)
         dot = dot * (scale / before) + T.rowdot(g, t * scale)
     eps = root_eps * scale
     factor = T.reciprocal_or_zero(T.sqrt(total * inverse_n + eps * eps))
     mean = dot * inverse_n * factor
     for n0 in range(0, x.shape[1], cfg.block_n):
-        t = T.load_tile(cfg, x, (row,), n0, cfg.block_n, valid)
-        d = T.load_tile(cfg, dout, (row,), n0, cfg.block_n, valid)
-        w = load_weight(cfg, weight, weight_offset, n0, valid)
+        t = T.load_tile(cfg, T.reread(x), (row,), n0, cfg.block_n, valid)
+        d = T.load_tile(cfg, T.reread(dout), (row,), n0, cfg.block_n, valid)
+        w = load_weight(cfg, T.reread(weight), weight_offset, n0, valid)
         t = T.multiply_rows(t, scale, factor)
-        add_part(cfg, parts, place, n0, T.copy(d) * T.copy(t), first)
-        store_gradient(cfg, d * w, t, mean, scale, factor, dresidual, dx, row, n0, valid)
+        add_part(cfg, T.reread(parts), place, n0, T.copy(d) * T.copy(t), first)
+        store_gradient(cfg, d * w, t, mean, scale, factor, T.reread(dresidual), T.reread(dx), row, n0, valid)
 
 
 @T.kernel
