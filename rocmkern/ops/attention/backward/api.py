@@ -52,11 +52,11 @@ def flash_attention_backward(
 
     For query row i and key j of one head, with the scores s of `flash_attention`::
 
-        p_ij = exp(s_ij - lse_i)
+        p_ij = min(exp(s_ij - lse_i), 1)
         ds_ij = p_ij * (dout_i . v_j - dout_i . o_i + dlse_i)
         dx_ij = scale * ds_ij * (1 - tanh(scale * q_i . k_j / softcap) ** 2)
         dq_i = sum_j dx_ij k_j,  dk_j = sum_i dx_ij q_i,  dv_j = sum_i p_ij dout_i
-        dbias_ij = ds_ij,  dsinks = -sum_i exp(sink - lse_i) * (dout_i . o_i - dlse_i)
+        dbias_ij = ds_ij,  dsinks = -sum_i min(exp(sink - lse_i), 1) * (dout_i . o_i - dlse_i)
         dalibi_slopes = -sum_ij ds_ij * |i + o - j|
 
     Sums for k and v are over all query heads that share a key, those of the others over all that shares the number. A

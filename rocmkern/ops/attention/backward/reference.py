@@ -3,12 +3,12 @@
 One query row i of one head, with its keys j, its scores s_j as `flash_attention` has them, its result o and its
 log-sum-exp lse, which are taken as they are given::
 
-    p_j = exp(s_j - lse)                                     0 where the key is not visible, or the row sees none
+    p_j = min(exp(s_j - lse), 1)                             0 where the key is not visible, or the row sees none
     ds_j = p_j * (dout . v_j - dout . o + dlse)              0 where p_j is 0
     dx_j = scale * ds_j * (1 - tanh(scale * q . k_j / softcap) ** 2)
     dq = sum_j dx_j k_j,  dk_j = sum_i dx_j q,  dv_j = sum_i p_j dout       over the heads that share a key
     dbias = sum ds_j,  dalibi_slopes = -sum ds_j |i + o - j|                over what shares the number
-    dsinks = -sum exp(sink - lse) * (dout . o - dlse)
+    dsinks = -sum min(exp(sink - lse), 1) * (dout . o - dlse)
 
 All is computed in float64 and returned in float64, or in the dtype ``compute``.
 """
@@ -113,7 +113,7 @@ def flash_attention_backward(
             if dbias is not None:
                 dbias[h.batch, h.head, h.rows, h.keys] += h.ds
             if sinks is not None:
-                weight = np.where(h.lse == -np.inf, compute(0), np.exp(compute(sinks[h.head]) - h.lse))
+                weight = np.where(h.lse == -np.inf, compute(0), np.exp(np.minimum(compute(sinks[h.head]) - h.lse, 0)))
                 dsinks[h.head] -= np.where(weight == 0, compute(0), weight * h.delta).sum()
             dslopes[h.sequence, h.head] = -(h.ds * np.abs(h.distance)).sum()
     results = [order(dq, back=True), order(dk, back=True), order(dv, back=True)]
@@ -248,7 +248,7 @@ def _head(
     if bias is not None:
         scores = scores + bias.astype(compute)
     seen = visible & (lse != -np.inf)[:, None]
-    p = np.exp(np.where(seen, scores - lse[:, None], compute(-np.inf)))
+    p = np.exp(np.where(seen, np.minimum(scores - lse[:, None], 0), compute(-np.inf)))
     delta = (dout * o).sum(axis=1) - dlse
     dp = dout @ v.T
     ds = np.where(p == 0, compute(0), p * (dp - delta[:, None]))

@@ -72,7 +72,9 @@ def flash_attention_backward(
             dbias[h.batch, h.head, h.rows, h.keys] += plain
             dslopes[h.sequence, h.head] = (plain * np.abs(h.distance)).sum()
             if sinks is not None:
-                weight = finite(np.where(h.lse == -np.inf, 0.0, np.exp(np.float64(sinks[h.head]) - h.lse)))
+                weight = finite(
+                    np.where(h.lse == -np.inf, 0.0, np.exp(np.minimum(np.float64(sinks[h.head]) - h.lse, 0)))
+                )
                 steps = UNIT * (STEPS + finite(np.abs(h.lse)) + np.abs(np.float64(sinks[h.head])))
                 dsinks[h.head] += (weight * (delta[:, 0] + steps * finite(np.abs(h.delta)))).sum()
     results = [finite(order(x, back=True)) for x in (dq, dk, dv)]

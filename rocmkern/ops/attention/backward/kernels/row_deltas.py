@@ -2,9 +2,9 @@
 
 For one query of one head::
 
-    offset = -lse / ln 2             minus infinity where no key is seen: weights are 0 then
+    offset = -lse                    minus infinity where no key is seen: weights are 0 then
     delta = dout . out - dlse        dlse only where the log-sum-exp has a gradient
-    dsink = -exp(sink - lse) * delta
+    dsink = -min(exp(sink - lse), 1) * delta
 
 Shapes (any strides)::
 
@@ -50,10 +50,11 @@ def row_deltas(
         delta = delta + T.rowdot(gradient, T.load_tile(cfg, out[batch, head], (row,), n0, cfg.block_n, valid))
     if dlse.shape[1] > 0:
         delta = delta - T.load_rows(dlse[batch, head], (row,), valid)
-    offset = T.load_rows(lse[batch, head], (row,), valid) * -LOG2_E
+    offset = T.load_rows(lse[batch, head], (row,), valid) * -1.0
     offset = T.where(offset == -T.NEG_INF, T.NEG_INF, offset)
     T.store_rows(offsets[batch, head], (row,), offset, valid)
     T.store_rows(deltas[batch, head], (row,), delta, valid)
     if dsink.shape[1] > 0:
-        weight = T.exp2(T.load_rows(sinks, (head,), valid) * LOG2_E + offset)
+        power = (T.load_rows(sinks, (head,), valid) + offset) * LOG2_E
+        weight = T.exp2(T.where(power > 0.0, 0.0, power))
         T.store_rows(dsink[batch, head], (row,), T.where(weight == 0.0, 0.0, weight * delta * -1.0), valid)

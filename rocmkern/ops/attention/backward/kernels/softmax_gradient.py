@@ -2,7 +2,7 @@
 
 For a query i and a key j, with the score s and its capped part c = softcap * tanh(...)::
 
-    p = exp(s - lse_i)
+    p = min(exp(s - lse_i), 1)
     ds = p * (dout_i . v_j - delta_i)        delta_i = dout_i . out_i - dlse_i
     the product's gradient: scale * ds * (1 - (c / softcap) ** 2)
 
@@ -11,8 +11,6 @@ queries and its columns keys, or the other way round; then log-sum-exps and delt
 """
 
 from dataclasses import dataclass
-
-import numpy as np
 
 from rocmkern import tile as T
 from rocmkern.ops.attention.kernels.scores import bias_scores, cap_scores, hide_scores
@@ -42,8 +40,13 @@ class Config(T.Config):
 
 
 def exponent(score, scale, offset):
-    """What 2 is raised to for a weight."""
-    return T.multiply_add(score, scale, offset)
+    """What 2 is raised to for a weight, which is at most 1.
+
+    Where a log-sum-exp is large, its last digit alone is a factor of many; so it is taken off before anything is
+    rounded, and what is still above 0 is a rounding.
+    """
+    power = T.multiply_add(score, scale, offset) * LOG2_E
+    return T.where(power > 0.0, 0.0, power)
 
 
 def of_score(product, weight, delta):
@@ -64,14 +67,14 @@ def of_cap(gradient, capped, inverse):
 
 @T.device
 def exponents_of(cfg, s, offset, scale, softcap, alibi_slopes, bias, mask, head, row, diagonal, n0, valid):
-    """What 2 is raised to for the weights, from raw products (consumed) and offsets: -lse / ln 2.
+    """What 2 is raised to for the weights, from raw products (consumed) and offsets: -lse.
 
     ``alibi_slopes`` are those of a sequence, ``bias`` and ``mask`` those of a batch element.
     """
     if cfg.score_mods:
         s = bias_scores(cfg, cap_scores(s, scale, softcap), alibi_slopes, bias, head, row, diagonal, n0, valid)
-        return hide_scores(cfg, T.map(exponent, s, LOG2_E, offset), mask, head, row, n0, valid)
-    return T.map(exponent, s, np.float32(scale * LOG2_E), offset)
+        return hide_scores(cfg, T.map(exponent, s, 1.0, offset), mask, head, row, n0, valid)
+    return T.map(exponent, s, scale, offset)
 
 
 @T.device
