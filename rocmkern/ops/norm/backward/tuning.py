@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocmkern.architectures import tuned
+from rocmkern.architectures import architecture, tuned
 from rocmkern.ops.streaming import LaneBlock
 
 
@@ -46,14 +46,13 @@ _WAVES_OF_64 = {
     4096: LaneBlock(1, 8, 512),
     8192: LaneBlock(1, 16, 1024),
 }
-# Eight waves a SIMD have 128 registers each where a SIMD has 1024: a block of 16 waves spilled 14 to 34 on gfx1030.
-_FEWER_REGISTERS = NormGradients(512, {n: block for n, block in _WAVES_OF_32.items() if block.waves < 16})
+#: Vector registers that a SIMD of RDNA needs for blocks of 16 waves: with 1024 eight waves have 128 each, and spilled
+#: 14 to 34 on gfx1030.
+_FOR_16_WAVES = 1536
 SIZES = {
     "python": NormGradients(3),
     "cpu": NormGradients(64),
     "rdna": NormGradients(512, _WAVES_OF_32),
-    "rdna2": _FEWER_REGISTERS,
-    **dict.fromkeys(("gfx1102", "gfx1103", "gfx1150", "gfx1152", "gfx1153", "gfx11-generic"), _FEWER_REGISTERS),
     "cdna": NormGradients(512, _WAVES_OF_64),
     # Of rows of 4096, with the 78 registers of the compiler's choice an H200 would hold 396 of 512 blocks: 98 us for
     # 8192 rows, half of what their bytes allow. With 64 it holds 528 (not measured).
@@ -68,7 +67,11 @@ def most_blocks(arch: str) -> int:
 
 def widths(arch: str) -> Mapping[int, LaneBlock]:
     """Blocks by the columns of a row, in place of those of other operations; none: there are no others."""
-    return tuned(SIZES, arch).widths
+    found, record = tuned(SIZES, arch).widths, architecture(arch)
+    unit = record.compute_unit
+    if unit is not None and record.wave == 32 and unit.registers < _FOR_16_WAVES:
+        return {n: block for n, block in found.items() if block.waves < 16}
+    return found
 
 
 def resident_rms(arch: str, columns: int, itemsize: int) -> int:
