@@ -68,7 +68,7 @@ class MatvecLowering(SharedLowering):
         chunk = Chunk(x_ty.format, chunk_columns(x_ty.format, own), ty.m, x_ty.alignment)
         count = own // chunk.columns
         room = shared_bytes(chunk, count)
-        memory = self.shared_memory(context, b, "matvec", ty, ty.hw[1] * room)
+        memory = self.shared_memory(context, b, "matvec", ty.hw[1] * room)
         rows, (_, extent), _ = self.row_addresses(context, b, x_ty, x, index_ty, index, ty)
         warp, quarter = warp_index(b), b.and_(lane_index(b), const(I32, LANES_OF_ROW - 1))
         first = b.add(self.scalar(context, b, col0_ty, col0, "i64"), b.zext(b.mul(warp, const(I32, own)), I64))

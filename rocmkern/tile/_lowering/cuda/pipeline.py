@@ -72,7 +72,7 @@ class StageLowering(FetchLowering):
         if not isinstance(ty, StoredOperand):
             return pack(b, values)
         size = window_bytes(ty.window)
-        address = self.shared_memory(context, b, "load_operand", ty, ty.copies * size)
+        address = self.shared_memory(context, b, "load_operand", ty.copies * size)
         if ty.copies > 1:
             address = b.add(address, b.mul(warp_index(b), const(I32, size)))
         self.store_operand(b, ty, address, values)
@@ -96,7 +96,7 @@ class StageLowering(FetchLowering):
         barrier(b)
 
     @staticmethod
-    def shared_memory(context: Any, b: ir.IRBuilder, operation: str, ty: Any, nbytes: int) -> ir.Value:
+    def shared_memory(context: Any, b: ir.IRBuilder, operation: str, nbytes: int) -> ir.Value:
         """Address of shared memory that no other value of the kernel has (i32)."""
         name = context.fndesc.modname, context.fndesc.qualname
         if name in [(fn.__module__, fn.__qualname__) for fn in DEVICE_FUNCTIONS]:
@@ -124,11 +124,11 @@ class StageLowering(FetchLowering):
     ) -> ir.Value:
         ty = sig.return_type
         if isinstance(ty, RingStage):
-            memory = self.shared_memory(context, b, "stage", ty, ty.nbytes)
+            memory = self.shared_memory(context, b, "stage", ty.nbytes)
             return new_ring(context, b, ty, sig.args[1], source, memory)
         own = isinstance(ty, OwnStage)
         windows = ty.num_stages + 1 if own else 2
-        memory = self.shared_memory(context, b, "stage", ty, windows * window_bytes(ty))
+        memory = self.shared_memory(context, b, "stage", windows * window_bytes(ty))
         data, shape, strides = self.unpack_tensor(context, b, sig.args[1], source)
         st = cgutils.create_struct_proxy(ty)(context, b)
         st.source = b.ptrtoint(data, I64)
