@@ -27,7 +27,6 @@ import ast
 import functools
 import hashlib
 import itertools
-import random
 import sys
 import time
 import traceback
@@ -36,6 +35,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import drawn_tests
 
 COMMIT = "0251105a2fb19d2957484b7f023cd8c115286ced"
 SHA256 = "71984b919237657da4c8dea7a14728104c848a6122dc551302dbd8470745e878"
@@ -198,12 +199,8 @@ def main() -> int:
     """Draw, run, report; 1 where a test fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="tests/test_flash_attn.py of a checkout")
-    parser.add_argument("--device", default="cuda", help="where tensors lie: cuda (ROCm's too) or cpu")
-    parser.add_argument("--rows", type=int, default=3000, help="how many sets of parameters are drawn")
-    parser.add_argument("--seed", type=int, default=1)
+    drawn_tests.add_arguments(parser, 3000)
     parser.add_argument("--keys", type=int, default=0, help="most queries times keys (default: any)")
-    parser.add_argument("--test", default="", help="only tests whose name contains this")
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no row after so many (default: all)")
     options = parser.parse_args()
     import pytest
 
@@ -211,7 +208,7 @@ def main() -> int:
         print(f"another file than that of commit {COMMIT}")
     names = loaded(options.file, options.device)
     begin = time.monotonic()
-    draw, left_out, drawn = random.Random(options.seed), Counter[str](), []
+    left_out, groups = Counter[str](), []
     tests = {n: f for n, f in names.items() if n.startswith("test_") and options.test in n}
     for name, test in tests.items():
         if name in LEFT_OUT:
@@ -222,9 +219,8 @@ def main() -> int:
             reason = reason_against(row, options.keys)
             left_out.update([reason] if reason else [])
             possible += [] if reason else [row]
-        draw.shuffle(possible)
-        drawn.append([(name, row) for row in possible])
-    rows = [each for group in itertools.zip_longest(*drawn) for each in group if each is not None][: options.rows]
+        groups.append([(name, row) for row in possible])
+    rows = drawn_tests.drawn(groups, options.seed, options.rows)
     counts: dict[str, Counter[str]] = {}
     end = begin + options.seconds if options.seconds else float("inf")
     for name, row in rows:
@@ -232,13 +228,7 @@ def main() -> int:
         if time.monotonic() < end:
             outcome = _outcome(pytest, name, names[name], row)
         counts.setdefault(name, Counter())[outcome] += 1
-    print(f"\n{options.device}, seed {options.seed}: {len(rows)} sets of parameters drawn")
-    for name, count in counts.items():
-        print(f"  {name}: {', '.join(f'{number} {outcome}' for outcome, number in sorted(count.items()))}")
-    for reason, number in left_out.most_common():
-        print(f"  left out: {reason} ({number})")
-    total = sum(counts.values(), Counter())
-    print(f"  in all: {dict(total)}")
+    total = drawn_tests.report(options, len(rows), counts, {"left out": left_out})
     return 1 if total["failed"] else 0
 
 

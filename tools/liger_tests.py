@@ -26,10 +26,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import math
 import os
-import random
 import sys
 import time
 from collections import Counter
@@ -37,6 +35,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import drawn_tests
 import pytest
 
 COMMIT = "ead96b618e5c67bddc6a6e9bcb99bfe6b5ab661c"
@@ -88,16 +87,13 @@ class Chosen:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Draw a sample."""
-        draw, tests = random.Random(self.options.seed), {}
+        tests: dict[str, list[Any]] = {}
         for item in items:
             reason = self._reason_against(item)
             self.left_out.update([reason] if reason else [])
             if not reason and self.options.test in _name(item):
                 tests.setdefault(_name(item), []).append(item)
-        for rows in tests.values():
-            draw.shuffle(rows)
-        by_turns = [row for rows in itertools.zip_longest(*tests.values()) for row in rows if row is not None]
-        items[:] = by_turns[: self.options.rows]
+        items[:] = drawn_tests.drawn(tests.values(), self.options.seed, self.options.rows)
         self.drawn = len(items)
         self.changed.update("without class weights" for item in items if self._without_weights(item))
         for module in {item.module for item in items if hasattr(item.module, "_test_correctness_quack_method")}:
@@ -146,14 +142,8 @@ class Chosen:
 
     def report(self) -> int:
         """Print it; 1 where a test failed, or none was run."""
-        print(f"\n{self.options.device}, seed {self.options.seed}: {self.drawn} sets of parameters drawn")
-        for name, count in self.outcomes.items():
-            print(f"  {name}: {', '.join(f'{number} {outcome}' for outcome, number in sorted(count.items()))}")
-        for words, counts in (("left out", self.left_out), ("run", self.changed)):
-            for reason, number in counts.most_common():
-                print(f"  {words}: {reason} ({number})")
-        total = sum(self.outcomes.values(), Counter[str]())
-        print(f"  in all: {dict(total)}")
+        notes = {"left out": self.left_out, "run": self.changed}
+        total = drawn_tests.report(self.options, self.drawn, self.outcomes, notes)
         return 0 if total["passed"] and not total["failed"] else 1
 
 
@@ -199,12 +189,8 @@ def main() -> int:
     """Draw, run, report; 1 where a test fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="a checkout of Liger-Kernel")
-    parser.add_argument("--device", default="cuda", help="where tensors lie: cuda (ROCm's too) or cpu")
-    parser.add_argument("--rows", type=int, default=400, help="how many sets of parameters are drawn")
-    parser.add_argument("--seed", type=int, default=1)
+    drawn_tests.add_arguments(parser, 400)
     parser.add_argument("--most", type=int, default=0, help="largest product of sizes (default: any)")
-    parser.add_argument("--test", default="", help="only tests whose name, as it is reported, contains this")
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no row after so many (default: all)")
     options = parser.parse_args()
     tests = [name for name in FILES if Path(name).name.startswith("test_") and "test_cross_entropy" not in name]
     others = other_files(options.checkout, FILES)
