@@ -106,7 +106,6 @@ def attention(
                 out, lse, kept = heads_attention(ranks, problem, return_lse or gradients, keep=gradients)
             else:
                 out, lse, kept = *ring_attention(ranks, problem), []
-            out = out.to(problem.q.dtype)
             if packed:
                 out, lse = out[0], None if lse is None else lse[0]
         return problem, out, lse, kept

@@ -28,7 +28,7 @@ from rocmkern.distributed.buffers import Turns
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks
-from rocmkern.distributed.ring import Message, Part, longest_of, messages, parts
+from rocmkern.distributed.ring import Message, Part, Round, longest_of, messages, parts, rounds
 
 
 class Given(NamedTuple):
@@ -45,6 +45,11 @@ class Given(NamedTuple):
     lse: Any
     dout: Any
     dlse: Any
+
+    def of(self, some: Round) -> Given:
+        """That of some heads of some batch elements."""
+        out, dout = some.of_queries(self.out), some.of_queries(self.dout)
+        return Given(out, some.of_scores(self.lse), dout, None if self.dlse is None else some.of_scores(self.dlse))
 
 
 class Attended(NamedTuple):
@@ -95,23 +100,31 @@ class DifferentiableAttention(torch.autograd.Function):
 
 
 def ring_gradients(ranks: Ranks, problem: Problem, given: Given) -> tuple[Any, Any, Any]:
-    """dq, dk and dv of this rank, in float32."""
-    sums = _Sums(ranks, problem, given)
-    for piece in problem.keys.pieces(ranks.rank):
-        sums.add(piece.all, sums.of_keys(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all)))
-    coming = messages(ranks, problem, every=True)
-    following, returned = next(coming, None), None
-    while following is not None:
-        message = following
-        message.transfer.wait()
-        following = next(coming, None)
-        found = [] if message.piece is None else sums.of_keys(message.piece, *message.arrays)
+    """dq, dk and dv of this rank, in the dtype of q."""
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in _qkv(problem))
+    every = rounds(problem, ranks.size)
+    coming = messages(ranks, every, answered=True)
+    following = next(coming, None)
+    sums = _Sums(ranks, every[0].problem)
+    for some in every:
+        own = some.problem
+        sums.begin(own, given.of(some))
+        for piece in own.keys.pieces(ranks.rank):
+            sums.add(piece.all, sums.of_keys(piece, own.rows(own.k, piece.all), own.rows(own.v, piece.all)))
+        returned = None
+        while following is not None and following.round is some:
+            message = following
+            message.transfer.wait()
+            following = next(coming, None)
+            of_keys = [] if message.piece is None else sums.of_keys(message.piece, *message.arrays)
+            if returned is not None:
+                returned.arrive()
+            returned = _Returned(sums, message, of_keys)
         if returned is not None:
             returned.arrive()
-        returned = _Returned(sums, message, found)
-    if returned is not None:
-        returned.arrive()
-    return sums.dq, sums.dk, sums.dv
+        for x, total in ((some.of_queries(dq), sums.dq), (some.of_keys(dk), sums.dk), (some.of_keys(dv), sums.dv)):
+            x.copy_(total)
+    return dq, dk, dv
 
 
 class _Returned:
@@ -131,16 +144,24 @@ class _Returned:
 
 
 class _Sums:
-    """The gradients of a rank, so far, and memory for those of a piece: found twice, as one is still on its way."""
+    """The gradients of a rank in a round, so far, and memory for those of a piece, taken once, as the rounds are equal.
 
-    def __init__(self, ranks: Ranks, problem: Problem, given: Given):
-        self.ranks, self._problem, self._given = ranks, problem, given
-        self._pieces = problem.queries.pieces(ranks.rank)
-        self.dq, self.dk, self.dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in _qkv(problem))
+    What is found of a piece of keys has two, as one is still on its way.
+    """
+
+    def __init__(self, ranks: Ranks, problem: Problem):
+        self.ranks, self._pieces = ranks, problem.queries.pieces(ranks.rank)
+        self.dq, self.dk, self.dv = (x.new_empty(x.shape, dtype=torch.float32) for x in _qkv(problem))
         axis, of_keys = problem.row_axis, (self.dk, self.dv)
         longest = longest_of([problem.keys.pieces(rank) for rank in range(ranks.size)])
         self._found, self.received, self._of_keys = (Turns(of_keys, axis, longest, sets) for sets in (2, 1, 1))
         self._of_queries = Turns([self.dq], axis, longest_of([self._pieces]))
+
+    def begin(self, problem: Problem, given: Given) -> None:
+        """Nothing of a round has been added."""
+        self._problem, self._given = problem, given
+        for total in (self.dq, self.dk, self.dv):
+            total.zero_()
 
     def add(self, rows: slice, found: list[Any]) -> None:
         """Add the gradients of some keys and values of this rank."""

@@ -31,6 +31,8 @@ class RankFailedError(RocmkernError, RuntimeError):
 class LocalRanks:
     """Processes on this machine, with a thread for arithmetic each; not on Windows.
 
+    PyTorch records nothing for gradients in them: a function that wants some says ``with torch.enable_grad():``.
+
     Parameters
     ----------
     size : int

@@ -25,7 +25,7 @@ from rocmkern.runtime.errors import ArgumentError
 SPLITS = ("contiguous", "zigzag")
 #: Pieces that a rank's tokens are cut into at most, and tokens that are not cut further. Each partial result is joined
 #: to what is there, which took 7 % of the CPU time of a ring at 1024 tokens, and 15 % at 512.
-PIECES, LEAST_PIECE = 8, 1024
+PIECES, LEAST_PIECE = 4, 1024
 #: No sequence is as long.
 UNLIMITED = 1 << 40
 

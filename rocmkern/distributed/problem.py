@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -75,6 +75,17 @@ class Problem:
     def heads_of(self, x: Any) -> int:
         """Number of heads of an array."""
         return int(x.shape[self.head_axis])
+
+    def heads(self, x: Any, part: slice) -> Any:
+        """View of some heads of an array."""
+        return x.narrow(self.head_axis, part.start, part.stop - part.start)
+
+    def of(self, batch: slice, heads: slice) -> Problem:
+        """That of some batch elements, and of some heads of keys with those of the queries that belong to them."""
+        group = self.heads_of(self.q) // self.heads_of(self.k)
+        queries = slice(heads.start * group, heads.stop * group)
+        q, k, v = (self.heads(x[batch], some) for x, some in ((self.q, queries), (self.k, heads), (self.v, heads)))
+        return replace(self, q=q, k=k, v=v, sinks=None if self.sinks is None else self.sinks[queries])
 
 
 @dataclass(frozen=True)

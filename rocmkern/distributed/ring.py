@@ -8,39 +8,104 @@ Every piece gives a partial result of every piece of queries, in float32, which 
 is there; the result is rounded once, at the end. A sink is a part that was seen before all keys: value 0, and the sink
 as its log-sum-exp.
 
-Memory of a rank beside its arguments: the result in float32, a partial result of one piece of queries, two pieces of
-keys and values that come and, where tokens of k and v are not neighbours in memory, one that goes. It is taken once.
+The heads go round in *rounds*, some after the other, so that what is held in float32 is that of few of them.
+
+Memory of a rank beside its arguments and the result: in float32 the result of a round (unless the result is float32
+itself) and a partial one of one piece of queries, two pieces of keys and values that come and, where tokens of k and v
+are not neighbours in memory, one that goes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import rocmkern
 from rocmkern.distributed.buffers import Turns
-from rocmkern.distributed.positions import Piece
+from rocmkern.distributed.positions import LEAST_PIECE, Piece, cuts
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks, Transfer
 
+#: Rounds at most; of short sequences there are fewer, as there are pieces.
+ROUNDS = 8
+
+
+class Round(NamedTuple):
+    """Some heads of some batch elements.
+
+    Attributes
+    ----------
+    problem : Problem
+        Of these alone.
+    batch, queries, keys : slice
+        Which batch elements, heads of queries and heads of keys of the whole problem.
+    """
+
+    problem: Problem
+    batch: slice
+    queries: slice
+    keys: slice
+
+    def of_queries(self, x: Any) -> Any:
+        """View of an array as q is one."""
+        return self.problem.heads(x[self.batch], self.queries)
+
+    def of_keys(self, x: Any) -> Any:
+        """View of an array as k is one."""
+        return self.problem.heads(x[self.batch], self.keys)
+
+    def of_scores(self, x: Any) -> Any:
+        """View of an array ``[B, Hq, S]``."""
+        return x[self.batch, self.queries]
+
+
+def rounds(problem: Problem, size: int) -> list[Round]:
+    """All heads and batch elements, as many at a time: so many that memory of one round is that of every other."""
+    count = max(1, min(ROUNDS, -(-problem.queries.total // (size * LEAST_PIECE))))
+    batch, heads = len(problem.k), problem.heads_of(problem.k)
+    of_heads = divisor(heads, count)
+    of_batch = divisor(batch, -(-count // of_heads))
+    group = problem.heads_of(problem.q) // heads
+    return [
+        Round(problem.of(slice(*b), slice(*h)), slice(*b), slice(h[0] * group, h[1] * group), slice(*h))
+        for b in cuts(batch, of_batch)
+        for h in cuts(heads, of_heads)
+    ]
+
+
+def divisor(number: int, wanted: int) -> int:
+    """The least divisor of a number from `wanted` to twice that, or the greatest below."""
+    found = [n for n in range(1, 2 * wanted) if number % n == 0]
+    return next((n for n in found if n >= wanted), found[-1])
+
 
 def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
-    """The result of this rank, in float32, and its log-sum-exps ``[B, Hq, S]``."""
-    state = _State(ranks.rank, problem)
-    ranks.connect(problem.q.device)
-    coming = messages(ranks, problem)
+    """The result of this rank, in the dtype of q, and its log-sum-exps ``[B, Hq, S]``."""
+    # deferred: optional dependency
+    import torch
+
+    q, heads, rows = problem.q, problem.heads_of(problem.q), problem.q.shape[problem.row_axis]
+    out = q.new_empty((*q.shape[:-1], problem.v.shape[-1]))
+    lse = q.new_empty((len(q), heads, rows), dtype=torch.float32)
+    ranks.connect(q.device)
+    every = rounds(problem, ranks.size)
+    coming = messages(ranks, every)
     following = next(coming, None)
-    own = problem.keys.pieces(ranks.rank)
-    for piece in own:
-        state.see(piece, problem.rows(problem.k, piece.all), problem.rows(problem.v, piece.all))
-    while following is not None:
-        message = following
-        message.transfer.wait()
-        following = next(coming, None)
-        if message.piece is not None:
-            state.see(message.piece, *message.arrays)
-    return state.out, state.lse
+    state = _State(ranks.rank, every[0], out, lse)
+    for some in every:
+        state.begin(some)
+        for piece in some.problem.keys.pieces(ranks.rank):
+            state.see(piece, some.problem.rows(some.problem.k, piece.all), some.problem.rows(some.problem.v, piece.all))
+        while following is not None and following.round is some:
+            message = following
+            message.transfer.wait()
+            following = next(coming, None)
+            if message.piece is not None:
+                state.see(message.piece, *message.arrays)
+        state.end()
+    return out, lse
 
 
 class Message(NamedTuple):
@@ -48,6 +113,8 @@ class Message(NamedTuple):
 
     Attributes
     ----------
+    round : Round
+        Whose keys and values they are.
     to, source : int
         The other ranks.
     goes, piece : Piece or None
@@ -58,6 +125,7 @@ class Message(NamedTuple):
         What there is to wait for.
     """
 
+    round: Round
     to: int
     source: int
     goes: Piece | None
@@ -66,26 +134,27 @@ class Message(NamedTuple):
     transfer: Transfer
 
 
-def messages(ranks: Ranks, problem: Problem, *, every: bool = False) -> Iterator[Message]:
+def messages(ranks: Ranks, every: Sequence[Round], *, answered: bool = False) -> Iterator[Message]:
     """Begin one message after the other, in the same order on all ranks; the one before has arrived by then.
 
-    With ``every`` there are as many on all ranks, also where nothing is sent: for an answer to each.
+    If they are `answered` there are as many on all ranks, also where nothing is sent.
     """
-    size, rank, of_keys = ranks.size, ranks.rank, (problem.k, problem.v)
+    size, rank, problem = ranks.size, ranks.rank, every[0].problem
     pieces = [problem.keys.pieces(r) for r in range(size)]
     longest = longest_of(pieces)
-    copies, received = (Turns(of_keys, problem.row_axis, longest, sets) for sets in (1, 2))
-    for step in range(1, size):
+    copies, received = (Turns((problem.k, problem.v), problem.row_axis, longest, sets) for sets in (1, 2))
+    numbers = range(max(map(len, pieces)))
+    for some, step, number in itertools.product(every, range(1, size), numbers):
         to, source = (rank + step) % size, (rank - step) % size
-        for number in range(max(map(len, pieces))):
-            goes = _if_needed(problem, pieces[rank], number, to)
-            comes = _if_needed(problem, pieces[source], number, rank)
-            if not every and goes is None and comes is None:
-                continue
-            sent = [] if goes is None else contiguous([problem.rows(x, goes.all) for x in of_keys], copies)
-            arrays = [] if comes is None else received.next(comes.rows)
-            transfer = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
-            yield Message(to, source, goes, comes, arrays, transfer)
+        goes = _if_needed(problem, pieces[rank], number, to)
+        comes = _if_needed(problem, pieces[source], number, rank)
+        if not answered and goes is None and comes is None:
+            continue
+        of_keys = (some.problem.k, some.problem.v)
+        sent = [] if goes is None else contiguous([problem.rows(x, goes.all) for x in of_keys], copies)
+        arrays = [] if comes is None else received.next(comes.rows)
+        transfer = ranks.exchange([(to, x) for x in sent], [(source, x) for x in arrays])
+        yield Message(some, to, source, goes, comes, arrays, transfer)
 
 
 def contiguous(arrays: Sequence[Any], copies: Turns) -> list[Any]:
@@ -154,23 +223,41 @@ def _packed(problem: Problem, piece: Piece) -> dict[str, Any]:
 
 
 class _State:
-    """What the queries of a rank have seen so far."""
+    """What the queries of a rank have seen so far in a round, and memory for that, which is taken once.
 
-    def __init__(self, rank: int, problem: Problem):
+    Parameters
+    ----------
+    rank : int
+    first : Round
+    out, lse : torch.Tensor
+        The results of all rounds.
+    """
+
+    def __init__(self, rank: int, first: Round, out: Any, lse: Any):
         # deferred: optional dependency
         import torch
 
-        self._problem, q, v = problem, problem.q, problem.v
-        self.out = q.new_zeros((*q.shape[:-1], v.shape[-1]), dtype=torch.float32)
-        heads, rows = problem.heads_of(q), q.shape[problem.row_axis]
-        self.lse = q.new_full((q.shape[0], heads, rows), -math.inf, dtype=torch.float32)
+        self._results, of_round = (out, lse), first.of_queries(out)
+        self._sum = None if out.dtype == torch.float32 else of_round.new_empty(of_round.shape, dtype=torch.float32)
+        self._pieces = first.problem.queries.pieces(rank)
+        axis, longest = first.problem.row_axis, longest_of([self._pieces])
+        self._parts = Turns([of_round], axis, longest, dtype=torch.float32)
+        self._lses = Turns([first.of_scores(lse)], 2, longest, sets=2)
+
+    def begin(self, some: Round) -> None:
+        """Nothing of a round has been seen, but for the sinks."""
+        self._problem = problem = some.problem
+        self._result, self._lse = some.of_queries(self._results[0]), some.of_scores(self._results[1])
+        self._out = (self._result if self._sum is None else self._sum).zero_()
+        self._lse.fill_(-math.inf)
         if problem.sinks is not None:
-            self.lse.copy_(problem.sinks[:, None].expand_as(self.lse))
-        self._pieces = problem.queries.pieces(rank)
+            self._lse.copy_(problem.sinks[:, None].expand_as(self._lse))
         self._fresh = set(self._pieces) if problem.sinks is None else set()
-        longest = longest_of([self._pieces])
-        self._parts = Turns([self.out], problem.row_axis, longest)
-        self._lses = Turns([self.lse], 2, longest, sets=2)
+
+    def end(self) -> None:
+        """Round what was seen to the dtype of the result."""
+        if self._out is not self._result:
+            self._result.copy_(self._out)
 
     def see(self, keys: Piece, k: Any, v: Any) -> None:
         """Let all queries see a piece of keys."""
@@ -181,8 +268,8 @@ class _State:
     def _join(self, piece: Piece, rows: slice, keys: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Add what some queries of a piece see of some keys."""
         problem = self._problem
-        q, out = problem.rows(problem.q, rows), problem.rows(self.out, rows)
-        lse = self.lse[..., rows]
+        q, out = problem.rows(problem.q, rows), problem.rows(self._out, rows)
+        lse = self._lse[..., rows]
         options = options | {"return_lse": True}
         first = piece in self._fresh and rows == piece.all
         self._fresh.discard(piece)

@@ -205,7 +205,7 @@ def _beside_cache(group, weights):
     }
 
 
-def peak_memory(group, tokens, heads, dim, options):
+def peak_memory(group, tokens, heads, dim, dtype, options):
     """What arguments and a call take at most: of resident memory above the start, and of tensors that are made.
 
     Also the bytes of one argument.
@@ -213,7 +213,8 @@ def peak_memory(group, tokens, heads, dim, options):
 
     def drawn():
         generator = torch.Generator().manual_seed(0)
-        return [torch.randn(1, heads, tokens, dim, generator=generator) for _ in range(3)]
+        of = {"generator": generator, "dtype": getattr(torch, dtype)}
+        return [torch.randn(1, heads, tokens, dim, **of) for _ in range(3)]
 
     with rocmkern.using("cpu"):
         distributed.attention(*drawn(), group=group, **options)  # compiles what is not there yet
@@ -226,8 +227,10 @@ def peak_memory(group, tokens, heads, dim, options):
         resident = _bytes("VmHWM") - before
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             distributed.attention(*arrays, group=group, **options)
-    events = sorted(profile.events(), key=lambda event: event.time_range.start)
-    made = max(itertools.accumulate(event.self_cpu_memory_usage for event in events))
+    # As recorded: `profile.events` leaves out what is freed while a message is on its way.
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    made = max(itertools.accumulate(event.nbytes() for event in events))
     return resident, 3 * arrays[0].nbytes + made, arrays[0].nbytes
 
 

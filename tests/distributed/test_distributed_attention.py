@@ -8,6 +8,8 @@ pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
 
 from by_ranks import check, drawn, over_ranks
 
+from rocmkern.distributed.ring import divisor
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 CASES = {
     "full": {},
@@ -43,10 +45,27 @@ def test_so_is_attention_by_heads(ranks, size, case, kv_heads):
 def test_long_sequences_go_in_pieces_and_heads_in_rounds(ranks, kv_heads):
     """Two of each; the keys of a round are its own, or those of the next one too."""
     q, k, v = drawn(2100, heads=(8, kv_heads), batch=1, dim=16)
-    options = {"causal": True, "window": (300, 0)}
+    options = {"causal": True, "window": (300, 0), "sinks": np.linspace(-3, 3, 8, dtype=np.float32)}
     for more in ({"mode": "heads"}, {"split": "zigzag"}):
         out, lse, _ = over_ranks(ranks, 2, q, k, v, **options, **more)
         check(ranks, out, lse, (q, k, v), **options)
+
+
+@pytest.mark.parametrize(("batch", "kv_heads", "layout"), [(2, 1, "bhsd"), (4, 3, "bshd"), (2, 2, "bhsd")])
+def test_where_there_are_few_heads_a_round_has_some_of_the_batch(ranks, batch, kv_heads, layout):
+    q, k, v = drawn(2060, BFLOAT16, heads=(kv_heads, kv_heads), batch=batch, dim=16)
+    options = {"window": (150, 40)}
+    own = [x if layout == "bhsd" else np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+    axis = 2 if layout == "bhsd" else 1
+    out, lse, _ = over_ranks(ranks, 2, *own, axis=axis, layout=layout, **options)
+    check(ranks, out if layout == "bhsd" else out.swapaxes(1, 2), lse, (q, k, v), **options)
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted", "found"), [(8, 4, 4), (5, 4, 5), (9, 4, 3), (1, 4, 1), (12, 4, 4), (11, 4, 1), (7, 1, 1)]
+)
+def test_rounds_are_equal(number, wanted, found):
+    assert divisor(number, wanted) == found
 
 
 @pytest.mark.parametrize("mode", ["ring", "heads"])

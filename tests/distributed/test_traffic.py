@@ -8,18 +8,21 @@ import pytest
 pytest.importorskip("torch", reason="torch.distributed is part of PyTorch")
 
 from rocmkern.distributed.positions import PIECES, UNLIMITED, Tokens, Visibility, runs
+from rocmkern.distributed.ring import ROUNDS
 from rocmkern.distributed.traffic import Cluster, Workload, heads_time, ring_bytes, ring_time
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", [{"split": "contiguous"}, {"split": "zigzag"}, {"mode": "heads"}], ids=str)
-def test_a_rank_holds_its_share_and_a_block_of_keys(ranks, case):
+def test_a_rank_holds_its_share_and_a_block_of_keys(ranks, case, dtype):
     """At most 1.2 times its queries, keys, values and results, and a block of keys and values.
 
     The block is what a ring sends at a time; by heads, which sends no such blocks, it is what one rank has.
     """
-    for resident, made, one in ranks.call("steps:peak_memory", [(8192, 8, 32, {"causal": True, **case})] * 2):
-        allowed = 1.2 * 4 * one + 2 * one / (1 if "mode" in case else PIECES)
+    arguments = (8192, 8, 32, dtype, {"causal": True, **case})
+    for resident, made, one in ranks.call("steps:peak_memory", [arguments] * 2):
+        allowed = 1.2 * 4 * one + 2 * one / (1 if "mode" in case else PIECES * ROUNDS)
         assert 4 * one < made <= allowed
         # Pages that something else of the process happens to touch.
         assert resident <= allowed + 1e6
