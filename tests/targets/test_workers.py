@@ -67,7 +67,7 @@ def test_nobody_works_any_more_after_an_exception_at_any_place():
     for number in everywhere(run, of_modules(workers)):
         assert inside == 0, number
         helped += came.is_set()
-    assert number > 100 and helped > number // 2
+    assert number > 100 and helped > 40  # what follows the first block alone is 80 instructions
     blocks = Blocks(100)
     blocks.run(2, pool)
     assert len(blocks.done) == 100

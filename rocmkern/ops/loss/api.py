@@ -74,8 +74,9 @@ def linear_cross_entropy(
     loss : array, ``[]``, or ``[...]`` for "none"
         float32, of the kind of x.
     lse : array, ``[...]``
-        float32: the log-sum-exp of each row, as `rocmkern.linear_cross_entropy_backward` needs it. Logits, sums and
-        losses are float32. The same bits every time, those of a row whatever the others are.
+        float32: the log-sum-exp of each row, as `rocmkern.linear_cross_entropy_backward` needs it; as a tensor of
+        PyTorch it has no gradient (`z_loss` is what acts on it). Logits, sums and losses are float32. The same bits
+        every time, those of a row whatever the others are.
 
     Raises
     ------
