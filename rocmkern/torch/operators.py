@@ -16,9 +16,11 @@ autocast (`autocast`); and, where there is one, a formula for gradients (`gradie
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rocmkern.calls import invariance
@@ -182,7 +184,23 @@ def _empty(results: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _directly(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.is_grad_enabled():
+        _refuse_other_arrays(operation, args, kwargs)
     return operation(*args, **kwargs)
+
+
+def _refuse_other_arrays(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `ArgumentError` for an array or number of another library beside a tensor that asks for a gradient."""
+    named = {**dict(zip(inspect.signature(operation).parameters, args, strict=False)), **kwargs}
+    asking = [n for n, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    others = [n for n, x in named.items() if not isinstance(x, torch.Tensor) and hasattr(x, "__array__")]
+    if asking and others:
+        name = others[0]
+        is_number = isinstance(named[name], np.generic)
+        given, allowed = "an array that is no tensor", f"a tensor, as torch.as_tensor({name}) gives; or gradients off"
+        if is_number:
+            given, allowed = "a number of NumPy", f"one of Python, as {name}.item() gives; or gradients off"
+        raise ArgumentError(name, f"{given}, beside {asking[0]}, which requires a gradient", allowed)
 
 
 def _end_graphs_before(function: Any) -> None:

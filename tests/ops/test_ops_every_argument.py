@@ -73,7 +73,7 @@ def stays_without_elements(function, arguments, name, fake):
 
 
 def differentiated_or_refused(operation, function, arguments, name, parameter):
-    """The results have a gradient, or it is refused: a tensor is never detached, but for results that never have one."""
+    """The results have a gradient, but for those that never have one, or it is refused: no tensor is detached."""
     try:
         result = function(**{**arguments, name: parameter})
     except ArgumentError:

@@ -220,6 +220,17 @@ def test_what_is_changed_in_between_is_an_error():
         y.sum().backward()
 
 
+def test_other_arrays_beside_a_tensor_that_asks_for_one_are_named():
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    labels = np.array([1, 0, 4])
+    with pytest.raises(ArgumentError, match=r"target: .* beside x, .*torch\.as_tensor\(target\)"):
+        rocmkern.linear_cross_entropy(x, weight, labels)
+    with pytest.raises(ArgumentError, match=r"eps: got a number of NumPy, beside x.*eps\.item\(\)"):
+        rocmkern.rms_norm(x, weight[0], np.float32(1e-5))
+    with torch.no_grad():
+        assert rocmkern.linear_cross_entropy(x, weight, labels)[0].shape == ()
+
+
 def test_what_is_written_to_out_has_none():
     x = torch.randn(3, 4, requires_grad=True)
     with pytest.raises(ArgumentError, match="requires a gradient"):
