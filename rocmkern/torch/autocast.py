@@ -3,6 +3,7 @@
 * Products and attention take their operands in autocast's dtype, on every device: those that have to be of one dtype.
   What may be float32 beside halves (a bias, sinks, log-sum-exps) stays as it is.
 * Norms and softmax compute and give float32 where PyTorch's do: on GPUs, and `torch.rms_norm` from some version on.
+* Sums and products of elements take operands of several dtypes, which become the one that holds them all.
 * All others take what they get. So do overloads that write to ``out``, as in PyTorch.
 
 float64 is left alone.
@@ -10,7 +11,8 @@ float64 is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -31,35 +33,60 @@ FLOAT32: dict[str, tuple[str, tuple[str, ...]]] = {
     "rms_norm": ("aten::rms_norm", ("x", "weight", "residual")),
     "softmax": ("aten::softmax.int", ("x",)),
 }
+#: Arguments that are cast to the widest of their dtypes.
+WIDEST: dict[str, tuple[str, ...]] = {
+    "add_residual": ("x", "residual"),
+    **dict.fromkeys(("swiglu", "geglu"), ("gate", "up")),
+    "merge_attention": ("o1", "o2"),
+    "rms_norm": ("x", "residual"),
+}
 # ROCm's devices are "cuda" to PyTorch.
 _KEYS = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 
 
 def register(library: torch.library.Library, name: str, op: Any) -> None:
-    """Register the rules of an operator for one of its overloads, if it has any."""
+    """Register the rule of an operator for one of its overloads, if it has any."""
+    for device in _KEYS:
+        rule = _rule(name, device)
+        if rule is not None:
+            library.impl(op, _casting(op, device, *rule), f"Autocast{device.upper()}")
+
+
+#: From the dtypes of the arguments that are cast to the one that they get.
+Choice = Callable[[Iterable[torch.dtype]], torch.dtype]
+
+
+def _rule(name: str, device: str) -> tuple[tuple[str, ...], Choice] | None:
+    """The arguments of an operator that are cast, and to what."""
     if name in LOWER:
-        for device in _KEYS:
-            library.impl(op, _casting(op, device, LOWER[name], None), f"Autocast{device.upper()}")
+        return LOWER[name], lambda _: torch.get_autocast_dtype(device)
     if name in FLOAT32:
         own, arguments = FLOAT32[name]
-        for device in _KEYS:
-            if torch._C._dispatch_has_kernel_for_dispatch_key(own, f"Autocast{device.upper()}"):
-                library.impl(op, _casting(op, device, arguments, torch.float32), f"Autocast{device.upper()}")
+        if torch._C._dispatch_has_kernel_for_dispatch_key(own, f"Autocast{device.upper()}"):
+            return arguments, lambda _: torch.float32
+    if name in WIDEST:
+        return WIDEST[name], lambda dtypes: functools.reduce(torch.promote_types, dtypes)
+    return None
 
 
-def _casting(op: Any, device: str, names: tuple[str, ...], dtype: torch.dtype | None) -> Callable[..., Any]:
-    """The kernel of an overload under autocast on a device; ``dtype=None`` stands for autocast's own."""
+def _casting(op: Any, device: str, names: tuple[str, ...], choice: Choice) -> Callable[..., Any]:
+    """The kernel of an overload under autocast on a device."""
     order = [argument.name for argument in op._schema.arguments]
     keys = torch._C.DispatchKeySet(_KEYS[device])
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        wanted = torch.get_autocast_dtype(device) if dtype is None else dtype
         values = dict(zip(order, args, strict=False), **kwargs)
-        for name in names:
-            x = values.get(name)
-            if x is not None and x.device.type == device and x.is_floating_point() and x.dtype != torch.float64:
-                values[name] = x.to(wanted)
+        cast = [n for n in names if _is_cast(values.get(n), device)]
+        if cast:
+            wanted = choice([values[n].dtype for n in cast])
+            for name in cast:
+                values[name] = values[name].to(wanted)
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return op(**values)
 
     return kernel
+
+
+def _is_cast(x: Any, device: str) -> bool:
+    """Whether an argument is one that autocast casts: float64 is not."""
+    return x is not None and x.device.type == device and x.is_floating_point() and x.dtype != torch.float64
