@@ -125,15 +125,16 @@ class Workers:
         gates = self._gates
         gate = gates.pop() if gates else _allocate()
         job = _Job(work, total, share, gate)
+        # It is over before its gate may be another job's: a helper that comes too late leaves that alone.
         steps = itertools.chain(
-            job.starts, map(_acquire, (gate,), (_WAIT,)), map(_release, (gate,)), map(gates.append, (gate,))
-        )
+            job.starts, map(_acquire, (gate,), (_WAIT,)), map(setattr, (job,), ("over",), (True,)),
+            map(_release, (gate,)), map(gates.append, (gate,)),
+        )  # fmt: skip
         try:
             self._offer(job, helpers)
             job.do()
         finally:
             _leave(steps)
-        job.over = True
         if job.error is not None:
             raise job.error
 
