@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.calls.types import Array, ArrayLike, Causal, Layout, Window
-from rocmkern.distributed.arrays import as_given
 from rocmkern.distributed.heads import heads_attention
 from rocmkern.distributed.problem import Options, agreed_problem
 from rocmkern.distributed.ranks import ranks_of
 from rocmkern.distributed.ring import ring_attention
+from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import torch_of
 
 
@@ -96,6 +98,7 @@ def attention(
         out = rocmkern.distributed.attention(q, k, v, split="zigzag", causal=True)
     """
     ranks, packed = ranks_of(group), cu_seqlens is not None
+    q, k, v = _cast(q, k, v)
     gradients = _asks_for_gradients(q, k, v, sinks)
     options = Options(layout, split, mode, causal, window, scale, softcap, return_lse, gradients)
 
@@ -114,13 +117,31 @@ def attention(
         # deferred: optional dependency
         from rocmkern.distributed.gradients import DifferentiableAttention
 
-        out, lse = DifferentiableAttention.apply(ranks, timeout, call, q, k, v, sinks)
+        arrays = [_as_tensor(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks))]
+        out, lse = DifferentiableAttention.apply(ranks, timeout, call, *arrays)
     else:
         _, out, lse, _ = call(q, k, v, sinks)
     return (as_given(out, q), as_given(lse, q)) if return_lse else as_given(out, q)
 
 
+def _cast(*arrays: Any) -> Sequence[Any]:
+    """q, k and v in autocast's dtype, where that is on, as `rocmkern.flash_attention` has them."""
+    torch = torch_of(arrays[0])
+    if torch is None or not torch.is_autocast_enabled(arrays[0].device.type):
+        return arrays
+    wanted, exempt = torch.get_autocast_dtype(arrays[0].device.type), torch.float64
+    return [x.to(wanted) if torch_of(x) is not None and x.dtype != exempt else x for x in arrays]
+
+
+def _as_tensor(name: str, x: Any) -> Any:
+    """An array of another library as a tensor; what is wrong with one the check of all arguments says."""
+    try:
+        return x if x is None or torch_of(x) is not None else as_torch(name, x)
+    except (ArgumentError, RuntimeError):
+        return x
+
+
 def _asks_for_gradients(*arrays: Any) -> bool:
-    """Whether a tensor requires a gradient now; of other arrays there is none."""
+    """Whether a tensor requires a gradient now; of a first array of another library there is none."""
     torch = torch_of(arrays[0])
     return torch is not None and torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in arrays)

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.model import Decoder
 from rocmkern.decoder.names import QuantizedWeight
-from rocmkern.distributed.arrays import as_given, as_torch
 from rocmkern.distributed.heads import check_heads, heads_of_rank
 from rocmkern.distributed.positions import runs
 from rocmkern.distributed.ranks import ranks_of

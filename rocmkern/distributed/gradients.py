@@ -88,8 +88,10 @@ class DifferentiableAttention(torch.autograd.Function):
         wide = None if sinks is None else sinks.detach().float()
         problem = dataclasses.replace(ctx.problem, q=own[0], k=own[1], v=own[2], sinks=wide)
         with ctx.ranks.call("the gradient of attention", ctx.timeout):
-            ctx.ranks.agree({"operation": "the gradient of attention"}, ())
+            counts = ctx.ranks.agree({"operation": "the gradient of attention"}, [given.dlse is not None])
             if others:
+                if given.dlse is None and any(map(any, counts)):  # all ranks send theirs, or none does
+                    given = given._replace(dlse=torch.zeros_like(given.lse))
                 rounds = [heads.Round(*some, *others[5 * i : 5 * i + 5]) for i, some in enumerate(ctx.heads)]
                 found = heads_gradients(ctx.ranks, problem, rounds, given)
             else:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import checks as _checks
+from rocmkern.calls.adapters.to_torch import as_torch
 from rocmkern.calls.types import ArrayLike, Causal, Layout, Window
-from rocmkern.distributed.arrays import as_torch
 from rocmkern.distributed.positions import UNLIMITED, Piece, Tokens, Visibility, check_split
 from rocmkern.distributed.ranks import Ranks
 from rocmkern.ops.attention import problem as _attention

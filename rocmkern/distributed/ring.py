@@ -28,7 +28,7 @@ from rocmkern.distributed.positions import LEAST_PIECE, Piece, cuts
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks, Transfer
 
-#: Rounds at most; of short sequences there are fewer, as there are pieces.
+#: Rounds that are wanted, see `divisor`; of short sequences fewer, as there are pieces.
 ROUNDS = 8
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import rocmkern
+from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.calls.types import Activation, Array, ArrayLike
 from rocmkern.decoder.names import QuantizedWeight
-from rocmkern.distributed.arrays import as_given, as_torch
 from rocmkern.distributed.positions import runs
 from rocmkern.distributed.ranks import Ranks, ranks_of
 from rocmkern.distributed.sequence import place_of
 from rocmkern.runtime.errors import ArgumentError
-from rocmkern.runtime.torch_tensors import torch_of
+from rocmkern.runtime.torch_tensors import gradient_of, torch_of
 from rocmkern.tile.formats import format_named
 
 CUTS = ("columns", "rows")
@@ -142,7 +142,7 @@ def linear(
     """
     ranks = ranks_of(group)
     with ranks.call("linear", timeout):
-        lengths = _agreed(ranks, "linear", x, by, activation, sequence)
+        lengths = _agreed(ranks, "linear", {"x": x, "weight": weight, "bias": bias}, by, activation, sequence)
         if by == "columns":
             return _product(_gathered(ranks, x, lengths) if sequence else x, weight, bias, activation)
         own_bias = bias if ranks.rank == 0 else None
@@ -187,7 +187,8 @@ def mlp(
     """
     ranks = ranks_of(group)
     with ranks.call("mlp", timeout):
-        lengths = _agreed(ranks, "mlp", x, "columns", activation, sequence)
+        arrays = {"x": x, "w_gate": w_gate, "w_up": w_up, "w_down": w_down}
+        lengths = _agreed(ranks, "mlp", arrays, "columns", activation, sequence)
         whole = _gathered(ranks, x, lengths) if sequence else x
         return _summed(ranks, _own_mlp(whole, w_gate, w_up, w_down, activation), sequence)
 
@@ -200,9 +201,17 @@ def all_reduce(ranks: Ranks, x: Any) -> Any:
     return as_given(ranks.all_gather(ranks.sum_scattered(flat, lengths), lengths).reshape(given.shape), x)
 
 
-def _agreed(ranks: Ranks, operation: str, x: Any, by: str, activation: Any, sequence: bool) -> list[int]:
+def _agreed(
+    ranks: Ranks, operation: str, arrays: dict[str, Any], by: str, activation: Any, sequence: bool
+) -> list[int]:
     """The tokens of each rank, where they are shared out before a layer."""
+    x = arrays["x"]
     try:
+        for name, array in arrays.items():
+            torch = torch_of(array)
+            if torch is not None and gradient_of(torch, array) is not None:
+                allowed = f"none, as layers over ranks have no gradients: {name}.detach(), or `with torch.no_grad():`"
+                raise ArgumentError(name, "a tensor that requires a gradient", allowed)
         if by not in CUTS:
             raise ArgumentError("by", repr(by), '"columns" or "rows"')
         if by == "rows" and activation is not None:

@@ -17,9 +17,12 @@ from typing import Any
 
 from rocmkern.runtime.errors import ArgumentError
 
-_NO_GRADIENT = "gradients off, as there is none of this call: `with torch.no_grad():` around the call, or {}.detach()"
+#: What is allowed of a tensor that asks for a gradient.
+NO_GRADIENT = "gradients off, as there is none of this call: `with torch.no_grad():` around the call, or {}.detach()"
 _NO_TANGENT = "a plain tensor, as there are gradients by backward() only: forward_ad.unpack_dual({}).primal"
 _LAZY_SIGN = "a tensor that is a lazy negative or conjugate", "plain values: {}.resolve_neg().resolve_conj()"
+#: What was given and what is allowed, of a tensor without elements beside others.
+ON_META = "a tensor on the meta device, which has no elements", "a tensor in host memory or on a GPU"
 _EAGER = "a call outside of it, on tensors with elements"
 
 
@@ -55,10 +58,10 @@ def plain_tensor(torch: Any, x: Any, argument: str) -> Any:
 
 def gradient_of(torch: Any, x: Any) -> tuple[str, str] | None:
     """What was given and what is allowed of ``{}``, where x asks for a gradient now; None where it does not."""
-    if x.requires_grad and torch.is_grad_enabled():
-        return "a tensor that requires a gradient", _NO_GRADIENT
     if _dual_level(torch) >= 0 and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
         return "a dual tensor of forward differentiation", _NO_TANGENT
+    if x.requires_grad and torch.is_grad_enabled():
+        return "a tensor that requires a gradient", NO_GRADIENT
     return None
 
 
@@ -146,9 +149,7 @@ def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
         return words, "the plain torch.Tensor in it, or one made of it (a fake tensor has no elements)"
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
         return "a parameter that is not initialized yet", "a module that was called once, or parameters with a shape"
-    if x.device.type == "meta":
-        return "a tensor on the meta device, which has no elements", "a tensor in host memory or on a GPU"
-    return None
+    return ON_META if x.device.type == "meta" else None
 
 
 def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ import torch
 #: Arguments that are cast to autocast's dtype.
 LOWER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("flash_attention", "decode_attention"), ("q", "k", "v")),
-    "linear": ("x", "weight"),
+    **dict.fromkeys(("linear", "linear_cross_entropy"), ("x", "weight")),
     "matmul": ("a", "b"),
     "mlp": ("x", "w_gate", "w_up", "w_down"),
     "qk_scores": ("q", "k"),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rocmkern.runtime.errors import ArgumentError
-from rocmkern.runtime.torch_tensors import computes_itself, gradient_of, outside_of_transforms
+from rocmkern.runtime.torch_tensors import NO_GRADIENT, ON_META, computes_itself, gradient_of, outside_of_transforms
 from rocmkern.torch.formulas import FORMULAS, Call, Formula
 
 _outside = outside_of_transforms(torch)
@@ -93,9 +93,19 @@ def called_directly(name: str, values: dict[str, Any]) -> Any:
 def _operator(name: str, values: dict[str, Any]) -> Any:
     """What an operator gives to a formula."""
     kernel = _KERNELS[f"rocmkern::{name}"]
-    if not torch.is_grad_enabled() and is_plain(values):
+    op = getattr(torch.ops.rocmkern, name)
+    batched = [n for n, x in values.items() if _is_batched(x)]
+    if batched and isinstance(op.default._schema.returns[0].type, torch.ListType):  # PyTorch has no loop for lists
+        given = "a batch of gradients (is_grads_batched=True, or vectorize=True)"
+        raise ArgumentError(batched[0], given, "one gradient at a time: is_grads_batched=False, vectorize=False")
+    if not torch.is_grad_enabled() and is_plain(values) and not batched:
         return kernel(**values)
-    return getattr(torch.ops.rocmkern, name)(**values)
+    return op(**values)
+
+
+def _is_batched(value: Any) -> bool:
+    """Whether autograd itself maps over a value: for ``is_grads_batched``."""
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
 
 
 @functools.cache
@@ -134,6 +144,8 @@ class _Differentiable(torch.autograd.Function):
         formula, first = ctx.formula, 5
         asked = ctx.needs_input_grad[first:]
         found: dict[str, Any] = {}
+        # Of a conjugate PyTorch gives a lazy negative.
+        grads = tuple([x.resolve_neg() if x is not None and x.is_neg() else x for x in grads])
         if any(grad is not None for grad in grads):
             saved = ctx.saved_tensors
             values = {**ctx.others, **dict(zip(ctx.kept, saved, strict=False))}
@@ -145,22 +157,29 @@ class _Differentiable(torch.autograd.Function):
 
 
 def refuse(name: str, values: dict[str, Any]) -> None:
-    """Raise `ArgumentError` for a tensor that asks for a gradient that an overload does not have.
+    """Raise `ArgumentError` for a tensor that asks for a gradient that an overload does not have, or has no elements.
+
+    Tensors that are all on the meta device give another one; a single one would make a result of nothing.
 
     PyTorch's tracer looks into it.
     """
     with_gradient = _WITH_GRADIENT.get(name, ())
+    on_meta = [argument for argument, x in values.items() if isinstance(x, torch.Tensor) and x.is_meta]
+    if on_meta and len(on_meta) < len([x for x in values.values() if isinstance(x, torch.Tensor)]):
+        _refused(on_meta[0], *ON_META)
     for argument, value in values.items():
         if isinstance(value, torch.Tensor):
             refusal = gradient_of(torch, value)
             if refusal is not None:
                 given, allowed = refusal
-                if argument in with_gradient and value.requires_grad:
+                if argument in with_gradient and allowed == NO_GRADIENT:
                     if not _inside_transform():
                         continue
                     allowed = _TRANSFORM
                 elif name.endswith("_backward"):
                     allowed = _TWICE
+                elif name.endswith("out"):
+                    allowed = "no out=, which has none, or " + allowed
                 _refused(argument, given, allowed)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from rocmkern.calls import invariance
+from rocmkern.calls.adapters.to_torch import as_torch
 from rocmkern.calls.notes import thread
 from rocmkern.calls.routing import OPERATIONS
 from rocmkern.ops.places import modules
@@ -36,6 +37,8 @@ _NOT_IN_A_GRAPH = (
     "an argument that no graph can hold: inside torch.compile arrays are tensors of PyTorch (no NumPy arrays, no "
     "DeviceTensor such as a KVCache has, no tensors of a checkpoint), and there is no stream="
 )
+#: Element types of NumPy arrays that PyTorch has.
+_DTYPES = frozenset(["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
 #: Names of the parameters of overloads that write their results.
 OUTS = ("out", "out_second")
 
@@ -94,6 +97,8 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         outs, second = _outs(kwargs), _second(operator, kwargs)
         if not second and operator.results.second in given:
             del given[operator.results.second]  # None
+        if not torch.compiler.is_dynamo_compiling():
+            given = _as_torch_has_them(given)
         values = encoded(operator.parameters, given)
         overload = operator.overloads.get((second, bool(outs)))
         if overload is None:
@@ -183,24 +188,50 @@ def _empty(results: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, ...]:
     return tuple([beside.new_empty(shape, dtype=dtype) for shape, dtype in results])
 
 
+def _as_torch_has_them(given: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of NumPy as Python's, and NumPy arrays beside a tensor that comes first as tensors of the same memory."""
+    first = next(iter(given.values()), None)
+    found = {}
+    for name, x in given.items():
+        if isinstance(x, np.ndarray) and isinstance(first, torch.Tensor) and x.dtype.name in _DTYPES:
+            found[name] = as_torch(name, x, (x.dtype,))
+        elif type(x) is tuple:
+            found[name] = tuple([_number(each) for each in x])
+        elif type(x) is dict:
+            found[name] = {key: _number(each) for key, each in x.items()}
+        else:
+            found[name] = _number(x)
+    return found
+
+
+def _number(x: Any) -> Any:
+    return x.item() if isinstance(x, np.generic) else x
+
+
 def _directly(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if torch.is_grad_enabled():
-        _refuse_other_arrays(operation, args, kwargs)
+        _refuse_what_no_operator_takes(operation, args, kwargs)
     return operation(*args, **kwargs)
 
 
-def _refuse_other_arrays(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise `ArgumentError` for an array or number of another library beside a tensor that asks for a gradient."""
+def _refuse_what_no_operator_takes(
+    operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise what is wrong with a call that asks for a gradient, and has an argument that its operator does not take."""
     named = {**dict(zip(inspect.signature(operation).parameters, args, strict=False)), **kwargs}
     asking = [n for n, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
-    others = [n for n, x in named.items() if not isinstance(x, torch.Tensor) and hasattr(x, "__array__")]
-    if asking and others:
-        name = others[0]
-        is_number = isinstance(named[name], np.generic)
-        given, allowed = "an array that is no tensor", f"a tensor, as torch.as_tensor({name}) gives; or gradients off"
-        if is_number:
-            given, allowed = "a number of NumPy", f"one of Python, as {name}.item() gives; or gradients off"
-        raise ArgumentError(name, f"{given}, beside {asking[0]}, which requires a gradient", allowed)
+    operator = OPERATORS.get(operation.__name__)
+    if not asking or operator is None or operator.results.written or kwargs.get("out") is not None:
+        return
+    with torch.no_grad():
+        operation(*args, **kwargs)  # the ordinary way knows what may be wrong with it
+    for parameter in operator.parameters:
+        if parameter.name in named:
+            try:
+                encoded((parameter,), {parameter.name: named[parameter.name]})
+            except NoTensorError:
+                given = f"{type(named[parameter.name]).__name__}, beside {asking[0]}, which requires a gradient"
+                raise ArgumentError(parameter.name, given, "a tensor of PyTorch; or gradients off") from None
 
 
 def _end_graphs_before(function: Any) -> None:

@@ -239,7 +239,7 @@ def _scaling(value: Any) -> str:
         fields = {"rope_type": rope_type}
         for name in names:
             fields[name] = getattr(value, name)
-    return "{" + ", ".join([f'"{name}": {_json(number)}' for name, number in fields.items()]) + "}"
+    return "{" + ", ".join([f"{_json(name)}: {_json(number)}" for name, number in fields.items()]) + "}"
 
 
 def _json(value: Any) -> str:
@@ -248,9 +248,9 @@ def _json(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
+    if isinstance(value, str) and '"' not in value and "\\" not in value:
         return f'"{value}"'
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and value - value == 0:  # finite
         return repr(value)
     raise NoTensorError
 

@@ -73,8 +73,11 @@ def drawn_for_gradients(total, heads=(4, 2), batch=2, keys=None, dim=16):
     return *arrays, rng.standard_normal((batch, heads[0], total), dtype=np.float32)
 
 
-def gradients_over_ranks(ranks, size, arrays, *, sinks=None, split="contiguous", axis=-2, **options):
-    """dq, dk and dv of the whole sequence, and the sum of the ranks' gradients of sinks; the same bits twice."""
+def gradients_over_ranks(ranks, size, arrays, *, sinks=None, split="contiguous", axis=-2, without_dlse=(), **options):
+    """dq, dk and dv of the whole sequence, and the sum of the ranks' gradients of sinks; the same bits twice.
+
+    Some ranks may have no gradients of log-sum-exps.
+    """
 
     def part(x, rank, axis=axis):
         return np.ascontiguousarray(shard_sequence(x, axis=axis, split=split, rank=rank, size=size))
@@ -83,7 +86,8 @@ def gradients_over_ranks(ranks, size, arrays, *, sinks=None, split="contiguous",
     arguments = []
     for rank in range(size):
         q, k, v, dout = (part(x, rank) for x in rows)
-        arguments.append((q, k, v, sinks, dout, part(dlse, rank, -1), {"split": split, **options}))
+        of_lse = None if rank in without_dlse else part(dlse, rank, -1)
+        arguments.append((q, k, v, sinks, dout, of_lse, {"split": split, **options}))
     found, again, _ = zip(*ranks.call("steps:gradients", arguments, deadline=90), strict=True)
     for one, other in zip(found, again, strict=True):
         assert all(map(np.array_equal, one, other))

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 import rocmkern
 from rocmkern import distributed
+from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.decoder import Decoder, QuantizedWeight
-from rocmkern.distributed.arrays import as_given, as_torch
 from rocmkern.distributed.ranks import control_of, ranks_of
 from rocmkern.runtime.manager import default_manager
 
@@ -80,11 +80,11 @@ def gradients(group, q, k, v, sinks, dout, dlse, options):
     before = ranks.sent
     with place_of(group) as put, torch.enable_grad():
         given = [as_torch("x", put(x)).requires_grad_() for x in (q, k, v, sinks) if x is not None]
-        weights = [as_torch("x", put(x)) for x in (dout, dlse)]
+        weights = [as_torch("x", put(x)) for x in (dout, dlse) if x is not None]
         for _ in range(2):
             more = {} if sinks is None else {"sinks": given[3]}
             results = distributed.attention(*given[:3], group=group, return_lse=True, **more, **options)
-            found.append([as_numpy(x) for x in torch.autograd.grad(results, given, weights)])
+            found.append([as_numpy(x) for x in torch.autograd.grad(results[: len(weights)], given, weights)])
     return *found, ranks.sent - before
 
 
@@ -108,6 +108,43 @@ def of_host_memory(group):
 def of_a_card(group):
     """What gloo does not reach; there need not be a card to ask."""
     return ranks_of(group).check_place("q", SimpleNamespace(device=torch.device("cuda:0")))
+
+
+def beside_numpy(group, names):
+    """Gradients of q where some other arguments are arrays of NumPy, and the message where q is one itself."""
+    given = {name: torch.linspace(-1, 1, 160).reshape(1, 2, 5, 16) for name in "qkv"} | {"sinks": torch.zeros(2)}
+    with rocmkern.using("cpu"), torch.enable_grad():
+        given["q"].requires_grad_()
+        distributed.attention(**given, group=group).sum().backward()
+        expected, given["q"].grad = given["q"].grad, None
+        given |= {name: given[name].numpy() for name in names}
+        distributed.attention(**given, group=group).sum().backward()
+        same = torch.equal(given["q"].grad, expected)
+        given |= {"q": given["q"].detach().numpy(), "v": torch.ones(1, 2, 5, 16, requires_grad=True)}
+        try:
+            distributed.attention(**given, group=group)
+        except rocmkern.ArgumentError as error:
+            return same, str(error)
+
+
+def under_autocast(group):
+    """Dtypes of a result and of the gradient of q."""
+    q = torch.ones(1, 2, 5, 16, requires_grad=True)
+    with rocmkern.using("cpu"), torch.enable_grad(), torch.autocast("cpu", torch.bfloat16):
+        out = distributed.attention(q, q.detach(), q.detach().bfloat16(), group=group)
+    with rocmkern.using("cpu"), torch.enable_grad():
+        out.float().sum().backward()
+    return str(out.dtype), str(q.grad.dtype)
+
+
+def trained_layer(group):
+    """What a layer over ranks says of weights that ask for a gradient."""
+    x, weight = torch.ones(3, 8), torch.ones(4, 8, requires_grad=True)
+    with rocmkern.using("cpu"), torch.enable_grad():
+        try:
+            distributed.linear(x, weight, by="columns", group=group)
+        except rocmkern.ArgumentError as error:
+            return str(error)
 
 
 def gradient_of_some(group, asks):

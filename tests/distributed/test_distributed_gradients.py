@@ -81,3 +81,29 @@ def test_axes_in_the_other_order(ranks):
 def test_a_gradient_on_some_ranks_only_is_an_error_on_all(ranks):
     found = ranks.call("steps:gradient_of_some", [(True,), (False,)], deadline=60)
     assert found == [("gradients", "true on rank 0, false on rank 1")] * 2
+
+
+@pytest.mark.parametrize("mode", ["ring", "heads"])
+def test_log_sum_exps_may_count_on_some_ranks_only(ranks, mode):
+    q, k, v, dout, dlse = drawn_for_gradients(40, heads=(4, 4))
+    dlse[..., 20:] = 0
+    arrays = q, k, v, dout, dlse
+    found = gradients_over_ranks(ranks, 2, arrays, mode=mode, causal=True, without_dlse=[1])
+    check_gradients(ranks, found, arrays, causal=True)
+
+
+@pytest.mark.parametrize("names", [["sinks"], ["k", "v", "sinks"]])
+def test_constants_may_be_arrays_of_numpy(ranks, names):
+    for same, said in ranks.call("steps:beside_numpy", [(names,)] * 2):
+        assert same
+        assert said.startswith("v: got a tensor that requires a gradient")
+
+
+def test_autocast_is_that_of_one_process(ranks):
+    assert ranks.call("steps:under_autocast", [()] * 2) == [("torch.bfloat16", "torch.float32")] * 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_layers_over_ranks_have_none_and_say_so(ranks, size):
+    for said in ranks.call("steps:trained_layer", [()] * size):
+        assert said.startswith("weight: got a tensor that requires a gradient; allowed: none, as layers over ranks")

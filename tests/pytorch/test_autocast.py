@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -115,6 +116,22 @@ def test_sums_of_two_dtypes_are_of_the_widest(name, dtypes):
             found += [out, x.grad.float(), y.grad.float()]
         for got, exact in zip(found[:3], found[3:], strict=True):
             torch.testing.assert_close(got, exact, rtol=2e-2, atol=2e-2)
+
+
+def test_the_last_layer_and_the_loss_in_one():
+    h, head, labels = torch.randn(5, 8), torch.randn(11, 8), torch.arange(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        h = rocmkern.linear(h, torch.randn(8, 8))
+        loss = rocmkern.linear_cross_entropy(h, head, labels)[0]
+        exact = F.cross_entropy(F.linear(h, head), labels)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, exact.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_numbers_of_numpy_change_nothing():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rocmkern.flash_attention(Q, Q, Q, scale=np.float32(0.3)).dtype == torch.bfloat16
+        assert rocmkern.linear(X, W, np.zeros(4, np.float32)).dtype == torch.bfloat16
 
 
 def test_inside_a_graph_as_outside():

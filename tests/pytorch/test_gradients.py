@@ -220,15 +220,85 @@ def test_what_is_changed_in_between_is_an_error():
         y.sum().backward()
 
 
-def test_other_arrays_beside_a_tensor_that_asks_for_one_are_named():
-    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
-    labels = np.array([1, 0, 4])
-    with pytest.raises(ArgumentError, match=r"target: .* beside x, .*torch\.as_tensor\(target\)"):
-        rocmkern.linear_cross_entropy(x, weight, labels)
-    with pytest.raises(ArgumentError, match=r"eps: got a number of NumPy, beside x.*eps\.item\(\)"):
-        rocmkern.rms_norm(x, weight[0], np.float32(1e-5))
-    with torch.no_grad():
-        assert rocmkern.linear_cross_entropy(x, weight, labels)[0].shape == ()
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+LABELS = np.array([1, 0, 4])
+#: Calls with arrays and numbers of NumPy, and the same ones with PyTorch's and Python's.
+OF_NUMPY = {
+    "labels": (lambda x, n: rocmkern.linear_cross_entropy(x, torch.ones(5, 4), n)[0], LABELS, torch.from_numpy(LABELS)),
+    "bias": (lambda x, n: rocmkern.linear(x, torch.ones(3, 4), n), np.ones(3, np.float32)[::-1], torch.ones(3)),
+    "eps": (lambda x, n: rocmkern.rms_norm(x, torch.ones(4), n), np.float32(0.5), 0.5),
+    "positions": (lambda x, n: rocmkern.rope(x[:, None], n), np.arange(3), torch.arange(3)),
+    "window": (lambda x, n: rocmkern.flash_attention(x[None, None], x[None, None], x[None, None], window=n),
+               (np.int64(1), 0), (1, 0)),
+    "factor": (lambda x, n: rocmkern.rope(x[:, None], torch.arange(3), scaling=n),
+               {"rope_type": "linear", "factor": np.float32(2)}, {"rope_type": "linear", "factor": 2.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_constants_may_be_of_numpy(name):
+    call, given, same = OF_NUMPY[name]
+    x = leaf(3, 4)
+    found = [torch.autograd.grad(call(x, value).sum(), x)[0] for value in (given, same)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda x: rocmkern.rms_norm(x, torch.ones(4), torch.tensor(1e-6)), r"eps: got torch.Tensor; allowed: a finite"),
+    (lambda x: rocmkern.linear_cross_entropy(x, torch.ones(5, 4), [1, 0, 4]), "target: got list; allowed: an array"),
+    (lambda x: rocmkern.rope(x[:, None], torch.arange(3), scaling={"rope_type": "linear", "factor": float("inf")}),
+     "scaling: got factor=inf"),
+    (lambda x: rocmkern.rope(x[:, None], torch.arange(3), scaling={"rope_type": "linear", "factor": 2.0, 'a"b': 1}),
+     "scaling: got 'a\"b'"),
+    (lambda x: rocmkern.linear(np.ones((2, 4), np.float32), x), "x: got ndarray, beside weight, which requires a grad"),
+    (lambda x: rocmkern.swiglu(x, x, out=torch.empty(3, 4)), "gate: got a tensor that requires.*no out="),
+])  # fmt: skip
+def test_what_is_wrong_is_named_as_without_gradients(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(leaf(3, 4))
+
+
+def test_a_tensor_without_elements_beside_others_is_refused():
+    weight = torch.nn.Parameter(torch.empty(5, 4, device="meta"))
+    calls = {
+        "weight": lambda: rocmkern.linear(torch.ones(3, 4), weight),
+        "x": lambda: torch.ops.rocmkern.linear(torch.ones(3, 4, device="meta"), torch.ones(5, 4)),
+        "indices": lambda: rocmkern.embedding(leaf(5, 4), torch.zeros(3, dtype=torch.long, device="meta")),
+    }
+    for name, call in calls.items():
+        for mode in (torch.enable_grad(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+            with mode, pytest.raises(ArgumentError, match=f"{name}: got a tensor on the meta device"):
+                call()
+    assert rocmkern.linear(torch.ones(3, 4, device="meta"), weight).is_meta
+
+
+def test_incoming_gradients_may_be_lazy_negatives():
+    x = leaf(3, 4)
+    y = rocmkern.rms_norm(x, torch.ones(4))
+    (found,) = torch.autograd.grad(torch.complex(torch.ones(3, 4), y).conj().imag.sum(), x, retain_graph=True)
+    (exact,) = torch.autograd.grad(-y.sum(), x)
+    torch.testing.assert_close(found, exact)
+
+
+def test_batches_of_gradients_are_looped_over_or_refused():
+    x, weight = leaf(3, 4), leaf(5, 4)
+    (found,) = torch.autograd.grad(
+        rocmkern.softmax(x), x, torch.eye(4).repeat(3, 1, 1).movedim(1, 0), is_grads_batched=True
+    )
+    exact = torch.stack([torch.autograd.grad(rocmkern.softmax(x), x, row.repeat(3, 1))[0] for row in torch.eye(4)])
+    torch.testing.assert_close(found, exact)
+    with pytest.raises(ArgumentError, match="dout: got a batch of gradients"):
+        torch.autograd.grad(rocmkern.linear(x, weight), weight, torch.ones(2, 3, 5), is_grads_batched=True)
+
+
+def test_forward_differentiation_of_a_parameter_is_refused_as_of_a_tensor():
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.nn.Parameter(torch.ones(5, 4)), torch.ones(5, 4))
+        with pytest.raises(ArgumentError, match="weight: got a dual tensor"):
+            rocmkern.linear(torch.ones(3, 4), dual)
 
 
 def test_what_is_written_to_out_has_none():
