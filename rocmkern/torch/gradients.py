@@ -156,6 +156,11 @@ class _Differentiable(torch.autograd.Function):
         return (*[None] * first, *gradients)
 
 
+def with_gradient(name: str) -> tuple[str, ...]:
+    """The arguments of an operation that have a gradient."""
+    return _WITH_GRADIENT.get(f"rocmkern::{name}", ())
+
+
 def refuse(name: str, values: dict[str, Any]) -> None:
     """Raise `ArgumentError` for a tensor that asks for a gradient that an overload does not have, or has no elements.
 
@@ -163,7 +168,7 @@ def refuse(name: str, values: dict[str, Any]) -> None:
 
     PyTorch's tracer looks into it.
     """
-    with_gradient = _WITH_GRADIENT.get(name, ())
+    differentiable = _WITH_GRADIENT.get(name, ())
     on_meta = [argument for argument, x in values.items() if isinstance(x, torch.Tensor) and x.is_meta]
     if on_meta and len(on_meta) < len([x for x in values.values() if isinstance(x, torch.Tensor)]):
         _refused(on_meta[0], *ON_META)
@@ -172,7 +177,7 @@ def refuse(name: str, values: dict[str, Any]) -> None:
             refusal = gradient_of(torch, value)
             if refusal is not None:
                 given, allowed = refusal
-                if argument in with_gradient and allowed == NO_GRADIENT:
+                if argument in differentiable and allowed == NO_GRADIENT:
                     if not _inside_transform():
                         continue
                     allowed = _TRANSFORM

@@ -219,7 +219,8 @@ def _refuse_what_no_operator_takes(
 ) -> None:
     """Raise what is wrong with a call that asks for a gradient, and has an argument that its operator does not take."""
     named = {**dict(zip(inspect.signature(operation).parameters, args, strict=False)), **kwargs}
-    asking = [n for n, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    with_gradient = gradients.with_gradient(operation.__name__)
+    asking = [n for n, x in named.items() if n in with_gradient and isinstance(x, torch.Tensor) and x.requires_grad]
     operator = OPERATORS.get(operation.__name__)
     if not asking or operator is None or operator.results.written or kwargs.get("out") is not None:
         return
