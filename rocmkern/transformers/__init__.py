@@ -119,7 +119,8 @@ def unpatch(model: Any) -> None:
     Parameters
     ----------
     model : torch.nn.Module
-        One that is patched, or a deep copy of one. Weights of quantized layers move to where their blocks are.
+        One that is patched, or a deep or a loaded copy of one. Weights of quantized layers move to where their blocks
+        are.
 
     Raises
     ------

@@ -7,6 +7,7 @@ state consists of and `unpatch` needs, move to host memory; where they are there
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,9 +65,9 @@ def restore(layer: torch.nn.Module) -> None:
 
 def forward_of(format: Any) -> Callable[..., Any]:
     """The forward for a layer that has its blocks."""
+    return partial(_forward, format=format)
 
-    def forward(self: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
-        blocks: Any = self._buffers[BLOCKS]
-        return rocmkern.quantized_linear(input, blocks, format, self._parameters["bias"])
 
-    return forward
+def _forward(self: torch.nn.Module, input: torch.Tensor, *, format: Any) -> torch.Tensor:
+    blocks: Any = self._buffers[BLOCKS]
+    return rocmkern.quantized_linear(input, blocks, format, self._parameters["bias"])

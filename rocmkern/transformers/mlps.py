@@ -8,6 +8,7 @@ that the kernel has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -45,7 +46,7 @@ def mlp_replacement(module: torch.nn.Module) -> Callable[..., Any] | str | None:
         return f"a small one cannot be run ({why(error)})"
     for name, activation in _ACTIVATIONS.items():
         if difference(found, _formula(x.double(), small, activation)) < CLOSE:
-            return _of_three(name) if names is _THREE else _of_two(name)
+            return partial(_of_three if names is _THREE else _of_two, activation=name)
     return f"it is another formula than down(activation(gate(x)) * up(x)) with one of {', '.join(_ACTIVATIONS)}"
 
 
@@ -78,43 +79,37 @@ def _plain(parts: dict[str, Any], names: tuple[str, ...]) -> bool:
     return all(type(parts[name]) is torch.nn.Linear and "forward" not in parts[name].__dict__ for name in names)
 
 
-def _of_three(activation: Activation) -> Callable[..., Any]:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        parts = self._modules
-        if not _plain(parts, _THREE):
-            return type(self).forward(self, x)
-        gate, up, down = parts["gate_proj"]._parameters, parts["up_proj"]._parameters, parts["down_proj"]._parameters
-        return rocmkern.mlp(
-            x,
-            gate["weight"],
-            up["weight"],
-            down["weight"],
-            activation=activation,
-            b_gate=gate["bias"],
-            b_up=up["bias"],
-            b_down=down["bias"],
-        )
-
-    return forward
+def _of_three(self: Any, x: torch.Tensor, *, activation: Activation) -> torch.Tensor:
+    parts = self._modules
+    if not _plain(parts, _THREE):
+        return type(self).forward(self, x)
+    gate, up, down = parts["gate_proj"]._parameters, parts["up_proj"]._parameters, parts["down_proj"]._parameters
+    return rocmkern.mlp(
+        x,
+        gate["weight"],
+        up["weight"],
+        down["weight"],
+        activation=activation,
+        b_gate=gate["bias"],
+        b_up=up["bias"],
+        b_down=down["bias"],
+    )
 
 
-def _of_two(activation: Activation) -> Callable[..., Any]:
-    def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-        parts = self._modules
-        if not _plain(parts, _TWO):
-            return type(self).forward(self, hidden_states)
-        both, down = parts["gate_up_proj"]._parameters, parts["down_proj"]._parameters
-        gate, up = both["weight"].chunk(2)
-        b_gate, b_up = (None, None) if both["bias"] is None else both["bias"].chunk(2)
-        return rocmkern.mlp(
-            hidden_states,
-            gate,
-            up,
-            down["weight"],
-            activation=activation,
-            b_gate=b_gate,
-            b_up=b_up,
-            b_down=down["bias"],
-        )
-
-    return forward
+def _of_two(self: Any, hidden_states: torch.Tensor, *, activation: Activation) -> torch.Tensor:
+    parts = self._modules
+    if not _plain(parts, _TWO):
+        return type(self).forward(self, hidden_states)
+    both, down = parts["gate_up_proj"]._parameters, parts["down_proj"]._parameters
+    gate, up = both["weight"].chunk(2)
+    b_gate, b_up = (None, None) if both["bias"] is None else both["bias"].chunk(2)
+    return rocmkern.mlp(
+        hidden_states,
+        gate,
+        up,
+        down["weight"],
+        activation=activation,
+        b_gate=b_gate,
+        b_up=b_up,
+        b_down=down["bias"],
+    )

@@ -7,6 +7,7 @@ with an offset of 0, or 1 as in Gemma.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,17 +37,15 @@ def norm_replacement(module: torch.nn.Module) -> Callable[..., Any] | str | None
     normed = wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt()
     for offset in (0.0, 1.0):
         if difference(found, normed * (small.double() + offset)) < CLOSE:
-            return _forward(eps, offset, follows_x=mixed is torch.bfloat16)
+            return partial(_forward, eps=eps, offset=offset, follows_x=mixed is torch.bfloat16)
     return "it is another formula than x / sqrt(mean(x^2) + eps) * (weight + 0 or 1)"
 
 
-def _forward(eps: float, offset: float, *, follows_x: bool) -> Callable[..., Any]:
+def _forward(
+    self: torch.nn.Module, hidden_states: torch.Tensor, *, eps: float, offset: float, follows_x: bool
+) -> torch.Tensor:
     """Where the result does not follow x, a weight of a wider type makes it wider."""
-
-    def forward(self: torch.nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
-        weight: Any = self.weight
-        if hidden_states.dtype is not weight.dtype and not follows_x:
-            hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, weight.dtype))
-        return rocmkern.rms_norm(hidden_states, weight, eps, weight_offset=offset)
-
-    return forward
+    weight: Any = self.weight
+    if hidden_states.dtype is not weight.dtype and not follows_x:
+        hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, weight.dtype))
+    return rocmkern.rms_norm(hidden_states, weight, eps, weight_offset=offset)

@@ -1,8 +1,9 @@
 """Put our operations in the place of a model's own modules, and take them away again.
 
 A module keeps its class, its parameters and its name: it only gets a ``forward`` of its own. So the state of the model
-has the same keys and numbers, and nothing remains when that attribute is deleted. The forwards are bound methods, so
-that a deep copy of the model has its own.
+has the same keys and numbers, and nothing remains when that attribute is deleted. The forwards are functions of
+this package, or what pickles like one, in a `functools.partial` with their module: so a deep copy of the model has its
+own, and a pickle too. (Of a bound method only the name would be pickled, which is that of the class's own.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def patch(model: Any, *, norms: bool, rotary: bool, mlp: bool, linear: str | Non
     for layer in quantized.values():
         linears.quantize(layer, linear)
     for module, forward in plan.forwards:
-        module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+        module.forward = partial(forward, module)  # type: ignore[method-assign]
     model.__dict__[_RECORD] = [module for module, _ in plan.forwards]
     return plan.report
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from types import CellType, FunctionType
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ def tables_replacement(module: torch.nn.Module) -> Callable[..., Any] | str | No
         if isinstance(found, str):
             return found
         turns[layer_type] = found
-    return _tables(turns)
+    return partial(_tables, turns=turns)
 
 
 def _turn(module: torch.nn.Module, name: str, layer_type: str | None) -> dict[str, Any] | str:
@@ -79,16 +80,20 @@ def _turn(module: torch.nn.Module, name: str, layer_type: str | None) -> dict[st
     return {"base": _BASE, "rotary_dim": size, "freq_factors": own, "scaling": scaling}
 
 
-def _tables(turns: dict[str | None, dict[str, Any]]) -> Callable[..., Any]:
-    def forward(self: Any, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None) -> Any:
-        more = () if layer_type is None else (layer_type,)
-        cos, sin = type(self).forward(self, x, position_ids, *more)
-        # One row for all is not repeated for each element of the batch.
-        positions = position_ids[0] if position_ids.shape[0] == 1 else position_ids
-        setattr(cos, _MARK, (positions, turns[layer_type]))
-        return cos, sin
-
-    return forward
+def _tables(
+    self: Any,
+    x: torch.Tensor,
+    position_ids: torch.Tensor,
+    layer_type: str | None = None,
+    *,
+    turns: dict[str | None, dict[str, Any]],
+) -> Any:
+    more = () if layer_type is None else (layer_type,)
+    cos, sin = type(self).forward(self, x, position_ids, *more)
+    # One row for all is not repeated for each element of the batch.
+    positions = position_ids[0] if position_ids.shape[0] == 1 else position_ids
+    setattr(cos, _MARK, (positions, turns[layer_type]))
+    return cos, sin
 
 
 def attention_replacement(module: torch.nn.Module) -> Callable[..., Any] | str | None:
@@ -104,9 +109,27 @@ def attention_replacement(module: torch.nn.Module) -> Callable[..., Any] | str |
     variant = _variant(before)
     if variant not in ("half", "interleaved"):
         return variant
-    # The module's own name keeps its value: other models use it.
-    inner.__globals__.setdefault(_OURS, _applied(before, variant))
-    return renamed(type(module).forward, APPLY, _OURS)
+    return _Attention(type(module), variant)
+
+
+class _Attention:
+    """The forward of a class of attentions with another rotation; what is pickled is the class and which rotation."""
+
+    def __init__(self, kind: type[torch.nn.Module], variant: Literal["half", "interleaved"]):
+        self._made_of = kind, variant
+        names = inspect.unwrap(kind.forward).__globals__
+        # The module's own name keeps its value: other models use it.
+        names.setdefault(_OURS, _applied(names[APPLY], variant))
+        self._forward = renamed(kind.forward, APPLY, _OURS)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._made_of
+
+    def __deepcopy__(self, memo: Any) -> _Attention:
+        return self
 
 
 def _variant(apply: Callable[..., Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections import Counter
 
 import pytest
@@ -99,6 +100,31 @@ def test_a_copy_has_its_own_weights():
     unpatch(other)
     assert "forward" not in other.model.norm.__dict__ and "forward" in model.model.norm.__dict__
     assert torch.equal(logits(model, tokens, seen), wanted)
+
+
+@pytest.mark.parametrize("linear", [None, "q8_0"])
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_loaded_model_is_patched_as_the_saved_one(family, linear, calls):
+    model = model_of(DECODERS[family](), "rocmkern")
+    tokens, seen = prompts(2, 9, "left")
+    plain = logits(model, tokens, seen)
+    patch(model, linear=linear)
+    calls.clear()
+    wanted, used, file = logits(model, tokens, seen), dict(calls), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    calls.clear()
+    assert torch.equal(logits(loaded, tokens, seen), wanted) and calls == used
+    with torch.no_grad():
+        loaded.model.norm.weight.mul_(2)
+    assert torch.equal(logits(model, tokens, seen), wanted)
+    unpatch(loaded)
+    assert not any("forward" in module.__dict__ for module in loaded.modules())
+    with torch.no_grad():
+        loaded.model.norm.weight.copy_(model.model.norm.weight)
+    calls.clear()
+    assert torch.equal(logits(loaded, tokens, seen), plain) and not calls
 
 
 @pytest.mark.parametrize(("format", "size"), [("q8_0", 32), ("q4_0", 32), ("q4_k", 256)])
