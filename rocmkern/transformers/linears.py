@@ -1,7 +1,8 @@
 """Linear layers of a model by `rocmkern.quantized_linear`.
 
 The blocks lie on the layer's device, as a buffer that is not part of the state. The weights themselves, which the
-state consists of and `unpatch` needs, move to host memory; where they are there already, nothing moves.
+state consists of and `unpatch` needs, move to host memory; where they are there already, nothing moves. A state that is
+loaded gives new blocks.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ def quantize(layer: torch.nn.Linear, format: Any) -> None:
     host = layer.weight.detach().cpu()
     layer.register_buffer(BLOCKS, rocmkern.quantize(host.contiguous(), format).to(device), persistent=False)
     layer.weight.data = host
+    layer.register_load_state_dict_post_hook(partial(_again, format=format))
+
+
+def _again(layer: torch.nn.Module, keys: Any, *, format: Any) -> None:
+    """Write the blocks anew, to where they are, as captured graphs read them there."""
+    blocks: Any = layer._buffers[BLOCKS]
+    weight: Any = layer.weight
+    weight.data = weight.detach().cpu()  # that of a state whose tensors are assigned may lie elsewhere
+    blocks.copy_(rocmkern.quantize(weight.data.contiguous(), format))
 
 
 def restore(layer: torch.nn.Module) -> None:
@@ -60,6 +70,9 @@ def restore(layer: torch.nn.Module) -> None:
     blocks = layer._buffers.pop(BLOCKS, None)
     if blocks is not None:
         layer._non_persistent_buffers_set.discard(BLOCKS)
+        hooks: Any = layer._load_state_dict_post_hooks
+        for key in [key for key, hook in hooks.items() if getattr(hook, "func", None) is _again]:
+            del hooks[key]
         layer.weight.data = layer.weight.data.to(blocks.device)  # type: ignore[operator, union-attr]
 
 

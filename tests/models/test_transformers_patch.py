@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from collections import Counter
 
 import pytest
@@ -154,6 +155,29 @@ def test_quantized_layers_are_those_of_the_numbers_kept(format, size, calls):
         if hasattr(model, patching._RECORD):
             unpatch(model)
     assert not list(model.get_submodule(quantized[0]).buffers())
+
+
+@pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
+@pytest.mark.parametrize("which", ["itself", "a deep copy", "a loaded one"])
+def test_a_state_that_is_loaded_is_quantized(which, assign):
+    model, other = (model_of(DECODERS["llama"](), "rocmkern", seed=seed) for seed in (0, 1))
+    patch(model, linear="q8_0")
+    tokens, seen = prompts(2, 9, "left")
+    before, state = logits(model, tokens, seen), other.state_dict()
+    by_parts = copy.deepcopy(model)
+    of = {"itself": model, "a deep copy": by_parts, "a loaded one": pickle.loads(pickle.dumps(model))}[which]
+    of.load_state_dict({name: x.clone() for name, x in state.items()}, assign=assign)
+    plain = logits(other, tokens, seen)
+    for name, part in by_parts.named_modules():
+        if not [*part.children()]:
+            part.load_state_dict(other.get_submodule(name).state_dict())
+    patch(other, linear="q8_0")
+    for each in (of, by_parts):
+        assert torch.equal(logits(each, tokens, seen), logits(other, tokens, seen))
+    assert of is model or torch.equal(logits(model, tokens, seen), before)
+    unpatch(of)
+    assert torch.equal(logits(of, tokens, seen), plain)
+    assert not any(module._load_state_dict_post_hooks for module in of.modules())
 
 
 def test_a_shared_weight_stays():
