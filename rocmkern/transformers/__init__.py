@@ -87,7 +87,8 @@ def patch(
         Format in which the weights of linear layers are quantized, as `quantize` names them. Layers that share their
         weight, that give the logits, or whose rows are no whole number of blocks stay, and so do those that are trained
         while others are frozen: adapters, put in before. MLPs of quantized layers are not replaced otherwise. The
-        weights themselves move to host memory.
+        weights themselves move to host memory. They have no gradient: where they are not frozen, ``backward()`` is an
+        `ArgumentError`.
 
     Returns
     -------

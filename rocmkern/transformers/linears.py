@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import rocmkern
+from rocmkern.runtime.errors import ArgumentError
 from rocmkern.tile.formats import FORMATS
 
 BLOCKS = "rocmkern_blocks"
@@ -76,11 +77,54 @@ def restore(layer: torch.nn.Module) -> None:
         layer.weight.data = layer.weight.data.to(blocks.device)  # type: ignore[operator, union-attr]
 
 
-def forward_of(format: Any) -> Callable[..., Any]:
-    """The forward for a layer that has its blocks."""
-    return partial(_forward, format=format)
+def forward_of(format: Any, name: str) -> Callable[..., Any]:
+    """The forward for a layer of that name that has its blocks."""
+    return partial(_forward, format=format, name=name)
 
 
-def _forward(self: torch.nn.Module, input: torch.Tensor, *, format: Any) -> torch.Tensor:
+def _forward(self: torch.nn.Module, input: torch.Tensor, *, format: Any, name: str) -> torch.Tensor:
     blocks: Any = self._buffers[BLOCKS]
+    weight = self._parameters["weight"]
+    if weight is not None and weight.requires_grad and torch.is_grad_enabled():
+        input = _Beside.apply(input, _Trained.apply(weight, input.device, name))
     return rocmkern.quantized_linear(input, blocks, format, self._parameters["bias"])
+
+
+class _Beside(torch.autograd.Function):
+    """What a layer is given, and no numbers of its weight: a graph of gradients has the weight where it is used."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return input.view_as(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, grad.new_empty(0)
+
+
+class _Trained(torch.autograd.Function):
+    """No numbers of a weight that is quantized. Only where its gradient is asked for does PyTorch go backward here."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, device: torch.device, name: str) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        ctx.name = name
+        return weight.new_empty(0, device=device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return _no_gradient(grad, *ctx.saved_tensors, ctx.name), None, None
+
+
+# An operator, as a graph that is compiled has forward and backward: the error is of the call of the latter.
+@torch.library.custom_op(
+    "rocmkern_transformers::no_gradient", mutates_args=(), schema="(Tensor grad, Tensor weight, str name) -> Tensor"
+)
+def _no_gradient(grad: torch.Tensor, weight: torch.Tensor, name: str) -> torch.Tensor:
+    given = f"a model to train whose quantized weights require gradients ({f'{name}.weight'.lstrip('.')})"
+    raise ArgumentError("linear", given, "frozen ones: model.requires_grad_(False) before adapters are put in")
+
+
+@_no_gradient.register_fake
+def _(grad: torch.Tensor, weight: torch.Tensor, name: str) -> torch.Tensor:
+    return torch.empty_like(weight)

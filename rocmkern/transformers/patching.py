@@ -108,7 +108,7 @@ def _linears(model: torch.nn.Module, format: str, plan: _Plan) -> dict[int, torc
     reasons, found = linears.reasons_to_stay(model, format), {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
-            plan.add(name, module, format, reasons.get(name) or linears.forward_of(format))
+            plan.add(name, module, format, reasons.get(name) or linears.forward_of(format, name))
             if name not in reasons:
                 found[id(module)] = module
     return found

@@ -183,3 +183,39 @@ def test_matrices_beside_frozen_layers_are_trained(linear, patched_first, checkp
     unpatch(model)
     after = {name.replace(".layer.", "."): x for name, x in model.state_dict().items()}
     assert all(torch.equal(after[name], x) for name, x in state.items())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("frozen", ["nothing", "what is above", "all but one"])
+def test_quantized_weights_that_are_trained_are_refused_by_backward(frozen, compiled):
+    """Not by a forward, whose result may be all that is wanted, or the gradient of something else."""
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    tokens, _ = prompts(2, 9)
+    patch(model, linear="q8_0")
+    projection = model.model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        wanted = model(input_ids=tokens, use_cache=False).logits
+    if frozen != "nothing":
+        (model if frozen == "all but one" else model.model.embed_tokens).requires_grad_(False)
+        projection.requires_grad_(True)
+    torch._dynamo.reset()
+    call = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+    found = call(input_ids=tokens, use_cache=False).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(rocmkern.ArgumentError, match=r"linear: got .*_proj\.weight\); allowed: frozen") as caught:
+        found.sum().backward()
+    assert frozen != "all but one" or "model.layers.0.self_attn.q_proj.weight" in str(caught.value)
+    model.requires_grad_(False)
+    embedded = model.model.embed_tokens(tokens).requires_grad_()
+    model(inputs_embeds=embedded).logits.sum().backward()
+    model.requires_grad_(True)
+    (found,) = torch.autograd.grad(model(inputs_embeds=embedded).logits.sum(), embedded)
+    assert torch.equal(found, embedded.grad)
+
+
+def test_what_a_quantized_layer_gives_may_be_changed_in_place():
+    layer = torch.nn.Sequential(torch.nn.Linear(32, 3))
+    patch(layer, linear="q8_0")
+    x = torch.ones(2, 32, requires_grad=True)
+    layer(x).mul_(2).sum().backward(inputs=[x])
+    assert x.grad is not None
