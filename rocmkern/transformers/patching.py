@@ -1,9 +1,9 @@
 """Put our operations in the place of a model's own modules, and take them away again.
 
 A module keeps its class, its parameters and its name: it only gets a ``forward`` of its own. So the state of the model
-has the same keys and numbers, and nothing remains when that attribute is deleted. The forwards are functions of
-this package, or what pickles like one, in a `functools.partial` with their module: so a deep copy of the model has its
-own, and a pickle too. (Of a bound method only the name would be pickled, which is that of the class's own.)
+has the same keys and numbers, and nothing remains when that attribute is deleted. The forwards are functions of this
+package, or what pickles like one, in a `functools.partial` with their module: so a deep copy of the model has its own,
+and a pickle too. (Of a bound method only the name would be pickled, which is that of the class's own.)
 """
 
 from __future__ import annotations
