@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 import rocmkern
-from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.errors import ArgumentTypeError
+from rocmkern.torch.refusals import refused
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -72,7 +73,7 @@ def scaled_dot_product_attention(
     """
     if dropout_p != 0.0:
         allowed = "0.0: there is no dropout; call .eval(), or train without"
-        raise ArgumentError("dropout_p", repr(dropout_p), allowed)
+        refused("dropout_p", repr(dropout_p), allowed)
     _check(query, key, value)
     batch, heads = _leading(query, key, value, enable_gqa)
     q, k, v = (_four_axes(x, batch, heads if x is query else None) for x in (query, key, value))
@@ -92,17 +93,17 @@ def scaled_dot_product_attention(
 def _check(query: Any, key: Any, value: Any) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, torch.Tensor):
-            raise ArgumentTypeError(name, type(x).__name__, "a torch.Tensor")
+            refused(name, type(x).__name__, "a torch.Tensor", ArgumentTypeError)
         if x.dim() < 2:
-            raise ArgumentError(name, f"shape {tuple(x.shape)}", "at least two axes, [length, head dimension]")
+            refused(name, f"shape {tuple(x.shape)}", "at least two axes, [length, head dimension]")
         if x.dtype not in _DTYPES:
-            raise ArgumentTypeError(name, str(x.dtype), "torch.float32, torch.float16 or torch.bfloat16")
+            refused(name, str(x.dtype), "torch.float32, torch.float16 or torch.bfloat16", ArgumentTypeError)
         if x.dtype != query.dtype and not torch._C._is_any_autocast_enabled():
-            raise ArgumentTypeError(name, str(x.dtype), f"{query.dtype}, the dtype of query")
+            refused(name, str(x.dtype), f"{query.dtype}, the dtype of query", ArgumentTypeError)
     if key.shape[-1] != query.shape[-1]:
-        raise ArgumentError("key", f"head dimension {key.shape[-1]}", f"{query.shape[-1]}, as query")
+        refused("key", f"head dimension {key.shape[-1]}", f"{query.shape[-1]}, as query")
     if value.shape[-2] != key.shape[-2]:
-        raise ArgumentError("value", f"length {value.shape[-2]}", f"{key.shape[-2]}, as key")
+        refused("value", f"length {value.shape[-2]}", f"{key.shape[-2]}, as key")
 
 
 def _leading(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> tuple[Any, Any]:
@@ -110,18 +111,18 @@ def _leading(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable
     heads, kv_heads = _heads(query), _heads(key)
     for name, x in (("key", key), ("value", value)):
         if _heads(x) != kv_heads:
-            raise ArgumentError(name, f"{_heads(x)} heads", f"{kv_heads} heads, as key")
+            refused(name, f"{_heads(x)} heads", f"{kv_heads} heads, as key")
     if heads == 1:
         heads = kv_heads
     elif kv_heads not in (1, heads) and not (enable_gqa and kv_heads and heads % kv_heads == 0):
         allowed = f"{heads} heads, as query, or 1" if not enable_gqa else f"a number that divides the {heads} of query"
         allowed += "" if enable_gqa else "; enable_gqa=True shares heads"
-        raise ArgumentError("key", f"{kv_heads} heads", allowed)
+        refused("key", f"{kv_heads} heads", allowed)
     try:
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-    except RuntimeError as error:
+    except RuntimeError:
         shapes = f"shapes {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-        raise ArgumentError("query", shapes, "leading axes of query, key and value that broadcast") from error
+        refused("query", shapes, "leading axes of query, key and value that broadcast")
     return batch, heads
 
 
@@ -141,12 +142,12 @@ def _four_axes(x: torch.Tensor, batch: Any, heads: Any) -> torch.Tensor:
 def _mask(mask: Any, batch: Any, shape: tuple[Any, ...]) -> torch.Tensor:
     """The mask as one that broadcasts to ``[B, *shape]``."""
     if not isinstance(mask, torch.Tensor):
-        raise ArgumentTypeError("attn_mask", type(mask).__name__, "a torch.Tensor")
+        refused("attn_mask", type(mask).__name__, "a torch.Tensor", ArgumentTypeError)
     if mask.dtype not in (torch.bool, *_DTYPES):
         allowed = "torch.bool (True where a key takes part), or float32, float16 or bfloat16 (added to the scores)"
-        raise ArgumentTypeError("attn_mask", str(mask.dtype), allowed)
+        refused("attn_mask", str(mask.dtype), allowed, ArgumentTypeError)
     full = (*batch, *shape)
     fits = mask.dim() <= len(full) and all(n in (1, m) for n, m in zip(mask.shape[::-1], full[::-1]))  # noqa: B905
     if not fits:
-        raise ArgumentError("attn_mask", f"shape {tuple(mask.shape)}", f"a shape that broadcasts to {full}")
+        refused("attn_mask", f"shape {tuple(mask.shape)}", f"a shape that broadcasts to {full}")
     return mask.expand(full).flatten(0, -4) if len(batch) > 1 and mask.dim() > 3 else mask

@@ -18,6 +18,7 @@ import torch
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import NO_GRADIENT, ON_META, computes_itself, gradient_of, outside_of_transforms
 from rocmkern.torch.formulas import FORMULAS, Call, Formula
+from rocmkern.torch.refusals import refused
 
 _outside = outside_of_transforms(torch)
 _TWICE = (
@@ -171,7 +172,7 @@ def refuse(name: str, values: dict[str, Any]) -> None:
     differentiable = _WITH_GRADIENT.get(name, ())
     on_meta = [argument for argument, x in values.items() if isinstance(x, torch.Tensor) and x.is_meta]
     if on_meta and len(on_meta) < len([x for x in values.values() if isinstance(x, torch.Tensor)]):
-        _refused(on_meta[0], *ON_META)
+        refused(on_meta[0], *ON_META)
     for argument, value in values.items():
         if isinstance(value, torch.Tensor):
             refusal = gradient_of(torch, value)
@@ -185,7 +186,7 @@ def refuse(name: str, values: dict[str, Any]) -> None:
                     allowed = _TWICE
                 elif name.endswith("out"):
                     allowed = "no out=, which has none, or " + allowed
-                _refused(argument, given, allowed)
+                refused(argument, given, allowed.format(argument))
 
 
 def _inside_transform() -> bool:
@@ -194,28 +195,3 @@ def _inside_transform() -> bool:
 
 
 _inside_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _refused(argument: str, given: str, allowed: str) -> None:
-    tracing = torch._guards.TracingContext.try_get() is not None
-    raise (_traced_error() if tracing else ArgumentError)(argument, given, allowed.format(argument))
-
-
-# The tracer calls it as it is, instead of looking into it: the error is ours, not one about a `raise` in a graph.
-_refused._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-@functools.cache
-def _traced_error() -> type[ArgumentError]:
-    """An `ArgumentError` that PyTorch's tracer lets pass: others it wraps into an error of its own."""
-    # deferred: start-up
-    from torch._dynamo.exc import UserError, UserErrorType
-
-    class TracedArgumentError(ArgumentError, UserError):
-        """An argument of an operation inside ``torch.compile`` has a value that is not allowed."""
-
-        def __init__(self, argument: str, given: str, allowed: str):
-            UserError.__init__(self, UserErrorType.INVALID_INPUT, f"{argument}: got {given}; allowed: {allowed}")
-            ArgumentError.__init__(self, argument, given, allowed)
-
-    return TracedArgumentError

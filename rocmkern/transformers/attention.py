@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import rocmkern
-from rocmkern.runtime.errors import ArgumentError
+from rocmkern.torch.refusals import refused
 from rocmkern.transformers.masks import Structure
 
 _WIDE = "rocmkern_float32"
@@ -124,7 +124,7 @@ def _packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **optio
     """Attention of the sequences of one row of tokens, ``[1, S, Hq, Dv]``."""
     if query.shape[0] != 1:
         allowed = "a batch of 1: packed sequences lie behind one another in one row"
-        raise ArgumentError("query", f"a batch of {query.shape[0]} beside cumulative lengths", allowed)
+        refused("query", f"a batch of {query.shape[0]} beside cumulative lengths", allowed)
     return rocmkern.flash_attention(*(x[0].transpose(0, 1) for x in (query, key, value)), **options)[None]
 
 
@@ -143,16 +143,14 @@ def _wide(sinks: Any) -> torch.Tensor | None:
 def _refuse(dropout: float, others: dict[str, Any]) -> None:
     """Refuse what this attention cannot do, and what would change the result if it were ignored."""
     if dropout:
-        raise ArgumentError("dropout", f"{dropout:g}", "0: this attention has no dropout, call model.eval()")
+        refused("dropout", f"{dropout:g}", "0: this attention has no dropout, call model.eval()")
     if others.get("output_attentions"):
         allowed = 'False: the weights are never there as a whole; use attn_implementation="eager" to see them'
-        raise ArgumentError("output_attentions", "True", allowed)
+        refused("output_attentions", "True", allowed)
     if "block_table" in others:
-        raise ArgumentError("cache", "pages of continuous batching", 'attn_implementation="sdpa" for generate_batch')
+        refused("cache", "pages of continuous batching", 'attn_implementation="sdpa" for generate_batch')
 
 
 def _refuse_bias(position_bias: torch.Tensor | None) -> None:
     if position_bias is not None:
-        raise ArgumentError(
-            "position_bias", "numbers beside packed sequences", "None, or sequences that are not packed"
-        )
+        refused("position_bias", "numbers beside packed sequences", "None, or sequences that are not packed")

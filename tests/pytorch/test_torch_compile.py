@@ -245,3 +245,20 @@ def test_gradients_off_inside_a_graph():
     torch.testing.assert_close(got, x @ weight.T @ weight)
     got.sum().backward()
     torch.testing.assert_close(weight.grad, (x @ weight.T).detach().sum(0)[:, None].expand(3, 4))
+
+
+@pytest.mark.parametrize("options", [
+    {"dropout_p": 0.1}, {"attn_mask": torch.ones(4, 4, dtype=torch.int64)}, {"attn_mask": torch.ones(3, 4)},
+], ids=["dropout", "dtype of the mask", "shape of the mask"])  # fmt: skip
+def test_what_is_wrong_with_an_argument_of_attention_is_said_in_a_graph_too(options):
+    from rocmkern.torch import scaled_dot_product_attention
+
+    def attend(q):
+        return scaled_dot_product_attention(q, q, q, **options)
+
+    q = torch.randn(1, 2, 4, 8)
+    with pytest.raises(ArgumentError) as plain:
+        attend(q)
+    with pytest.raises(ArgumentError) as traced:
+        torch.compile(attend, backend="aot_eager", fullgraph=True)(q)
+    assert (traced.value.argument, traced.value.allowed) == (plain.value.argument, plain.value.allowed)
