@@ -541,7 +541,33 @@ def _special(raw, arch, inst):
     return (own, inst.size()) if own else None
 
 
-_PATCH_ID = b"9"
+_PATCH_ID = b"11"
+
+
+#: As in AMD's description of the instruction: where both sides are scaled the quotient is as it was, so VCC, which lets
+#: v_div_fmas undo the scaling of one, is not set. (The emulator set it, and tiny numerators gave 0.) What is "denormal"
+#: there is a quotient or reciprocal below the smallest normal number.
+_DIV_SCALE = """VCC.u64[laneId] = 0;
+if ((S2.f32 == 0.0F) || (S1.f32 == 0.0F)) then
+D0.f32 = NAN.f32
+elsif exponent(S2.f32) - exponent(S1.f32) >= 96 then
+VCC.u64[laneId] = 1;
+D0.f32 = (S0.f32 == S1.f32) ? ldexp(S0.f32, 64) : S0.f32
+elsif isDENORM(S1.f32) then
+D0.f32 = ldexp(S0.f32, 64)
+elsif (exponent(S1.f32) >= 253) && (exponent(S2.f32 / S1.f32) == 0) then
+VCC.u64[laneId] = 1;
+D0.f32 = (S0.f32 == S1.f32) ? ldexp(S0.f32, -64) : S0.f32
+elsif exponent(S1.f32) >= 253 then
+D0.f32 = ldexp(S0.f32, -64)
+elsif exponent(S2.f32 / S1.f32) == 0 then
+VCC.u64[laneId] = 1;
+D0.f32 = (S0.f32 == S2.f32) ? ldexp(S0.f32, 64) : S0.f32
+elsif exponent(S2.f32) <= 23 then
+D0.f32 = ldexp(S0.f32, 64)
+else
+D0.f32 = S0.f32
+endif"""
 
 
 def _patch_emu(emu):
@@ -554,7 +580,11 @@ def _patch_emu(emu):
         return iattr(inst, name, default)
 
     def get_pcode(op):  # FLAT on RDNA4 names flat_scratch in its address line; the address is computed elsewhere
+        if op.name.startswith("V_DIV_SCALE_F32"):
+            return _DIV_SCALE
         p = getp(op)
+        if op.name.startswith("V_DIV_FIXUP_F32"):  # below all numbers: 0, to the nearest
+            return p.replace("UNDERFLOW_F32", "0.0F")
         return (
             re.sub(r"addr\s*=\s*CalcFlatAddr\([^)]*\)\s*;?\n?", "", p).replace("MEM[addr", "MEM[ADDR")
             if "CalcFlatAddr" in p
@@ -724,6 +754,7 @@ MENDED_FORMS = (
     "FLAT and atomics with return on RDNA 4 and CDNA",
     "16-bit operations on v128 and above on CDNA",
     "v_mfma_f32_16x16x16bf16_1k of gfx90a",
+    "v_div_scale_f32 and v_div_fixup_f32 of small numbers",
 )
 
 
