@@ -48,7 +48,7 @@ def _without_sending(ranks: Any, problem: Any, out: Any, lse: Any) -> None:
     """What `ring_attention` does with all keys, as if this rank's were those of every other."""
     from rocmkern.distributed import ring
 
-    every = ring.rounds(problem, ranks.size)
+    every = ring.rounds_of(problem, ranks.size)
     state = ring._State(ranks.rank, every[0], out, lse)
     for some in every:
         state.begin(some)

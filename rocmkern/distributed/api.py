@@ -127,10 +127,13 @@ def attention(
 def _cast(*arrays: Any) -> Sequence[Any]:
     """q, k and v in autocast's dtype, where that is on, as `rocmkern.flash_attention` has them."""
     torch = torch_of(arrays[0])
-    if torch is None or not torch.is_autocast_enabled(arrays[0].device.type):
+    device = arrays[0].device.type if torch is not None else ""
+    if torch is None or not torch.is_autocast_enabled(device):
         return arrays
-    wanted, exempt = torch.get_autocast_dtype(arrays[0].device.type), torch.float64
-    return [x.to(wanted) if torch_of(x) is not None and x.dtype != exempt else x for x in arrays]
+    # deferred: optional dependency
+    from rocmkern.torch.autocast import is_cast
+
+    return [x.to(torch.get_autocast_dtype(device)) if is_cast(x, device) else x for x in arrays]
 
 
 def _as_tensor(name: str, x: Any) -> Any:

@@ -28,7 +28,7 @@ from rocmkern.distributed.buffers import Turns
 from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks
-from rocmkern.distributed.ring import Message, Part, Round, longest_of, messages, parts, rounds
+from rocmkern.distributed.ring import Message, Part, Round, longest_of, messages, parts, rounds_of
 
 
 class Given(NamedTuple):
@@ -104,7 +104,7 @@ class DifferentiableAttention(torch.autograd.Function):
 def ring_gradients(ranks: Ranks, problem: Problem, given: Given) -> tuple[Any, Any, Any]:
     """dq, dk and dv of this rank, in the dtype of q."""
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in _qkv(problem))
-    every = rounds(problem, ranks.size)
+    every = rounds_of(problem, ranks.size)
     coming = messages(ranks, every, answered=True)
     following = next(coming, None)
     sums = _Sums(ranks, every[0].problem)

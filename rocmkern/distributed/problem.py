@@ -80,11 +80,9 @@ class Problem:
         """View of some heads of an array."""
         return x.narrow(self.head_axis, part.start, part.stop - part.start)
 
-    def of(self, batch: slice, heads: slice) -> Problem:
-        """That of some batch elements, and of some heads of keys with those of the queries that belong to them."""
-        group = self.heads_of(self.q) // self.heads_of(self.k)
-        queries = slice(heads.start * group, heads.stop * group)
-        q, k, v = (self.heads(x[batch], some) for x, some in ((self.q, queries), (self.k, heads), (self.v, heads)))
+    def of(self, batch: slice, queries: slice, keys: slice) -> Problem:
+        """That of some batch elements, of some heads of queries and the heads of keys that belong to them."""
+        q, k, v = (self.heads(x[batch], some) for x, some in ((self.q, queries), (self.k, keys), (self.v, keys)))
         return replace(self, q=q, k=k, v=v, sinks=None if self.sinks is None else self.sinks[queries])
 
 

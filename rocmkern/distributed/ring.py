@@ -61,18 +61,18 @@ class Round(NamedTuple):
         return x[self.batch, self.queries]
 
 
-def rounds(problem: Problem, size: int) -> list[Round]:
+def rounds_of(problem: Problem, size: int) -> list[Round]:
     """All heads and batch elements, as many at a time: so many that memory of one round is that of every other."""
     count = max(1, min(ROUNDS, -(-problem.queries.total // (size * LEAST_PIECE))))
     batch, heads = len(problem.k), problem.heads_of(problem.k)
     of_heads = divisor(heads, count)
     of_batch = divisor(batch, -(-count // of_heads))
     group = problem.heads_of(problem.q) // heads
-    return [
-        Round(problem.of(slice(*b), slice(*h)), slice(*b), slice(h[0] * group, h[1] * group), slice(*h))
-        for b in cuts(batch, of_batch)
-        for h in cuts(heads, of_heads)
-    ]
+    found = []
+    for b, h in itertools.product(cuts(batch, of_batch), cuts(heads, of_heads)):
+        some = slice(*b), slice(h[0] * group, h[1] * group), slice(*h)
+        found.append(Round(problem.of(*some), *some))
+    return found
 
 
 def divisor(number: int, wanted: int) -> int:
@@ -90,7 +90,7 @@ def ring_attention(ranks: Ranks, problem: Problem) -> tuple[Any, Any]:
     out = q.new_empty((*q.shape[:-1], problem.v.shape[-1]))
     lse = q.new_empty((len(q), heads, rows), dtype=torch.float32)
     ranks.connect(q.device)
-    every = rounds(problem, ranks.size)
+    every = rounds_of(problem, ranks.size)
     coming = messages(ranks, every)
     following = next(coming, None)
     state = _State(ranks.rank, every[0], out, lse)

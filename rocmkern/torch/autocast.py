@@ -76,7 +76,7 @@ def _casting(op: Any, device: str, names: tuple[str, ...], choice: Choice) -> Ca
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         values = dict(zip(order, args, strict=False), **kwargs)
-        cast = [n for n in names if _is_cast(values.get(n), device)]
+        cast = [n for n in names if is_cast(values.get(n), device)]
         if cast:
             wanted = choice([values[n].dtype for n in cast])
             for name in cast:
@@ -87,6 +87,8 @@ def _casting(op: Any, device: str, names: tuple[str, ...], choice: Choice) -> Ca
     return kernel
 
 
-def _is_cast(x: Any, device: str) -> bool:
-    """Whether an argument is one that autocast casts: float64 is not."""
-    return x is not None and x.device.type == device and x.is_floating_point() and x.dtype != torch.float64
+def is_cast(x: Any, device: str) -> bool:
+    """Whether an argument is a tensor that autocast casts: float64 is not."""
+    return (
+        isinstance(x, torch.Tensor) and x.device.type == device and x.is_floating_point() and x.dtype != torch.float64
+    )

@@ -16,7 +16,6 @@ autocast (`autocast`); and, where there is one, a formula for gradients (`gradie
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -97,8 +96,6 @@ def call(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         outs, second = _outs(kwargs), _second(operator, kwargs)
         if not second and operator.results.second in given:
             del given[operator.results.second]  # None
-        if not torch.compiler.is_dynamo_compiling():
-            given = _as_torch_has_them(given)
         values = encoded(operator.parameters, given)
         overload = operator.overloads.get((second, bool(outs)))
         if overload is None:
@@ -188,44 +185,42 @@ def _empty(results: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, ...]:
     return tuple([beside.new_empty(shape, dtype=dtype) for shape, dtype in results])
 
 
-def _as_torch_has_them(given: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of NumPy as Python's, and NumPy arrays beside a tensor that comes first as tensors of the same memory."""
-    first = next(iter(given.values()), None)
-    found = {}
-    for name, x in given.items():
-        if isinstance(x, np.ndarray) and isinstance(first, torch.Tensor) and x.dtype.name in _DTYPES:
-            found[name] = as_torch(name, x, (x.dtype,))
-        elif type(x) is tuple:
-            found[name] = tuple([_number(each) for each in x])
-        elif type(x) is dict:
-            found[name] = {key: _number(each) for key, each in x.items()}
-        else:
-            found[name] = _number(x)
-    return found
-
-
-def _number(x: Any) -> Any:
-    return x.item() if isinstance(x, np.generic) else x
-
-
 def _directly(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if torch.is_grad_enabled():
-        _refuse_what_no_operator_takes(operation, args, kwargs)
+    operator = OPERATORS.get(operation.__name__)
+    if operator is not None:
+        names = [parameter.name for parameter in operator.parameters]
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        beside_tensor = isinstance(named.get(names[0]), torch.Tensor)
+        converted = {name: _as_torch_has_it(name, x, beside_tensor) for name, x in named.items()}
+        if len(args) <= len(names) and any(converted[name] is not x for name, x in named.items()):
+            return call(operation, tuple([converted[name] for name in names[: len(args)]]),
+                        {name: converted[name] for name in kwargs})  # fmt: skip
+        if torch.is_grad_enabled():
+            _refuse_what_no_operator_takes(operation, operator, named)
     return operation(*args, **kwargs)
 
 
-def _refuse_what_no_operator_takes(
-    operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _as_torch_has_it(name: str, x: Any, beside_tensor: bool) -> Any:
+    """Numbers of NumPy as Python's, and arrays, where results are tensors, as tensors of the same memory; else x."""
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, np.ndarray):
+        return as_torch(name, x, (x.dtype,)) if beside_tensor and x.dtype.name in _DTYPES else x
+    if type(x) is tuple and any(isinstance(each, np.generic) for each in x):
+        return tuple([_as_torch_has_it(name, each, False) for each in x])
+    if type(x) is dict and any(isinstance(each, np.generic) for each in x.values()):
+        return {key: _as_torch_has_it(name, each, False) for key, each in x.items()}
+    return x
+
+
+def _refuse_what_no_operator_takes(operation: Callable[..., Any], operator: Operator, named: dict[str, Any]) -> None:
     """Raise what is wrong with a call that asks for a gradient, and has an argument that its operator does not take."""
-    named = {**dict(zip(inspect.signature(operation).parameters, args, strict=False)), **kwargs}
     with_gradient = gradients.with_gradient(operation.__name__)
     asking = [n for n, x in named.items() if n in with_gradient and isinstance(x, torch.Tensor) and x.requires_grad]
-    operator = OPERATORS.get(operation.__name__)
-    if not asking or operator is None or operator.results.written or kwargs.get("out") is not None:
+    if not asking or operator.results.written or named.get("out") is not None:
         return
     with torch.no_grad():
-        operation(*args, **kwargs)  # the ordinary way knows what may be wrong with it
+        operation(**named)  # the ordinary way knows what may be wrong with it
     for parameter in operator.parameters:
         if parameter.name in named:
             try:
