@@ -285,16 +285,18 @@ class Ranks:
     def _break_off(self) -> None:
         """Break the connections of this process: who waits for it need not wait until the deadline.
 
-        A wait that is over at once does that in gloo. Arrays that others were to fill are free afterwards. What is
-        waited for has a tag of its own: an array of another size that comes for it would end this process.
+        A wait that is over at once does that in gloo, to the connections with all ranks; but not one for a rank whose
+        connection is broken already, so one of the others is waited for then. Arrays that others were to fill are free
+        afterwards. What is waited for has a tag of its own: an array of another size that comes for it would end this
+        process.
         """
         # deferred: optional dependency
         import torch
 
-        if self.size > 1:
-            with contextlib.suppress(RuntimeError):
-                work = self._control.recv([torch.empty(1)], (self.rank + 1) % self.size, NEVER_SENT)
-                work.wait(timedelta(milliseconds=1))
+        for rank in range(self.size):
+            if rank != self.rank:
+                with contextlib.suppress(RuntimeError):
+                    self._control.recv([torch.empty(1)], rank, NEVER_SENT).wait(timedelta(milliseconds=1))
 
 
 class Transfer:

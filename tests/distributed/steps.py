@@ -186,6 +186,17 @@ def until_it_fails(group, steps, timeout):
     return found, leaked
 
 
+def waits_for(group, source, timeout):
+    """What a rank is told that waits for one other rank and for nothing else."""
+    ranks = ranks_of(group)
+    try:
+        with ranks.call("waits_for", timeout):
+            ranks.exchange([], [(source, torch.empty(1))]).wait()
+    except rocmkern.PeerError as error:
+        return error
+    return None
+
+
 def linears(group, x, columns, rows, options):
     """A layer by columns and one by rows, both without an exchange between them."""
     with place_of(group) as put:

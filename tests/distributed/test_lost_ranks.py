@@ -123,6 +123,22 @@ def test_a_rank_that_ends_or_hangs_is_named_on_all_others(own_ranks, how, victim
         os.kill(pids[victim], signal.SIGKILL)
 
 
+@pytest.mark.parametrize("step", [1, -1], ids=["the_next_one", "the_one_before"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_who_waits_for_one_that_waits_for_a_dead_one_is_told(own_ranks, victim, step):
+    """Each rank is connected to all, but hears of the dead one only by the rank that it waits for."""
+    ranks = own_ranks
+    ranks.call("steps:until_it_fails", [(0, 60.0)] * SIZE)
+    pid = ranks.processes[victim].pid
+    ranks.begin("steps:waits_for", [((rank + step) % SIZE, 3600.0) for rank in range(SIZE)])
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    for rank in set(range(SIZE)) - {victim}:
+        error = ranks.answer(rank, 30.0)
+        assert isinstance(error, PeerError), error
+        assert error.ranks == (victim,)
+
+
 @pytest.fixture
 def own_ranks(start_ranks):
     with start_ranks(SIZE) as started:
