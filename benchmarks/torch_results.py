@@ -10,6 +10,7 @@ which the card is waited for, so that no queue is full. Decides nothing.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from statistics import median
@@ -45,7 +46,7 @@ def main() -> None:
     if device == "cpu":
         rocmkern.use("cpu")
     functional = torch.nn.functional
-    print(f"{'':28} {'rocmkern':>9} {'torch':>9} {'ratio':>6}")
+    print(f"{'':36} {'rocmkern':>9} {'torch':>9} {'ratio':>6}")
     with torch.no_grad():
         for rows, columns in ((4, 64), (16, 512), (64, 1024)):
             x, weight = torch.randn(rows, columns, device=device), torch.ones(columns, device=device)
@@ -54,19 +55,20 @@ def main() -> None:
                 "torch": lambda x=x, w=weight: functional.rms_norm(x, w.shape, w, 1e-6),
             }
             show(f"rms_norm {rows} x {columns}", microseconds(pair, wait))
-        for length in (16, 64, 256):
-            q = torch.randn(1, 8, length, 64, device=device)
+        dtypes = (torch.float32,) if device == "cpu" else (torch.float32, torch.float16)
+        for dtype, length in itertools.product(dtypes, (16, 64, 256)):
+            q, k, v = (torch.randn(1, 8, length, 64, device=device, dtype=dtype) for _ in range(3))
             pair = {
-                "rocmkern": lambda q=q: rocmkern.flash_attention(q, q, q, causal=True),
-                "torch": lambda q=q: functional.scaled_dot_product_attention(q, q, q, is_causal=True),
+                "rocmkern": lambda q=q, k=k, v=v: rocmkern.flash_attention(q, k, v, causal=True),
+                "torch": lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
             }
-            show(f"flash_attention 8 x {length} x 64", microseconds(pair, wait))
+            show(f"flash_attention 8 x {length} x 64 {str(dtype)[6:]}", microseconds(pair, wait))
 
 
 def show(name: str, taken: dict[str, float]) -> None:
     """Print a line."""
     ours, theirs = taken.values()
-    print(f"{name:28} {ours:9.1f} {theirs:9.1f} {ours / theirs:6.2f}")
+    print(f"{name:36} {ours:9.1f} {theirs:9.1f} {ours / theirs:6.2f}")
 
 
 if __name__ == "__main__":

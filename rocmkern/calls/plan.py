@@ -62,7 +62,6 @@ _by_repr: set[type] = set()
 _torch_kinds: set[type] = set()
 _torch_streams: set[type] = set()
 _torch: Any = None
-_strided: Any = None
 _outside: Any = None
 _host_layouts: dict[tuple[Any, ...], StridedLayout] = {}
 _torch_layouts: dict[tuple[Any, ...], StridedLayout | None] = {}
@@ -221,23 +220,26 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             key += (kind, value or str(value))  # 0.0 and -0.0 are equal too
             continue
         elif kind in _torch_kinds:
-            if value.layout is not _strided or value.is_nested or value.is_neg():
-                return None
-            if value.requires_grad and _torch.is_grad_enabled():
+            if value.is_neg() or (value.requires_grad and _torch.is_grad_enabled()):
                 return None
             if not of_torch:
                 if not _outside() and not _recording.thread.in_operator:
                     return None
                 of_torch = True
             if value.is_cuda:
+                index = value.get_device()
                 if stream is None:
-                    stream = _streams.current_stream_of_torch(value.get_device())
+                    stream = _streams.current_stream_of_torch(index)
             elif value.is_cpu:
-                on_host = True
+                index, on_host = -1, True
             else:
                 return None
-            address = value.data_ptr()
-            layout = _torch_layout(value, address) if address else None
+            try:
+                address = value.data_ptr()
+                known = index, value.dtype, value.shape, value.stride(), address % ALIGNMENT
+            except RuntimeError:  # sparse or nested: it has none of these
+                return None
+            layout = (_torch_layouts.get(known) or _torch_layout(value, known)) if address else None
             if layout is None:
                 return None
             addresses.append(address)
@@ -305,11 +307,11 @@ def _import_launch() -> Any:
 
 def _learn(kind: type) -> bool:
     """Look whether a type is PyTorch's; whether it was not known before."""
-    global _torch, _strided, _outside
+    global _torch, _outside
     torch: Any = sys.modules.get("torch")
     if torch is None or _torch_kinds or kind not in (torch.Tensor, torch.nn.Parameter, torch.cuda.Stream):
         return False
-    _torch, _strided, _outside = torch, torch.strided, outside_of_transforms(torch)
+    _torch, _outside = torch, outside_of_transforms(torch)
     _torch_streams.add(torch.cuda.Stream)
     _torch_kinds.update((torch.Tensor, torch.nn.Parameter))
     return True
@@ -323,9 +325,8 @@ def _host_layout(x: np.ndarray, address: int, key: tuple[Any, ...]) -> StridedLa
     return _host_layouts.setdefault(key, layout)
 
 
-def _torch_layout(x: Any, address: int) -> StridedLayout | None:
-    """StridedLayout of a torch tensor; None where operations do not take its element type."""
-    key = x.get_device(), x.dtype, x.shape, x.stride(), address % ALIGNMENT
+def _torch_layout(x: Any, key: tuple[Any, ...]) -> StridedLayout | None:
+    """StridedLayout of a torch tensor, remembered; None where operations do not take its element type."""
     layout = _torch_layouts.get(key, UNTRIED)
     if isinstance(layout, _Untried):
         if len(_torch_layouts) >= _KNOWN_LAYOUTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -47,6 +48,11 @@ class Tensor:
 
     def get_device(self):
         return 0
+
+    def new_empty_strided(self, shape, strides, *, dtype):
+        new = Tensor(np.empty(shape, np.float32))
+        assert (new.stride(), dtype) == (strides, FLOAT32)
+        return new
 
     version = 0
 
@@ -111,15 +117,14 @@ def torch(device, no_plans, monkeypatch):
         raise AssertionError("PyTorch allocates its own results")
 
     library.from_dlpack, library.float32 = from_dlpack, FLOAT32
-    library.empty = lambda shape, *, dtype, device: Tensor(np.empty(shape, np.float32))
     monkeypatch.setattr(Tensor, "__module__", "torch")
     monkeypatch.setitem(sys.modules, "torch", library)
     monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)
     monkeypatch.setattr(_routing, "_has_to_see", lambda torch, values: False)  # the stand-in has no operators
-    monkeypatch.setattr(torch_tensors, "_theirs", {})
+    monkeypatch.setattr(torch_tensors, "_contiguous", functools.cache(torch_tensors._contiguous.__wrapped__))
     for known in (_plan._torch_kinds, _plan._torch_streams, _plan._torch_layouts):
         monkeypatch.setattr(_plan, next(n for n, v in vars(_plan).items() if v is known), type(known)())
-    for name in ("_torch", "_strided", "_outside"):  # learned with the kinds: put back with them
+    for name in ("_torch", "_outside"):  # learned with the kinds: put back with them
         monkeypatch.setattr(_plan, name, getattr(_plan, name))
     return library
 

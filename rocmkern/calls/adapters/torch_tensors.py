@@ -7,6 +7,9 @@ launch runs is handed out again behind it.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import sys
 from typing import Any
 
@@ -31,8 +34,6 @@ DTYPES = {
         ),
     )
 }  # fmt: skip
-#: PyTorch's dtypes by NumPy's, as far as they were asked for.
-_theirs: dict[np.dtype, Any] = {}
 
 
 def view(name: str, x: Any) -> View:
@@ -57,12 +58,18 @@ def layout(x: Any) -> StridedLayout | None:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype, like: Any) -> Any:
-    """A new tensor beside another one, not initialised."""
-    torch: Any = sys.modules["torch"]
-    theirs = _theirs.get(dtype)
-    if theirs is None:  # NumPy takes microseconds to make a name
-        theirs = _theirs[dtype] = getattr(torch, dtype.name)
-    return torch.empty(shape, dtype=theirs, device=like.device)
+    """A new tensor beside another one, contiguous and not initialised."""
+    # Half the time of `torch.empty` with a device.
+    strides, theirs = _contiguous(shape, dtype)
+    return like.new_empty_strided(shape, strides, dtype=theirs)
+
+
+@functools.lru_cache(4096)
+def _contiguous(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], Any]:
+    """Strides in elements, and PyTorch's dtype."""
+    longer = [max(length, 1) for length in shape[:0:-1]]
+    strides = (1, *itertools.accumulate(longer, operator.mul))[: len(shape)]
+    return strides[::-1], getattr(sys.modules["torch"], dtype.name)
 
 
 def _attributes(x: Any) -> ForeignArray | None:
