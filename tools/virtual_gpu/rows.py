@@ -208,9 +208,9 @@ def judge(ids: list[str], results: dict[str, dict[str, Any]], log: list[dict[str
 
 
 def _is_empty(result: dict[str, Any]) -> bool:
-    """Whether an extent of a row is 0, so that there may be nothing to launch."""
+    """Whether an extent of a row is 0, or that of no sequence, so that there may be nothing to launch."""
     extents = result["dims"].values()
-    return any(0 in each if isinstance(each, list) else each == 0 for each in extents)
+    return any((not each or 0 in each) if isinstance(each, list) else each == 0 for each in extents)
 
 
 def code_objects(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -42,7 +42,7 @@ FAULTS = (
         "loss_next_tokens_first_step",
         "the first step of the next tokens has the weights of these",
         "logit_sums",
-        "col0 + (step + 1) // steps * cfg.block_n",
+        "col0 + (step + cfg.num_stages) // steps * cfg.block_n",
         "col0",
     ),
     _fault(

@@ -16,11 +16,16 @@ SHARES = {"python": 32, "cpu": 4096, "amd": 2048, "nvidia": 2048}
 ROWS = {"python": (16, 1), "cpu": (64, 1), "amd": (256, 4), "nvidia": (256, 4)}
 
 
+#: Rows of the one block that there is for 2-byte elements, where that is not one of those of batch-invariant products.
+#: With few rows the weights are what takes time.
+_HALF_ROWS = {"hopper": 128}
+
+
 def logits(config: type, arch: str, rows: int, itemsize: int) -> Any:
     """Variant of a kernel that computes blocks of logits, for so many rows."""
-    block = tuned(_linear.SIZES, arch).config(rows, itemsize, True)
-    names = ("block_m", "block_n", "block_k", "waves")
-    return config(arch=arch, **{name: block[name] for name in names})
+    half = tuned(_HALF_ROWS, arch, None) if itemsize == 2 else None
+    sizes = tuned(_linear.SIZES, arch)
+    return config(arch=arch, **(sizes.config(half, itemsize) if half else sizes.config(rows, itemsize, True)))
 
 
 def numbers(config: type, arch: str) -> Any:

@@ -5,9 +5,9 @@ With dz the gradient of the logits (`kernels/logit_gradients.py`), rounded to th
     dx = dz @ weight     dweight = dz^T @ x     dbias = ones @ dz
 
 Parts are all rows of some tokens: then the gradients of their weights are complete, and that of x is added up in
-float32. In half precision that sum is a float32 array of its own; where it is not small beside the logits, or no
-gradient of weights is wanted, parts are all tokens of some rows, which are complete gradients of these rows. Beside
-inputs and gradients there is never more than `SHARE` of the logits, or one block of them.
+float32. In half precision that sum is a float32 array of its own; where it is too large, or no gradient of weights is
+wanted, parts are all tokens of some rows, which are complete gradients of these rows. Beside inputs and gradients there
+is never more than `SHARE` of the logits, or one block of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from rocmkern.ops.linear.backward.products import summed_rows
 from rocmkern.ops.linear.products import multiply
 from rocmkern.ops.loss.problem import CrossEntropy
 
-#: Share of the logits that inner results may have; half of it may be the sum for x.
+#: Share of the logits that inner results may have.
 SHARE = 0.1
+#: How much of that may be the sum for x.
+_OF_SUM = 0.75
 
 
 class Problem(NamedTuple):
@@ -68,17 +70,22 @@ def token_gradients(inner: Inner, problem: Problem, into: Gradients) -> None:
     """Write the gradients that are wanted."""
     by_tokens = into.weight is not None or into.bias is not None
     dx = into.x
-    if dx is not None and (not by_tokens or not _sum_is_small(dx, problem)):
+    if dx is not None and (not by_tokens or _bytes_of_sum(dx) > _OF_SUM * _allowed(problem)):
         _by_rows(inner, problem, dx, into.accumulate)
         dx = None
     if by_tokens:
         _by_tokens(inner, problem, into._replace(x=dx))
 
 
-def _sum_is_small(dx: View, problem: Problem) -> bool:
-    """Whether the gradient of x can be added up where it is, or beside it in little memory."""
-    _, depth = dx.shape
-    return dx.dtype == FLOAT32 or depth * FLOAT32.itemsize <= SHARE / 2 * problem.options.tokens * dx.itemsize
+def _allowed(problem: Problem) -> float:
+    """Bytes that inner results may have."""
+    rows = problem.x.shape[0]
+    return SHARE * rows * problem.options.tokens * problem.x.itemsize - problem.factors.nbytes
+
+
+def _bytes_of_sum(dx: View | None) -> int:
+    """Those of the sum for the gradient of x; none where it is added up where it is."""
+    return 0 if dx is None or dx.dtype == FLOAT32 else dx.size * FLOAT32.itemsize
 
 
 def _by_rows(inner: Inner, problem: Problem, dx: View, accumulate: bool) -> None:
@@ -88,7 +95,7 @@ def _by_rows(inner: Inner, problem: Problem, dx: View, accumulate: bool) -> None
 
     x, weight, bias, labels, lse, factors, options = problem
     rows, tokens = x.shape[0], options.tokens
-    step = _step(rows, SHARE, block_of(x)[0])
+    step = _step(_allowed(problem), tokens * x.itemsize, block_of(x)[0])
     room = inner.room((min(step, rows), tokens), x.dtype)
     for row0 in range(0, rows, step):
         some = slice(row0, min(row0 + step, rows))
@@ -106,8 +113,7 @@ def _by_tokens(inner: Inner, problem: Problem, into: Gradients) -> None:
 
     x, weight, bias, labels, lse, factors, options = problem
     rows, tokens, dx = x.shape[0], options.tokens, into.x
-    aside = dx is not None and dx.dtype != FLOAT32
-    step = _step(tokens, SHARE / 2 if aside else SHARE, block_of(x)[1])
+    step = _step(_allowed(problem) - _bytes_of_sum(dx), rows * x.itemsize, block_of(x)[1])
     total = None if dx is None else inner.written(dx, dx.shape, FLOAT32, filled=into.accumulate)
     room = inner.room((rows * min(step, tokens),), x.dtype)
     for first in range(0, tokens, step):
@@ -124,6 +130,6 @@ def _by_tokens(inner: Inner, problem: Problem, into: Gradients) -> None:
             summed_rows(inner, dz, into.bias[some], into.accumulate)
 
 
-def _step(length: int, share: float, block: int) -> int:
-    """How much of an axis is a part: whole blocks of it."""
-    return max(int(length * share) // block, 1) * block
+def _step(allowed: float, nbytes: int, block: int) -> int:
+    """How much of an axis is a part, for the bytes of one of it: whole blocks, one at least."""
+    return max(int(allowed / max(nbytes, 1)) // block, 1) * block

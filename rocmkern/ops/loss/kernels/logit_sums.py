@@ -10,10 +10,10 @@ Shapes (x, weight: any strides)::
 
 Mapping. A block takes ``block_m`` rows and ``share`` tokens, ``block_n`` of them at a time, and walks along K for each
 of these, ``block_k`` at a time. The maximum and the sum are running ones (Milakov and Gimelshein, 2018). Windows of
-both sides move along; that of the next step is on its way. Grid: (row block, share, 1). Blocks side by side have the
-same tokens, so they share what they read of the weights.
+both sides move along, ``num_stages`` of them ahead. Grid: (row block, share, 1). Blocks side by side have the same
+tokens, so they share what they read of the weights.
 
-Shared memory: two windows of each side, ``2 * (block_m + block_n) * block_k`` elements.
+Shared memory: windows of each side, ``(block_m + block_n) * block_k`` elements in use and as many for each on its way.
 """
 
 from rocmkern import tile as T
@@ -54,17 +54,18 @@ def logit_sums(
     total = T.full_rows(cfg, cfg.block_m, 0.0)
     left = T.stage(cfg, x, cfg.block_m, cfg.block_k)
     right = T.stage(cfg, weight, cfg.block_n, cfg.block_k)
-    left = T.fetch(left, row0, 0)
-    right = T.fetch(right, begin, 0)
+    for ahead in range(cfg.num_stages):
+        left = T.fetch(left, row0, ahead % steps * cfg.block_k)
+        right = T.fetch(right, begin + ahead // steps * cfg.block_n, ahead % steps * cfg.block_k)
     for col0 in range(begin, end, cfg.block_n):
         z = T.zeros(cfg, cfg.block_m, cfg.block_n)
         for step in range(steps):
             left = T.acquire(left)
             right = T.acquire(right)
             # After the last step of these tokens comes the first one of the next tokens.
-            k0 = (step + 1) % steps * cfg.block_k
+            k0 = (step + cfg.num_stages) % steps * cfg.block_k
             left = T.fetch(left, row0, k0)
-            right = T.fetch(right, col0 + (step + 1) // steps * cfg.block_n, k0)
+            right = T.fetch(right, col0 + (step + cfg.num_stages) // steps * cfg.block_n, k0)
             z = T.dot_nt(left, right, z)
             left = T.release(left)
             right = T.release(right)

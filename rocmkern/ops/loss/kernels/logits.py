@@ -10,16 +10,20 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Config(T.Config):
-    """Compile-time configuration: ``block_m`` rows by ``block_n`` tokens, ``block_k`` of the inner axis in a step."""
+    """Compile-time configuration: ``block_m`` rows by ``block_n`` tokens, ``block_k`` of the inner axis in a step.
+
+    ``group_m``: see `rocmkern.ops.linear.kernels.product_block`.
+    """
 
     block_m: int = 16
     block_n: int = 16
     block_k: int = 16
+    group_m: int = 0
 
 
-def capped(logit, cap):
+def capped(logit, cap, inverse):
     """A logit between -cap and cap."""
-    return cap * T.tanh(logit / cap)
+    return cap * T.tanh(logit * inverse)
 
 
 @T.device
@@ -28,5 +32,5 @@ def logits_of(cfg, products, bias, col0, cap, valid):
     if bias.shape[0] > 0:
         products = products + T.load_tile(cfg, bias, (0,), col0, cfg.block_n, valid)
     if cap > 0.0:
-        products = T.map(capped, products, cap)
+        products = T.map(capped, products, cap, 1.0 / cap)
     return products

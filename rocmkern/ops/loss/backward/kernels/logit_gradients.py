@@ -13,12 +13,14 @@ Shapes (x, weight, out: any strides)::
     out [M, N]: of the tokens from ``first`` on
 
 Mapping. As `rocmkern.ops.linear.kernels.matmul`: a block computes ``block_m`` x ``block_n`` logits and walks along K,
-``block_k`` at a time. Grid: (row block and column block, 1, 1), rows first.
+``block_k`` at a time, with ``num_stages`` windows of each side ahead. Grid: (row block and column block, 1, 1), see
+`product_block`.
 
-Shared memory: two windows of each side, ``2 * (block_m + block_n) * block_k`` elements.
+Shared memory: windows of each side, ``(block_m + block_n) * block_k`` elements in use and as many for each on its way.
 """
 
 from rocmkern import tile as T
+from rocmkern.ops.linear.kernels.product_block import product_block
 from rocmkern.ops.loss.kernels.logits import LOG2_E, Config, logits_of
 
 __all__ = ["Config", "logit_gradients"]
@@ -34,9 +36,9 @@ def less_target(gradient, distance, kept):
     return T.where(distance == 0.0, gradient - kept, gradient)
 
 
-def through_cap(gradient, logit, cap):
+def through_cap(gradient, logit, inverse):
     """The slope of the cap at a logit behind it."""
-    ratio = logit / cap
+    ratio = logit * inverse
     return gradient * (1.0 - ratio * ratio)
 
 
@@ -62,21 +64,23 @@ def logit_gradients(
     z_loss: T.Float,
 ):
     row_blocks = (x.shape[0] + cfg.block_m - 1) // cfg.block_m
-    row0 = T.block_id(cfg, 0) % row_blocks * cfg.block_m
-    col0 = T.block_id(cfg, 0) // row_blocks * cfg.block_n
+    column_blocks = (out.shape[1] + cfg.block_n - 1) // cfg.block_n
+    row_block, column_block = product_block(cfg, T.block_id(cfg, 0), row_blocks, column_blocks)
+    row0, col0 = row_block * cfg.block_m, column_block * cfg.block_n
     row = T.row_index(cfg, cfg.block_m) + row0
     valid = row < x.shape[0]
 
     left = T.stage(cfg, x, cfg.block_m, cfg.block_k)
     right = T.stage(cfg, weight, cfg.block_n, cfg.block_k)
-    left = T.fetch(left, row0, 0)
-    right = T.fetch(right, col0, 0)
+    for ahead in range(0, cfg.num_stages * cfg.block_k, cfg.block_k):
+        left = T.fetch(left, row0, ahead)
+        right = T.fetch(right, col0, ahead)
     z = T.zeros(cfg, cfg.block_m, cfg.block_n)
     for k0 in range(0, x.shape[1], cfg.block_k):
         left = T.acquire(left)
         right = T.acquire(right)
-        left = T.fetch(left, row0, k0 + cfg.block_k)
-        right = T.fetch(right, col0, k0 + cfg.block_k)
+        left = T.fetch(left, row0, k0 + cfg.num_stages * cfg.block_k)
+        right = T.fetch(right, col0, k0 + cfg.num_stages * cfg.block_k)
         z = T.dot_nt(left, right, z)
         left = T.release(left)
         right = T.release(right)
@@ -89,6 +93,6 @@ def logit_gradients(
     dz = T.map(of_share, T.copy(z), log_sum, log_sum * (2.0 * z_loss) + 1.0, share)
     dz = T.map(less_target, dz, T.distance(cfg, label, col0, cfg.block_n), kept)
     if cap > 0.0:
-        dz = T.map(through_cap, dz, z, cap)
+        dz = T.map(through_cap, dz, z, 1.0 / cap)
     dz = T.map(by_factor, dz, T.load_rows(factors, (row,), valid))
     T.store_tile(out, (row,), col0, dz, valid)
