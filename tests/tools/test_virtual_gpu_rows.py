@@ -46,7 +46,8 @@ def test_rows_can_be_those_of_some_operations():
 def test_rows_that_passed_on_code_that_was_loaded_are_right():
     assert rows.judge(["a", "b"], {"a": result(), "b": result(code=["bb", "aa"])}, LOG) == []
     assert rows.judge(["a"], {"a": result(operation="quantize", code=[])}, LOG) == []
-    assert rows.judge(["a"], {"a": result(dims={"size": [3, 0], "k": 1}, code=[])}, LOG) == []
+    for dims in ({"size": [3, 0], "k": 1}, {"k": 0}, {"k": 1, "lens": []}):
+        assert rows.judge(["a"], {"a": result(dims=dims, code=[])}, LOG) == []
     # A row whose arguments are refused runs nothing.
     assert rows.judge(["a"], {"a": result(outputs=[], code=[])}, LOG) == []
 
