@@ -36,6 +36,14 @@ def is_below(b: ir.IRBuilder, column: int, left: ir.Value) -> ir.Value:
     return b.icmp_signed(">", b.sub(left, const(I32, above)), const(I32, column - above))
 
 
+def existing(b: ir.IRBuilder, first: ir.Value, columns: ir.Value) -> ir.Value:
+    """A column to read in place of those of a tile that do not exist: the tile's first one, or column 0.
+
+    Not always column 0: that may be the result of another block, which just writes it.
+    """
+    return b.select(b.icmp_signed("<", first, columns), first, const(I64, 0))
+
+
 def in_space(b: ir.IRBuilder, pointer: ir.Value, space: int) -> ir.Value:
     return b.addrspacecast(pointer, ir.PointerType(I8, space))
 

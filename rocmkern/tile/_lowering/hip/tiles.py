@@ -27,6 +27,7 @@ from rocmkern.tile._lowering.hip.emit import (
 from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
 from rocmkern.tile._lowering.hip.memory import (
     CHUNK_BYTES,
+    existing,
     in_space,
     is_below,
     load_from,
@@ -100,15 +101,17 @@ class TileLowering(RowLowering):
         base = in_space(b, data, GLOBAL)
         # What is computed from them is not kept in scalar registers around a loop.
         stride, columns = (opaque(b, uniform(b, x), "s") for x in (strides[-1], shape[-1]))
-        first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(self.group_column(b, atom), I64))
+        origin = self.scalar(context, b, sig.args[3], col0, "i64")
+        first = b.add(origin, b.zext(self.group_column(b, atom), I64))
         offsets = self.row_offsets(context, b, sig.args[2], index, strides[:-1], layout.row_blocks)
 
         def block(offset: ir.Value) -> list:
             vectors, (left, left_again) = [], remaining(b, first, columns, n)
+            instead = b.add(offset, b.mul(existing(b, origin, columns), stride))
             for group in self.walk(b, atom, b.add(offset, b.mul(first, stride)), stride, n):
                 items = []
                 for column, place in group:
-                    place = b.select(is_below(b, column, left), place, offset)
+                    place = b.select(is_below(b, column, left), place, instead)
                     value = widen(b, load_from(b, base, place, memory_int(ty.dtype), size), ty.dtype)
                     items.append(b.select(is_below(b, column, left_again), value, const(F32, 0.0)))
                 vectors.append(vector_of(b, items))
@@ -142,8 +145,9 @@ class TileLowering(RowLowering):
     ) -> SimpleNamespace:
         """Where a tile of rows along lanes lies in a tensor.
 
-        ``offsets`` has the byte offset of each row's first column, ``first`` is this lane's first column, ``wide`` says
-        whether the elements lie side by side and in whole 16-byte pieces.
+        ``offsets`` has the byte offset of each row's first column, ``first`` is this lane's first column, ``instead``
+        the byte offset in a row of a column that exists, ``wide`` says whether the elements lie side by side and in
+        whole 16-byte pieces.
         """
         data, shape, strides = self.unpack_tensor(context, b, ty, x)
         size, stride, columns = const(I64, DTYPES[ty.dtype]), strides[-1], shape[-1]
@@ -154,6 +158,7 @@ class TileLowering(RowLowering):
             base=in_space(b, data, GLOBAL),
             offsets=self.row_offsets(context, b, index_ty, index, strides[:-1], layout.row_blocks),
             first=b.add(col0, b.zext(layout.first_column(b), I64)),
+            instead=b.mul(existing(b, col0, columns), stride),
             stride=stride,
             columns=columns,
             wide=wide if DTYPES[ty.dtype] in (2, 4) else const(I1, 0),
@@ -172,12 +177,13 @@ class TileLowering(RowLowering):
 
         def in_pieces(offset: ir.Value) -> list:
             count, piece = CHUNK_BYTES // size, ir.VectorType(element, CHUNK_BYTES // size)
+            instead = b.add(offset, at.instead)
             place, nothing = b.add(offset, b.mul(at.first, const(I64, size))), const(ir.VectorType(F32, count), 0.0)
             columns = [layout.width * c + e for c in range(vectors) for e in range(0, registers, count)]
             loaded = []
             for column in columns:
                 here = b.add(place, const(I64, column * size))
-                here = b.select(is_below(b, column, left), here, offset)
+                here = b.select(is_below(b, column, left), here, instead)
                 loaded.append(load_from(b, at.base, here, piece, CHUNK_BYTES))
             # All loads are on their way before the first one is looked at.
             schedule_no_further(b)
@@ -192,12 +198,13 @@ class TileLowering(RowLowering):
 
         def one_by_one(offset: ir.Value) -> list:
             out, place = [], b.add(offset, b.mul(at.first, at.stride))
+            instead = b.add(offset, at.instead)
             for c in range(vectors):
                 items = []
                 here = b.add(place, b.mul(at.stride, const(I64, layout.width * c)))
                 for e in range(registers):
                     column = layout.width * c + e
-                    safe = b.select(is_below(b, column, left), here, offset)
+                    safe = b.select(is_below(b, column, left), here, instead)
                     value = widen(b, load_from(b, at.base, safe, element, size), dtype)
                     items.append(b.select(is_below(b, column, left_again), value, const(F32, 0.0)))
                     here = b.add(here, at.stride)
