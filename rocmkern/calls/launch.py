@@ -170,7 +170,9 @@ def inner_result(
 ) -> Iterator[View]:
     """A `temporary` as kernels take it, closed behind the ``with`` block."""
     with temporary(shape, dtype, beside, target, stream) as tensor:
-        yield view_of(tensor)
+        view = view_of(tensor)
+        yield view
+        _recording.released(view)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -36,6 +36,8 @@ class Fresh(NamedTuple):
         Whether the caller gets it, as an object of the library of that argument.
     zeros : bool
         Whether it is filled with zeros; undefined otherwise.
+    begin : int
+        Launches before it is used.
     make : callable, optional
         Makes it of ``values``.
     values : Values, optional
@@ -46,6 +48,7 @@ class Fresh(NamedTuple):
     like: int
     result: bool
     zeros: bool = False
+    begin: int = 0
     make: Callable[[np.ndarray], np.ndarray] | None = None
     values: Values | None = None
 
@@ -111,6 +114,8 @@ class Recorder:
         Handle of the stream that `stream` stood for, where it was another one.
     launches : list of Launch
     fresh : list of Fresh
+    ends : dict of int to int
+        By numbers of inner results, the launches before they were given back.
     apart : set of (int, int)
         Pairs of arguments that were found not to overlap.
     looks : list of Look
@@ -133,6 +138,7 @@ class Recorder:
     instead_of: int | None = None
     launches: list[Launch] = field(default_factory=list)
     fresh: list[Fresh] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
     apart: set[tuple[int, int]] = field(default_factory=set)
     looks: list[Look] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
@@ -147,7 +153,7 @@ class Recorder:
         for number, array in enumerate(self.arrays):
             self._numbers.setdefault(id(array), number)
         self._unviewed = {id(array) for array in self.arrays}
-        self._alive: list[Any] = []  # so that no other object gets the id of one that was noted
+        self._alive: dict[int, Any] = {}  # so that no other object gets the id of one that was noted
         self.copies: int = transfer.copies()
 
     def writes(self, x: Any) -> None:
@@ -196,7 +202,15 @@ class Recorder:
         elif beside is None or beside >= len(self.arrays):
             self.refuse("memory that lies beside no argument")
             return
-        self._made(Fresh(made.shape, made.dtype, beside, source is not None, zeros), made.address, made.owner, source)
+        begin = 0 if zeros else len(self.launches)  # they are filled before the first launch
+        fresh = Fresh(made.shape, made.dtype, beside, source is not None, zeros, begin)
+        self._made(fresh, made.address, made.owner, source)
+
+    def released(self, made: View) -> None:
+        """Note that an inner result is not used any more."""
+        known = id(made.owner)
+        if self._alive.pop(known, None) is not None:  # its memory may be handed out again, in this call too
+            self.ends[self._numbers.pop(known)] = len(self.launches)
 
     def found_apart(self, a: View, b: View) -> None:
         """Note that two operands do not overlap."""
@@ -258,7 +272,7 @@ class Recorder:
         self._bases.append(address)
         for known in known_as:
             if known is not None:
-                self._alive.append(known)
+                self._alive[id(known)] = known
                 self._numbers[id(known)] = number
 
     def _values_of(self, view: View) -> Values | None:
@@ -293,6 +307,12 @@ def viewed(x: Any, view: View) -> None:
     """Say that this thread's call takes an argument for memory: nothing but its layout matters."""
     if thread.recorder is not None:
         thread.recorder.viewed(x, view)
+
+
+def released(made: View) -> None:
+    """Say that this thread's call does not use an inner result any more."""
+    if thread.recorder is not None:
+        thread.recorder.released(made)
 
 
 def keep(owner: Any) -> None:

@@ -10,13 +10,12 @@ import numpy as np
 from rocmkern.calls import recording as _recording
 from rocmkern.calls import results as _results
 from rocmkern.calls import streams as _streams
+from rocmkern.calls.rooms import Room, places
 from rocmkern.runtime.layout import StridedLayout
 from rocmkern.runtime.manager import DeviceTensor, default_manager
 from rocmkern.runtime.memory import Buffer
 from rocmkern.runtime.mutex import Mutex, alone
 from rocmkern.runtime.torch_tensors import torch_of
-
-_SCRATCH_ALIGNMENT = 256  # as that of an allocation
 
 #: Two arguments whose extents must not meet: number, first byte and end of one (from its element 0), then of the other.
 Pair = tuple[int, int, int, int, int, int]
@@ -66,14 +65,13 @@ class Plan:
         self.written = [number for number in recorder.written if torch_of(recorder.arrays[number]) is not None]
         #: What is asked about values.
         self.looks: list[_recording.Look] = recorder.looks
-        # Inner results lie one after another in one piece of memory: (number of the array, offset).
-        self._inner: list[tuple[int, int]] = []
-        self._inner_bytes = 0
-        for number, fresh in enumerate(self._fresh, len(recorder.arrays)):
-            if not fresh.result and fresh.make is None:
-                self._inner.append((number, self._inner_bytes))
-                nbytes = math.prod(fresh.shape) * fresh.dtype.itemsize
-                self._inner_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+        last, ends = len(recorder.launches), recorder.ends
+        rooms = [
+            Room(number, math.prod(fresh.shape) * fresh.dtype.itemsize, fresh.begin, ends.get(number, last))
+            for number, fresh in enumerate(self._fresh, len(recorder.arrays))
+            if not fresh.result and fresh.make is None
+        ]
+        self._inner, self._inner_bytes = places(rooms)
 
     def applies(self, addresses: list[int]) -> bool:
         """Whether the addresses allow what was recorded."""

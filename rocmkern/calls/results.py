@@ -77,7 +77,7 @@ def new_tensor(shape: tuple[int, ...], dtype: np.dtype, like: Any, name: str = "
     try:
         tensor = _torch_tensors.empty(shape, dtype, like)
     except (RuntimeError, TypeError):  # PyTorch has no more of an error for it
-        if math.prod(shape) * dtype.itemsize < 1 << 63:
+        if math.prod([max(length, 1) for length in shape]) * dtype.itemsize < 1 << 63:
             raise
         raise _too_large(name, shape, dtype) from None
     if _poison is not None:
@@ -90,7 +90,8 @@ def new_tensor(shape: tuple[int, ...], dtype: np.dtype, like: Any, name: str = "
 
 
 def _too_large(name: str, shape: tuple[int, ...], dtype: np.dtype) -> ArgumentError:
-    words = f"a result of shape {shape}, {math.prod(shape) * dtype.itemsize} bytes"
+    nbytes = math.prod([max(length, 1) for length in shape]) * dtype.itemsize
+    words = f"a result of shape {shape}, {nbytes} bytes"
     return ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments")
 
 

@@ -168,4 +168,6 @@ def _elsewhere(torch: Any, x: Any) -> tuple[str, str] | None:
         return _LAZY_SIGN
     if x._is_zerotensor():
         return "a tensor of zeros without memory", "a tensor with memory: {}.clone()"
+    if x.numel() and not x.data_ptr():
+        return "a tensor whose memory was given back", "a tensor with memory (sharded training gives it back after use)"
     return None

@@ -12,6 +12,7 @@ from rocmkern.ops.loss.api import linear_cross_entropy
 from rocmkern.ops.loss.backward import gradients
 from rocmkern.ops.loss.backward.api import linear_cross_entropy_backward
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
+from rocmkern.runtime.manager import ResourceManager, default_manager
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 OPTIONS = [
@@ -111,21 +112,38 @@ def test_what_is_ignored_may_be_anything(normal):
     assert np.isfinite(dx[::2]).all() and (dx[1] == 0).all()
 
 
-def test_inner_results_are_a_tenth_of_the_logits(normal, monkeypatch):
-    rooms = []
-    room = gradients.Inner.room
+@pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize(
+    ("dtype", "depth"), [(np.float32, 3), (np.float16, 3), (np.float16, 12), (np.float16, 60)], ids=str
+)
+def test_inner_results_are_a_tenth_of_the_logits(normal, dtype, depth, biased, monkeypatch):
+    """Whether the sum for x is small beside that or not; the first call as well as those by its plan."""
+    held, empty = [], ResourceManager.empty
 
-    def counting(self, shape, dtype):
-        rooms.append(int(np.prod(shape)) * dtype.itemsize)
-        return room(self, shape, dtype)
+    def counting(self, *args, **kwargs):
+        made = empty(self, *args, **kwargs)
+        held.append(self.memory_stats().held)
+        return made
 
-    monkeypatch.setattr(gradients.Inner, "room", counting)
-    for dtype in (np.float32, np.float16):
-        x, weight, target = normal(160, 3, dtype=dtype), normal(700, 3, dtype=dtype), targets((160,), 700)
-        loss, lse = rocmkern.linear_cross_entropy(x, weight, target)
-        rooms.clear()
-        rocmkern.linear_cross_entropy_backward(np.ones_like(loss), x, weight, target, lse)
-        assert sum(rooms) <= 0.1 * 160 * 700 * np.dtype(dtype).itemsize
+    x, weight, target = normal(320, depth, dtype=dtype), normal(700, depth, dtype=dtype), targets((320,), 700)
+    bias = normal(700) if biased else None
+    loss, lse = rocmkern.linear_cross_entropy(x, weight, target, bias=bias)
+    monkeypatch.setattr(ResourceManager, "empty", counting)
+    before = default_manager("host").memory_stats().held
+    for _ in range(2):
+        held.clear()
+        rocmkern.linear_cross_entropy_backward(np.ones_like(loss), x, weight, target, lse, bias=bias)
+        assert held and max(held) - before <= 0.1 * 320 * 700 * np.dtype(dtype).itemsize
+    assert default_manager("host").memory_stats().held == before
+
+
+def test_of_no_rows_there_is_one_part(normal, monkeypatch):
+    steps = []
+    monkeypatch.setattr(gradients, "multiply", lambda dz, *rest, **options: steps.append(dz.shape))
+    x, weight, target = normal(0, 4), normal(3000, 4), np.zeros(0, np.int32)
+    loss, lse = linear_cross_entropy(x, weight, target, reduction="sum")
+    linear_cross_entropy_backward(np.ones_like(loss), x, weight, target, lse, reduction="sum")
+    assert steps == [(0, 3000), (3000, 0)]
 
 
 X, WEIGHT, TARGET = np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np.array([0, 4, 2])

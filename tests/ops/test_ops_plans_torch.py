@@ -46,13 +46,11 @@ class Tensor:
     def data_ptr(self):
         return self.numbers.ctypes.data
 
+    def numel(self):
+        return self.numbers.size
+
     def get_device(self):
         return 0
-
-    def new_empty_strided(self, shape, strides, *, dtype):
-        new = Tensor(np.empty(shape, np.float32))
-        assert (new.stride(), dtype) == (strides, FLOAT32)
-        return new
 
     version = 0
 
@@ -116,7 +114,12 @@ def torch(device, no_plans, monkeypatch):
     def from_dlpack(exporter):
         raise AssertionError("PyTorch allocates its own results")
 
-    library.from_dlpack, library.float32 = from_dlpack, FLOAT32
+    def empty_strided(shape, strides, *, dtype, device):
+        new = Tensor(np.empty(shape, np.float32))
+        assert (new.stride(), dtype, device) == (strides, FLOAT32, Tensor.device)
+        return new
+
+    library.from_dlpack, library.float32, library.empty_strided = from_dlpack, FLOAT32, empty_strided
     monkeypatch.setattr(Tensor, "__module__", "torch")
     monkeypatch.setitem(sys.modules, "torch", library)
     monkeypatch.setattr(devices, "device_of", lambda kind, index, address=0: device)

@@ -59,17 +59,18 @@ def layout(x: Any) -> StridedLayout | None:
 
 def empty(shape: tuple[int, ...], dtype: np.dtype, like: Any) -> Any:
     """A new tensor beside another one, contiguous and not initialised."""
-    # Half the time of `torch.empty` with a device.
-    strides, theirs = _contiguous(shape, dtype)
-    return like.new_empty_strided(shape, strides, dtype=theirs)
+    # Less than `torch.empty` takes.
+    strides, theirs, make = _contiguous(shape, dtype)
+    return make(shape, strides, dtype=theirs, device=like.device)
 
 
 @functools.lru_cache(4096)
-def _contiguous(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], Any]:
-    """Strides in elements, and PyTorch's dtype."""
+def _contiguous(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], Any, Any]:
+    """Strides in elements, PyTorch's dtype, and what makes a tensor of them."""
+    torch: Any = sys.modules["torch"]
     longer = [max(length, 1) for length in shape[:0:-1]]
     strides = (1, *itertools.accumulate(longer, operator.mul))[: len(shape)]
-    return strides[::-1], getattr(sys.modules["torch"], dtype.name)
+    return strides[::-1], getattr(torch, dtype.name), torch.empty_strided
 
 
 def _attributes(x: Any) -> ForeignArray | None:

@@ -118,6 +118,11 @@ def summed_rows(inner: Inner, x: View, out: View, accumulate: bool = False) -> N
     _multiply_ones(inner, rows, out[None], accumulate)
 
 
+def bytes_of_sums(count: int) -> int:
+    """What `summed_rows` of so many rows needs for a column, at most."""
+    return FLOAT32.itemsize * (count // (LONGEST - 1) + 2) if count > LONGEST else 0
+
+
 def _sums_of_rows(inner: Inner, rows: View) -> View:
     """Sums of each `LONGEST` rows, and of the last ones, which are fewer."""
     count, last = divmod(rows.shape[0], LONGEST)

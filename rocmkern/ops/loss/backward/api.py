@@ -39,7 +39,8 @@ def linear_cross_entropy_backward(
     """Gradients of `rocmkern.linear_cross_entropy` for the gradient of its loss.
 
     The logits are computed again, a part at a time: beside inputs and gradients, and a copy of x where its rows are not
-    one even step apart, there is never more than a tenth of them in memory, or one block.
+    one even step apart, there is never more than a tenth of them in memory, or one block; and, for the time of a
+    product whose inner axis is split, a block of its result for each that runs at the same time.
 
     Parameters
     ----------
@@ -105,5 +106,6 @@ def linear_cross_entropy_backward(
             problem = Problem(matrix, weight.aligned(), rows.bias, labels, each, factors, options)
             dx = wanted.view("x")
             dx = None if dx is None else inner.written(dx, (count, depth), filled=accumulate)
-            token_gradients(inner, problem, Gradients(dx, wanted.view("weight"), wanted.view("bias"), accumulate))
+            into = Gradients(dx, wanted.view("weight"), wanted.view("bias"), accumulate)
+            token_gradients(problem, into, inner.stream)
     return wanted.sources

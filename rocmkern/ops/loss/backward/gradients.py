@@ -7,7 +7,8 @@ With dz the gradient of the logits (`kernels/logit_gradients.py`), rounded to th
 Parts are all rows of some tokens: then the gradients of their weights are complete, and that of x is added up in
 float32. In half precision that sum is a float32 array of its own; where it is too large, or no gradient of weights is
 wanted, parts are all tokens of some rows, which are complete gradients of these rows. Beside inputs and gradients there
-is never more than `SHARE` of the logits, or one block of them.
+is never more than `SHARE` of the logits, or one block of them; and, for the time of a product whose inner axis is
+split, a block in float32 for each that runs at the same time.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rocmkern.calls.arguments import FLOAT32
+from rocmkern.calls.types import Stream
 from rocmkern.calls.view import View
 from rocmkern.ops.inner import Inner
-from rocmkern.ops.linear.backward.products import summed_rows
+from rocmkern.ops.linear.backward.products import bytes_of_sums, summed_rows
 from rocmkern.ops.linear.products import multiply
 from rocmkern.ops.loss.problem import CrossEntropy
 
@@ -66,15 +68,25 @@ def row_factors(inner: Inner, dloss: View, labels: View, options: CrossEntropy) 
     return factors
 
 
-def token_gradients(inner: Inner, problem: Problem, into: Gradients) -> None:
+def token_gradients(problem: Problem, into: Gradients, stream: Stream) -> None:
     """Write the gradients that are wanted."""
     by_tokens = into.weight is not None or into.bias is not None
     dx = into.x
-    if dx is not None and (not by_tokens or _bytes_of_sum(dx) > _OF_SUM * _allowed(problem)):
-        _by_rows(inner, problem, dx, into.accumulate)
+    if dx is not None and (not by_tokens or not _has_room(dx, problem)):
+        _by_rows(problem, dx, into.accumulate, stream)
         dx = None
     if by_tokens:
-        _by_tokens(inner, problem, into._replace(x=dx))
+        _by_tokens(problem, into._replace(x=dx), stream)
+
+
+def _has_room(dx: View, problem: Problem) -> bool:
+    """Whether the sum for the gradient of x may be held, with logits enough beside it."""
+    # deferred: start-up
+    from rocmkern.ops.loss.backward.launch import block_of
+
+    allowed, nbytes, x = _allowed(problem), _bytes_of_sum(dx), problem.x
+    block = x.shape[0] * block_of(x)[1] * x.itemsize
+    return nbytes == 0 or (nbytes <= _OF_SUM * allowed and nbytes + block <= allowed)
 
 
 def _allowed(problem: Problem) -> float:
@@ -88,48 +100,52 @@ def _bytes_of_sum(dx: View | None) -> int:
     return 0 if dx is None or dx.dtype == FLOAT32 else dx.size * FLOAT32.itemsize
 
 
-def _by_rows(inner: Inner, problem: Problem, dx: View, accumulate: bool) -> None:
+def _by_rows(problem: Problem, dx: View, accumulate: bool, stream: Stream) -> None:
     """All tokens of some rows at a time: the gradients of these rows are complete."""
     # deferred: start-up
     from rocmkern.ops.loss.backward.launch import block_of, launch_logit_gradients
 
     x, weight, bias, labels, lse, factors, options = problem
     rows, tokens = x.shape[0], options.tokens
-    step = _step(_allowed(problem), tokens * x.itemsize, block_of(x)[0])
-    room = inner.room((min(step, rows), tokens), x.dtype)
-    for row0 in range(0, rows, step):
-        some = slice(row0, min(row0 + step, rows))
-        dz = room[: some.stop - row0]
-        launch_logit_gradients(
-            x[some], weight, bias, labels[some], lse[some], factors[some], dz, 0, options, inner.stream
-        )
-        multiply(dz, weight, None, dx[some], None, inner.stream, accumulate=accumulate)
+    step = _step(rows, _allowed(problem), tokens * x.itemsize, block_of(x)[0])
+    with Inner(x, stream) as inner:
+        room = inner.room((min(step, rows), tokens), x.dtype)
+        for row0 in range(0, rows, step):
+            some = slice(row0, min(row0 + step, rows))
+            dz = room[: some.stop - row0]
+            launch_logit_gradients(
+                x[some], weight, bias, labels[some], lse[some], factors[some], dz, 0, options, inner.stream
+            )
+            multiply(dz, weight, None, dx[some], None, inner.stream, accumulate=accumulate)
 
 
-def _by_tokens(inner: Inner, problem: Problem, into: Gradients) -> None:
+def _by_tokens(problem: Problem, into: Gradients, stream: Stream) -> None:
     """All rows of some tokens at a time: the gradients of their weights and biases are complete."""
     # deferred: start-up
     from rocmkern.ops.loss.backward.launch import block_of, launch_logit_gradients
 
     x, weight, bias, labels, lse, factors, options = problem
     rows, tokens, dx = x.shape[0], options.tokens, into.x
-    step = _step(_allowed(problem) - _bytes_of_sum(dx), rows * x.itemsize, block_of(x)[1])
-    total = None if dx is None else inner.written(dx, dx.shape, FLOAT32, filled=into.accumulate)
-    room = inner.room((rows * min(step, tokens),), x.dtype)
-    for first in range(0, tokens, step):
-        some = slice(first, min(first + step, tokens))
-        columns = some.stop - first
-        dz = room[: rows * columns].reshape(rows, columns)
-        biases = None if bias is None else bias[:, some]
-        launch_logit_gradients(x, weight[some], biases, labels, lse, factors, dz, first, options, inner.stream)
-        if total is not None:
-            multiply(dz, weight[some], None, total, None, inner.stream, accumulate=first > 0 or into.accumulate)
-        if into.weight is not None:
-            multiply(dz.swapaxes(0, 1), x, None, into.weight[some], None, inner.stream, accumulate=into.accumulate)
-        if into.bias is not None:
-            summed_rows(inner, dz, into.bias[some], into.accumulate)
+    each = rows * x.itemsize + (0 if into.bias is None else bytes_of_sums(rows))
+    step = _step(tokens, _allowed(problem) - _bytes_of_sum(dx), each, block_of(x)[1])
+    with Inner(x, stream) as inner:
+        total = None if dx is None else inner.written(dx, dx.shape, FLOAT32, filled=into.accumulate)
+        room = inner.room((rows * min(step, tokens),), x.dtype)
+        for first in range(0, tokens, step):
+            some = slice(first, min(first + step, tokens))
+            columns = some.stop - first
+            dz = room[: rows * columns].reshape(rows, columns)
+            biases = None if bias is None else bias[:, some]
+            launch_logit_gradients(x, weight[some], biases, labels, lse, factors, dz, first, options, inner.stream)
+            if total is not None:
+                multiply(dz, weight[some], None, total, None, inner.stream, accumulate=first > 0 or into.accumulate)
+            if into.weight is not None:
+                multiply(dz.swapaxes(0, 1), x, None, into.weight[some], None, inner.stream, accumulate=into.accumulate)
+            if into.bias is not None:
+                with Inner(x, inner.stream) as sums:
+                    summed_rows(sums, dz, into.bias[some], into.accumulate)
 
 
-def _step(allowed: float, nbytes: int, block: int) -> int:
+def _step(length: int, allowed: float, nbytes: int, block: int) -> int:
     """How much of an axis is a part, for the bytes of one of it: whole blocks, one at least."""
-    return max(int(allowed / max(nbytes, 1)) // block, 1) * block
+    return max(int(allowed / nbytes) // block, 1) * block if nbytes else max(length, 1)
