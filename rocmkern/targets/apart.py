@@ -8,18 +8,27 @@ exception at once; the work goes on, and who wants it too finds what it has left
 The thread sees the caller's context variables, and its errors are the caller's. The interpreter does not end before it:
 a process must not tear LLVM down while a thread is within.
 
+`threading.Thread.start` is itself not to be torn: it waits under a lock of Python's, and where that stays locked the
+new thread never comes. So what the caller does is one call of C, which starts a thread that starts the one that works.
+(Until it runs, CPython takes a thread for the one that made it. An exception that somebody asks for just then ends it
+instead of interrupting the caller, who sees that nobody has begun, and starts another.)
+
 Where the thread might wait for what its caller holds, the caller does the work itself, and so it does where no thread
-can be had, as at the end of the interpreter.
+can be had, as at the end of the interpreter. What an interrupted import has left locked (CPython's importlib takes the
+lock of all imports, and may be interrupted before its ``try``) is unlocked, as the thread would wait for it for ever.
 """
 
 from __future__ import annotations
 
+import _imp
+import _thread
+import contextlib
 import contextvars
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -37,17 +46,27 @@ _LOCK_OF_A_THREAD = type(threading.RLock())
 
 
 class _Job(Generic[Result]):
-    """Work, and what came of it once `over` can be had."""
+    """Work, and what came of it once `over` can be had; `begun` is taken by the one thread that does it."""
 
     def __init__(self, work: Callable[[], Result]):
         self._work, self._context = work, contextvars.copy_context()
         self._result: list[Result] = []
         self._error: BaseException | None = None
-        self.over = threading.Lock()
+        self.begun, self.over = threading.Lock(), threading.Lock()
         self.over.acquire()
+        self.without_thread = False
 
-    def do(self) -> None:
-        """In the thread."""
+    def begin(self) -> None:
+        """In a thread that ends with this call."""
+        if self.begun.acquire(blocking=False):
+            try:
+                # The interpreter waits for this kind of thread.
+                threading.Thread(target=self._do, name="rocmkern-compiler", daemon=False).start()
+            except RuntimeError:
+                self.without_thread = True
+                self.over.release()
+
+    def _do(self) -> None:
         try:
             self._result.append(self._context.run(self._work))
         except BaseException as error:
@@ -71,14 +90,17 @@ def apart(work: Callable[[], Result]) -> Result:
     if _holds_what_is_needed():
         return work()
     job, process = _Job(work), os.getpid()
-    try:
-        threading.Thread(target=job.do, name="rocmkern-compiler", daemon=False).start()
-    except RuntimeError:
-        return work()
-    while not job.over.acquire(timeout=_LOOK_S):
+    while True:
+        if not job.begun.locked():
+            try:
+                _thread.start_new_thread(job.begin, ())
+            except RuntimeError:
+                if job.begun.acquire(blocking=False):
+                    return work()
+        if job.over.acquire(timeout=_LOOK_S):
+            return work() if job.without_thread else job.outcome()
         if os.getpid() != process:
             return work()  # a signal's handler has forked, and this is the child: the thread is the parent's
-    return job.outcome()
 
 
 def _holds_what_is_needed() -> bool:
@@ -89,6 +111,7 @@ def _holds_what_is_needed() -> bool:
         or logging._lock._is_owned()  # type: ignore[attr-defined]  # there is no public one
         or any(map(_is_held, compilers))
         or _imports()
+        or _has_lock_of_imports()
     )
 
 
@@ -101,12 +124,29 @@ def _is_held(lock: Any) -> bool:
 
 def _imports() -> bool:
     """Whether this thread is importing what a compilation imports: it has the lock of a module."""
+    for frame in _frames_of_imports():
+        name = frame.f_locals.get("name") if frame.f_code.co_name == "_find_and_load" else None
+        if isinstance(name, str) and name.partition(".")[0] in _PACKAGES:
+            return True
+    return False
+
+
+def _has_lock_of_imports() -> bool:
+    """Whether this thread may be where the lock of all imports is held; if it was left so, it is unlocked."""
+    if not _imp.lock_held():
+        return False
+    if any(True for _ in _frames_of_imports()):
+        return True
+    with contextlib.suppress(RuntimeError):  # it is another thread's, or free at last
+        while True:
+            _imp.release_lock()
+    return False
+
+
+def _frames_of_imports() -> Iterator[FrameType]:
+    """The frames of importlib in this thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
-            name = frame.f_locals.get("name")
-            if isinstance(name, str) and name.partition(".")[0] in _PACKAGES:
-                return True
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            yield frame
         frame = frame.f_back
-    return False

@@ -68,8 +68,9 @@ def script_with():
     return Script
 
 
-@pytest.fixture
-def warm_cache(script, shared_cache):
-    """The shared cache, with the variant of `target_kernels.run`."""
-    script("import target_kernels; target_kernels.report()")
-    return shared_cache
+@pytest.fixture(scope="session")
+def warm_cache(tmp_path_factory):
+    """A cache with the variant of `target_kernels.run`, and nothing else."""
+    directory = tmp_path_factory.mktemp("warm")
+    Script(directory)("import target_kernels; target_kernels.report()")
+    return directory

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 from numba.core import compiler_lock
@@ -18,6 +19,7 @@ from rocmkern.runtime.once import once
 from rocmkern.targets import apart as module
 from rocmkern.targets.apart import apart
 
+RUNTIME = Path(__file__).parents[1] / "runtime"
 ident = threading.get_ident
 variable = contextvars.ContextVar("variable")
 
@@ -327,3 +329,54 @@ print(json.dumps([interrupts > 2, bool(np.allclose(rocmkern.softmax(x), exact, r
 def test_a_first_call_that_is_interrupted_at_random_moments(script_with, tmp_path, seed):
     settings = {"ROCMKERN_TARGET": "cpu", "ROCMKERN_QUIET": "1"}
     assert script_with(tmp_path)(f"SEED = {seed}\n" + TORN, **settings) == [True, True, 1]
+
+
+PLACES = """
+import faulthandler, json, sys, threading
+sys.path.insert(0, sys.argv[1])
+from async_exceptions import interrupted, of_modules
+from rocmkern.targets import apart as module
+
+faulthandler.dump_traceback_later(100, exit=True)
+sys.unraisablehook = lambda ignored: None  # of a thread that an exception was raised in before it began
+at = 0
+while interrupted(lambda: module.apart(lambda: None), of_modules(threading, module), at):
+    at += 1
+print(json.dumps([at > 50, module.apart(lambda: "made")]))
+"""
+
+
+def test_it_may_be_interrupted_anywhere_and_the_interpreter_ends(script_with, tmp_path):
+    """The functions of `threading` too: the new thread is one that nobody else waits for."""
+    assert script_with(tmp_path)(PLACES, str(RUNTIME)) == [True, "made"]
+
+
+IMPORTS = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import rocmkern
+from async_exceptions import interrupted
+from rocmkern.targets import cpu
+
+def of_importlib(code):
+    return code.co_name == "_get_module_lock" and code.co_filename == "<frozen importlib._bootstrap>"
+
+np.random, report = np.random, []
+x = np.zeros((20, 50), np.float32)
+for at in range(2, 6):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        was = interrupted(lambda: rocmkern.softmax(x), of_importlib, at)
+        os._exit(0 if was and (rocmkern.softmax(x) == np.float32(0.02)).all() else 1)
+    report.append(os.waitpid(child, 0)[1])
+print(json.dumps(report))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_an_import_that_was_interrupted_leaves_nothing_locked(script_with, tmp_path):
+    """importlib takes the lock of all imports a few instructions before the ``try`` that releases it."""
+    settings = {"ROCMKERN_TARGET": "cpu", "ROCMKERN_QUIET": "1"}
+    assert script_with(tmp_path)(IMPORTS, str(RUNTIME), **settings) == [0] * 4
