@@ -92,7 +92,10 @@ class Heartbeat:
             silent = [rank for rank in self._watched if self._changed.get(rank, (b"", 0.0))[1] <= began]
             if not silent:
                 return [], "all give signs of life: " + ", ".join(map(self._words, self._watched))
+            never = ", ".join(str(rank) for rank in silent if rank not in self._changed)
             why = f"no sign of life for {SILENCE} s"
+            if never:
+                why += f", and none before of {never}: who has made no call yet, and loads, say, has none"
             self._told = json.dumps([silent, why])
             self._wake.set()
             return silent, why

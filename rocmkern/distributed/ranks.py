@@ -5,7 +5,8 @@ by which ranks agree go over gloo, so that a stream of a device never has to be 
 in one place, `Ranks.sent`.
 
 Waiting is the backend's, with a deadline. gloo tells of a broken connection at once, so whoever finds that something is
-wrong breaks its own ones, which wakes all others; each then asks `heartbeat` who is missing. NCCL and RCCL wait on a
+wrong breaks its own ones, which wakes who waits for it; each then asks `heartbeat` who is missing. (Who has what that
+rank gave, and waits for one that lives and does not come, does so until its own deadline.) NCCL and RCCL wait on a
 stream, not in the host: there the next agreement finds it.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocmkern.calls.rooms import Room, places
@@ -20,6 +20,7 @@ def laid_out(*lives):
     return rooms, [offset for _, offset in found], nbytes
 
 
+@settings(deadline=None)
 @given(st.lists(_lives, max_size=12))
 def test_what_is_needed_together_lies_apart(lives):
     rooms, offsets, nbytes = laid_out(*lives)

@@ -88,6 +88,7 @@ def test_processes_of_ranks_have_a_backend_and_cards():
 
 def test_not_the_same_operation(ranks):
     """What a rank waits for in vain is told too, where none is missing."""
+    ranks.call("steps:attention", calls())  # from then on all give signs of life
     outcomes = ranks.outcomes("steps:absent", [(rank == 2,) for rank in range(2)] + [(True,)])
     assert outcomes[2] == "absent"
     for outcome in outcomes[:2]:
@@ -95,6 +96,13 @@ def test_not_the_same_operation(ranks):
         assert outcome.ranks == ()
         assert "did not come within 1 s" in str(outcome)
         assert "rank 2 is in" in str(outcome)
+
+
+def test_a_rank_that_has_made_no_call_is_named(start_ranks):
+    with start_ranks(2) as ranks:
+        outcomes = ranks.outcomes("steps:absent", [(False,), (True,)])
+    assert outcomes[0].ranks == (1,)
+    assert "and none before of 1: who has made no call yet" in str(outcomes[0])
 
 
 @pytest.mark.parametrize(

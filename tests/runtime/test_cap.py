@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocmkern.runtime.cap import Reading, allowed_bytes, check_cap, smaller, usable_free
@@ -23,6 +23,7 @@ def test_what_is_held_counts_against_the_cap():
     assert allowed_bytes(40, 60, 100, 0.70) == 10
 
 
+@settings(deadline=None)
 @given(free=st.integers(0, 2**50), held=st.integers(0, 2**50), cap=st.sampled_from([0.1, 0.3, 0.7, 0.9]))
 def test_it_is_the_largest_number_that_the_rule_allows(free, held, cap):
     allowed = allowed_bytes(free, held, None, cap)
@@ -31,6 +32,7 @@ def test_it_is_the_largest_number_that_the_rule_allows(free, held, cap):
     assert 10 * (held + allowed + 1) > tenths * (free + held)
 
 
+@settings(deadline=None)
 @given(total=st.integers(1, 2**40), parts=st.lists(st.floats(0.01, 1.0), max_size=20), cap=st.floats(0.01, 0.9))
 def test_no_sequence_of_allocations_gets_beyond_the_cap(total, parts, cap):
     held = 0

@@ -40,6 +40,7 @@ def strided_arrays(draw):
 views = st.composite(strided_arrays)()
 
 
+@settings(deadline=None)
 @given(st.data(), shapes)
 def test_indexing_is_numpys(data, shape):
     array = np.zeros(shape, np.float32)
@@ -72,7 +73,7 @@ def test_offsets_beyond_32_bits_are_exact():
     assert offset == 99_866 * 21504 * 2 + 10 > 2**31
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), views)
 def test_reshape_is_a_view_exactly_where_numpy_makes_one(data, view):
     divisors = [d for d in range(1, view.size + 1) if view.size % d == 0] or [0]
@@ -102,6 +103,7 @@ def test_impossible_shapes_are_refused(wanted):
         resolve_reshape((2, 6), wanted)
 
 
+@settings(deadline=None)
 @given(views)
 def test_extent_and_contiguity(view):
     first, end = byte_extent(view.shape, view.strides, 4)
@@ -112,6 +114,7 @@ def test_extent_and_contiguity(view):
     assert is_contiguous(view.shape, view.strides, 4) == view.flags.c_contiguous
 
 
+@settings(deadline=None)
 @given(views)
 def test_runs_cover_every_element_once_in_order(view):
     dense = np.full(view.shape, -1, np.int32)
