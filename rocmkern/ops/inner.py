@@ -28,7 +28,7 @@ class Inner:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.close()
+        self._stack.__exit__(*error)  # behind an error nothing is copied
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype) -> View:
         """New memory."""

@@ -14,8 +14,9 @@ new thread never comes. So what the caller does is one call of C, which starts a
 instead of interrupting the caller, who sees that nobody has begun, and starts another.)
 
 Where the thread might wait for what its caller holds, the caller does the work itself, and so it does where no thread
-can be had, as at the end of the interpreter. What an interrupted import has left locked (CPython's importlib takes the
-lock of all imports, and may be interrupted before its ``try``) is unlocked, as the thread would wait for it for ever.
+can be had, as at the end of the interpreter. What an interrupted import has left locked is unlocked, as the thread
+would wait for it for ever: CPython's importlib takes the lock of all imports, and may be interrupted before its
+``try``. (So it would be for a caller who has taken that lock himself: nothing tells one from the other.)
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class _Job(Generic[Result]):
             try:
                 # The interpreter waits for this kind of thread.
                 threading.Thread(target=self._do, name="rocmkern-compiler", daemon=False).start()
-            except RuntimeError:
-                self.without_thread = True
+            except BaseException as error:
+                self._error, self.without_thread = error, isinstance(error, RuntimeError)
                 self.over.release()
 
     def _do(self) -> None:
@@ -87,7 +88,7 @@ class _Job(Generic[Result]):
 
 def apart(work: Callable[[], Result]) -> Result:
     """Do some work in a thread of its own (see this module), wait, and return or raise what it does."""
-    if _holds_what_is_needed():
+    if sys.is_finalizing() or _holds_what_is_needed():
         return work()
     job, process = _Job(work), os.getpid()
     while True:
@@ -132,7 +133,7 @@ def _imports() -> bool:
 
 
 def _has_lock_of_imports() -> bool:
-    """Whether this thread may be where the lock of all imports is held; if it was left so, it is unlocked."""
+    """Whether this thread is within importlib, with the lock of all imports held; elsewhere it gives that up."""
     if not _imp.lock_held():
         return False
     if any(True for _ in _frames_of_imports()):

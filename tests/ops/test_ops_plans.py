@@ -684,3 +684,29 @@ def test_every_operation_gives_the_same_bits_by_a_plan(operation, device, manage
             for a, b in zip(*given, strict=True):
                 assert a.to_numpy().tobytes() == b.to_numpy().tobytes()
             assert hit is (seed > 0), f"call {seed} of {case.id}"
+
+
+def test_inner_results_are_held_as_long_as_they_are_needed(monkeypatch):
+    """In the ordinary way, in the call that is recorded, and in the plan: there are many, and few at the same time."""
+    held, empty = [], ResourceManager.empty
+
+    def counting(self, *args, **kwargs):
+        made = empty(self, *args, **kwargs)
+        held.append(self.memory_stats().held)
+        return made
+
+    monkeypatch.setattr(ResourceManager, "empty", counting)
+    operation = rocmkern.linear_cross_entropy_backward
+    x, weight, target = normal(300, 40), normal(9000, 40), np.zeros(300, np.int32)
+    peaks, results = [], []
+    with rocmkern.using("cpu"):
+        loss, lse = rocmkern.linear_cross_entropy(x, weight, target, bias=(bias := normal(9000)))
+        for call in (operation.__wrapped__, operation, operation):
+            held.clear()
+            results.append(call(np.ones_like(loss), x, weight, target, lse, bias=bias))
+            peaks.append(max(held) - default_manager("host").memory_stats().held)
+    (plan,) = operation.plans._young.values()
+    assert isinstance(plan, HostPlan) and len(plan._inner) > 10
+    assert max(peaks) <= peaks[0] + 256 * len(plan._inner), peaks
+    for first, *others in zip(*results, strict=True):
+        assert all(np.array_equal(first, other) for other in others)

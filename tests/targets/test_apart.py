@@ -132,6 +132,20 @@ def test_without_threads_the_caller_works(monkeypatch):
     assert apart(ident) == ident()
 
 
+def test_an_error_of_what_starts_the_thread_is_the_callers(monkeypatch):
+    def start(thread):
+        raise MemoryError("no room for a thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(MemoryError, match="no room"):
+        apart(ident)
+
+
+def test_while_the_interpreter_ends_the_caller_works(monkeypatch):
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    assert apart(ident) == ident()
+
+
 START = """
 import atexit, ctypes, json, os, signal, sys, threading, time
 import numpy as np

@@ -38,9 +38,9 @@ def linear_cross_entropy_backward(
 ) -> Array | tuple[Array, ...]:
     """Gradients of `rocmkern.linear_cross_entropy` for the gradient of its loss.
 
-    The logits are computed again, a part at a time: beside inputs and gradients, and a copy of x where its rows are not
-    one even step apart, there is never more than a tenth of them in memory, or one block; and, for the time of a
-    product whose inner axis is split, a block of its result for each that runs at the same time.
+    The logits are computed again, a part at a time: beside inputs and gradients, and a copy of x or of its gradient
+    whose rows are not one even step apart, there is never more than a tenth of them in memory, or one block; and, for
+    the time of a product whose inner axis is split, a block of its result for each that runs at the same time.
 
     Parameters
     ----------

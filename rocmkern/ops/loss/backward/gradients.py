@@ -72,21 +72,27 @@ def token_gradients(problem: Problem, into: Gradients, stream: Stream) -> None:
     """Write the gradients that are wanted."""
     by_tokens = into.weight is not None or into.bias is not None
     dx = into.x
-    if dx is not None and (not by_tokens or not _has_room(dx, problem)):
+    if dx is not None and (not by_tokens or not _has_room(dx, problem, into)):
         _by_rows(problem, dx, into.accumulate, stream)
         dx = None
     if by_tokens:
         _by_tokens(problem, into._replace(x=dx), stream)
 
 
-def _has_room(dx: View, problem: Problem) -> bool:
-    """Whether the sum for the gradient of x may be held, with logits enough beside it."""
+def _has_room(dx: View, problem: Problem, into: Gradients) -> bool:
+    """Whether the sum for the gradient of x may be held, with a block of logits beside it."""
     # deferred: start-up
     from rocmkern.ops.loss.backward.launch import block_of
 
-    allowed, nbytes, x = _allowed(problem), _bytes_of_sum(dx), problem.x
-    block = x.shape[0] * block_of(x)[1] * x.itemsize
+    allowed, nbytes = _allowed(problem), _bytes_of_sum(dx)
+    block = block_of(problem.x)[1] * _bytes_of_token(problem, into)
     return nbytes == 0 or (nbytes <= _OF_SUM * allowed and nbytes + block <= allowed)
+
+
+def _bytes_of_token(problem: Problem, into: Gradients) -> int:
+    """Those of the logits of a token for all rows, and of what their sum needs where that is wanted."""
+    rows = problem.x.shape[0]
+    return rows * problem.x.itemsize + (0 if into.bias is None else bytes_of_sums(rows))
 
 
 def _allowed(problem: Problem) -> float:
@@ -126,8 +132,8 @@ def _by_tokens(problem: Problem, into: Gradients, stream: Stream) -> None:
 
     x, weight, bias, labels, lse, factors, options = problem
     rows, tokens, dx = x.shape[0], options.tokens, into.x
-    each = rows * x.itemsize + (0 if into.bias is None else bytes_of_sums(rows))
-    step = _step(tokens, _allowed(problem) - _bytes_of_sum(dx), each, block_of(x)[1])
+    allowed = _allowed(problem) - _bytes_of_sum(dx)
+    step = _step(tokens, allowed, _bytes_of_token(problem, into), block_of(x)[1])
     with Inner(x, stream) as inner:
         total = None if dx is None else inner.written(dx, dx.shape, FLOAT32, filled=into.accumulate)
         room = inner.room((rows * min(step, tokens),), x.dtype)
