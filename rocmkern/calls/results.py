@@ -77,7 +77,7 @@ def new_tensor(shape: tuple[int, ...], dtype: np.dtype, like: Any, name: str = "
     try:
         tensor = _torch_tensors.empty(shape, dtype, like)
     except (RuntimeError, TypeError):  # PyTorch has no more of an error for it
-        if math.prod([max(length, 1) for length in shape]) * dtype.itemsize < 1 << 63:
+        if _bytes_reached(shape, dtype) < 1 << 63:
             raise
         raise _too_large(name, shape, dtype) from None
     if _poison is not None:
@@ -90,9 +90,13 @@ def new_tensor(shape: tuple[int, ...], dtype: np.dtype, like: Any, name: str = "
 
 
 def _too_large(name: str, shape: tuple[int, ...], dtype: np.dtype) -> ArgumentError:
-    nbytes = math.prod([max(length, 1) for length in shape]) * dtype.itemsize
-    words = f"a result of shape {shape}, {nbytes} bytes"
+    words = f"a result of shape {shape}, {_bytes_reached(shape, dtype)} bytes"
     return ArgumentError(name, words, "less than 2 ** 63 bytes: smaller arguments")
+
+
+def _bytes_reached(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Bytes of an array, or, where it has no elements, what its strides multiply up to."""
+    return math.prod([max(length, 1) for length in shape]) * dtype.itemsize
 
 
 def _on_device(shape: tuple[int, ...], dtype: np.dtype, like: Argument) -> tuple[View, Any]:

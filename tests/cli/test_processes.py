@@ -7,8 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
+from running import is_running
 
 PROGRAM = """
 import os, time
@@ -19,15 +23,6 @@ if __name__ == "__main__":
         print(pool.submit(os.getpid).result(), flush=True)
         time.sleep(600)
 """
-
-
-def is_running(pid):
-    """Whether there is such a process; one that only waits for somebody to ask how it ended is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="asks /proc whether a process is running")

@@ -19,6 +19,9 @@ import broken_kernels
 import pytest
 from projects import INI, ROOT, Project
 
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
+from running import is_running
+
 # What the failures of cases say.
 FOUND = {
     "past_the_end": r"check outside failed:\n.*the nearest 0 bytes past its end(?s:.*)"
@@ -121,13 +124,6 @@ def test_a_worker_does_not_outlive_its_pytest(project, sigint):
         process.wait()
         with contextlib.suppress(OSError, UnboundLocalError):
             os.kill(pid, signal.SIGKILL)
-
-
-def is_running(pid):
-    """Whether there is such a process, and not only its end that nobody has asked for."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 @pytest.fixture

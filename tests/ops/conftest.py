@@ -63,6 +63,20 @@ def close():
 
 
 @pytest.fixture
+def held(monkeypatch):
+    """Bytes that a manager holds behind each of its allocations, from now on."""
+    found, empty = [], ResourceManager.empty
+
+    def counting(self, *args, **kwargs):
+        made = empty(self, *args, **kwargs)
+        found.append(self.memory_stats().held)
+        return made
+
+    monkeypatch.setattr(ResourceManager, "empty", counting)
+    return found
+
+
+@pytest.fixture
 def no_plans():
     """No plans of other tests."""
     for plans in _plan._all_plans:

@@ -686,16 +686,8 @@ def test_every_operation_gives_the_same_bits_by_a_plan(operation, device, manage
             assert hit is (seed > 0), f"call {seed} of {case.id}"
 
 
-def test_inner_results_are_held_as_long_as_they_are_needed(monkeypatch):
+def test_inner_results_are_held_as_long_as_they_are_needed(held):
     """In the ordinary way, in the call that is recorded, and in the plan: there are many, and few at the same time."""
-    held, empty = [], ResourceManager.empty
-
-    def counting(self, *args, **kwargs):
-        made = empty(self, *args, **kwargs)
-        held.append(self.memory_stats().held)
-        return made
-
-    monkeypatch.setattr(ResourceManager, "empty", counting)
     operation = rocmkern.linear_cross_entropy_backward
     x, weight, target = normal(300, 40), normal(9000, 40), np.zeros(300, np.int32)
     peaks, results = [], []

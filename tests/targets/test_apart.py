@@ -369,15 +369,15 @@ IMPORTS = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
+import numpy.random
 import rocmkern
+import rocmkern.targets.cpu
 from async_exceptions import interrupted
-from rocmkern.targets import cpu
 
 def of_importlib(code):
     return code.co_name == "_get_module_lock" and code.co_filename == "<frozen importlib._bootstrap>"
 
-np.random, report = np.random, []
-x = np.zeros((20, 50), np.float32)
+report, x = [], np.zeros((20, 50), np.float32)
 for at in range(2, 6):
     child = os.fork()
     if child == 0:

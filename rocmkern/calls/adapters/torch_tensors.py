@@ -8,8 +8,6 @@ launch runs is handed out again behind it.
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 import sys
 from typing import Any
 
@@ -20,6 +18,7 @@ from rocmkern.calls.adapters import dlpack_arrays
 from rocmkern.calls.adapters.foreign import device_view, host_view
 from rocmkern.calls.view import HOST, View
 from rocmkern.runtime.foreign import ForeignArray
+from rocmkern.runtime.geometry import contiguous_strides
 from rocmkern.runtime.layout import StridedLayout, layout_of
 from rocmkern.runtime.torch_tensors import plain_tensor, torch_of
 
@@ -68,9 +67,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype, like: Any) -> Any:
 def _contiguous(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], Any, Any]:
     """Strides in elements, PyTorch's dtype, and what makes a tensor of them."""
     torch: Any = sys.modules["torch"]
-    longer = [max(length, 1) for length in shape[:0:-1]]
-    strides = (1, *itertools.accumulate(longer, operator.mul))[: len(shape)]
-    return strides[::-1], getattr(torch, dtype.name), torch.empty_strided
+    return contiguous_strides(shape, 1), getattr(torch, dtype.name), torch.empty_strided
 
 
 def _attributes(x: Any) -> ForeignArray | None:
