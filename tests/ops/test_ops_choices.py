@@ -146,9 +146,13 @@ def choices(card: Card) -> Iterator[str]:
     half = card.parallelism // 2
     counts = (1, half * 9 // 10, half * 9 // 10 + 1, half, half + 1, 2 * half * 9 // 10, 2 * half, 4 * half + 1)
     yield f"fills the device: {ranges(counts, lambda n: tuning.fill_device(card, n))}"
-    for count in (1, 8, 64):
-        steps = (1, 3, 4, 7, 8, 12, 16, 24, 32, 64, 128, 512, 2048)
-        yield f"parts of the keys of {count} blocks: {ranges(steps, lambda n, c=count: tuning.splits(card, c, n))}"
+    steps = (1, 3, 4, 7, 8, 12, 16, 24, 32, 64, 128, 512, 2048)
+    prices = {"": tuning.Splitting()}
+    prices |= {f" of many rows, {size} bytes": cost for size, cost in tuning.sizes_of(arch).many_rows.items()}
+    for name, cost in prices.items():
+        for count in (1, 8, 64):
+            found = ranges(steps, lambda n, p=cost, c=count: tuning.splits(card, p, c, n))
+            yield f"parts of the keys of {count} blocks{name}: {found}"
 
 
 def lines() -> list[str]:

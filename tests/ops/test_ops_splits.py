@@ -24,13 +24,14 @@ class Card(NamedTuple):
     parallelism: int
 
 
+COST = tuning.Splitting()
 CARDS = [Card("sm_90", 264), Card("sm_80", 216), Card("gfx1100", 84), Card("gfx942", 608), Card("cpu-avx2", 8)]
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
 @pytest.mark.parametrize("blocks", [1, 3, 8, 40])
 def test_few_blocks_with_many_keys_fill_the_device(card, blocks):
-    splits = tuning.splits(card, blocks, 2048)
+    splits = tuning.splits(card, COST, blocks, 2048)
     assert blocks * splits >= 0.3 * card.parallelism
 
 
@@ -38,22 +39,35 @@ def test_few_blocks_with_many_keys_fill_the_device(card, blocks):
 @pytest.mark.parametrize("steps", [0, 1, 3, 7, 130, 2048])
 def test_every_part_has_some_steps(card, steps):
     for blocks in (1, 8, 100, 1000):
-        assert 1 <= tuning.splits(card, blocks, steps) <= max(1, steps // 4)
+        assert 1 <= tuning.splits(card, COST, blocks, steps) <= max(1, steps // 4)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.arch)
 def test_many_blocks_are_not_split(card):
     for steps in (8, 128):
-        assert tuning.splits(card, 10 * card.parallelism, steps) == 1
+        assert tuning.splits(card, COST, 10 * card.parallelism, steps) == 1
+
+
+def test_parts_that_a_launch_joins_have_a_price_of_their_own():
+    card = CARDS[0]
+    costs = {}
+    for itemsize in (2, 4):
+        for rows in (16, 64):
+            cfg = tuning.attention(card.arch, rows, 128, 128, itemsize, False)
+            costs[itemsize, rows] = tuning.splitting(cfg, itemsize)
+    assert costs[2, 16] == costs[4, 16] == COST
+    # Prompts of 512 tokens, whose steps are 64 and 32 keys.
+    assert tuning.splits(card, costs[2, 64], 64, 8) == 1
+    assert tuning.splits(card, costs[4, 64], 64, 16) > 1
 
 
 def test_one_worker_does_not_split():
-    assert tuning.splits(Card("python", 1), 1, 4096) == 1
+    assert tuning.splits(Card("python", 1), COST, 1, 4096) == 1
 
 
 def test_a_second_wave_of_few_blocks_is_avoided():
     # 280 of 264 blocks that run at once would take as long as two waves.
-    assert tuning.splits(Card("sm_80", 264), 280, 512) > 1
+    assert tuning.splits(Card("sm_80", 264), COST, 280, 512) > 1
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -82,7 +82,8 @@ class _Partition:
         if splits is None:
             whole = sequences.cu_seqlens_q is not None or tuning.fill_device(target, row_blocks * groups)
             in_window = min(sequences.max_k, seen.left + seen.right + longest)  # keys that some row may see
-            splits = 1 if whole else tuning.splits(target, row_blocks * groups, ceil_div(in_window, cfg.block_n))
+            cost, steps = tuning.splitting(cfg, q.dtype.itemsize), ceil_div(in_window, cfg.block_n)
+            splits = 1 if whole else tuning.splits(target, cost, row_blocks * groups, steps)
         # A part is a whole number of blocks of keys: more parts than blocks would be empty.
         splits = max(1, min(splits, ceil_div(sequences.max_k, cfg.block_n)))
         cfg = tuning.with_splits(target, cfg, row_blocks * groups, splits)

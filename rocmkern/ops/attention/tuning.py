@@ -135,6 +135,23 @@ class Joining:
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """What it costs to split keys into parts, in steps of a block.
+
+    Attributes
+    ----------
+    joining, part : float
+        What joining takes, and so much more for each part.
+    fewest : int
+        Steps that a part should have at least.
+    """
+
+    joining: float = 3.0
+    part: float = 0.06
+    fewest: int = 4
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Block sizes of attention on one architecture; those of 2-byte elements by bucket of the head dimension.
 
@@ -151,6 +168,8 @@ class Sizes:
         For 2-byte elements without score modifications in blocks of several waves. Where there is no entry the compiler
         and ``blocks.keys`` choose.
     joining : Joining
+    many_rows : mapping of int to Splitting
+        By the bytes of an element, for blocks of more rows than join themselves, if it is not `Splitting`'s default.
     enough : float
         Blocks of split attention that keep the device's memory busy, relative to the target's ``parallelism``.
     """
@@ -161,6 +180,7 @@ class Sizes:
     paged_alone: Mapping[int, DecodeBlock] = field(default_factory=dict)
     resident: Mapping[int, ResidentBlock] = field(default_factory=dict)
     joining: Joining = field(default_factory=Joining)
+    many_rows: Mapping[int, Splitting] = field(default_factory=dict)
     enough: float = 1.0
 
 
@@ -200,22 +220,22 @@ _TABLE = {
     # Pages cost a little less in longer steps, for which there is room as long as no second block is on a
     # multiprocessor. One sequence of 8192 keys in pages of 16, in calls that take turns with 16 caches: 15.2 and 15.4
     # us, without pages 14.
+    # Keys of prompts, 8 heads, an H200: 512 float16 of 128 columns take 12.3 us, in 2 parts 15.6; 1024 for 2 heads 20.4,
+    # in 4 parts 13.9. A step of float32 is four times as long: 256 keys of 64 columns take 44 us, in 2 parts 27, in 4
+    # parts 18.
     "hopper": replace(
         _NVIDIA,
         tall=None,
         decode={64: DecodeBlock(128, waves=4, num_stages=2), 128: DecodeBlock(64, waves=4, num_stages=2)},
         paged_alone={64: DecodeBlock(256, waves=8, num_stages=1), 128: DecodeBlock(128, waves=4, num_stages=1)},
         resident={64: ResidentBlock(3, keys=128), 128: ResidentBlock(3, keys=64)},
+        many_rows={2: Splitting(5.0, 0.5), 4: Splitting(1.5, 0.05, fewest=2)},
         enough=0.5,
     ),
 }
 #: A tall block needs so many times its rows.
 _TALL_BLOCKS = 4
-#: Steps of keys that a block of split attention should have at least.
-_STEPS_PER_SPLIT = 4
-#: What joining the parts costs in steps: the second launch, and so much for each part.
-_JOINING, _JOINING_PART = 3.0, 0.06
-#: The same for what each block reads and writes besides keys and values, and for what it does before its first step.
+#: In steps, what each block reads and writes besides keys and values, and what it does before its first step.
 _PART_OF_STEP, _START = 1 / 8, 1.0
 #: Share of the multiprocessors that are busy to the end where keys are not split.
 _BUSY = 0.9
@@ -289,7 +309,14 @@ def fill_device(target: Target, count: int) -> bool:
     return count >= _BUSY * multiprocessors * -(-count // multiprocessors) > 0
 
 
-def splits(target: Target, count: int, steps: int) -> int:
+def splitting(cfg: flash_attention.Config, itemsize: int) -> Splitting:
+    """What splitting costs blocks of a variant."""
+    sizes = sizes_of(cfg.arch)
+    many = cfg.block_m > sizes.joining.up_to_rows
+    return sizes.many_rows.get(itemsize, Splitting()) if many else Splitting()
+
+
+def splits(target: Target, cost: Splitting, count: int, steps: int) -> int:
     """Number of parts of the keys of an attention of ``count`` blocks with ``steps`` steps each.
 
     A model of the time, in steps of as many blocks as keep the memory busy: beyond that number they take turns.
@@ -297,10 +324,10 @@ def splits(target: Target, count: int, steps: int) -> int:
     enough = max(1, int(target.parallelism * sizes_of(target.arch).enough))
 
     def time(parts: int) -> float:
-        joining = 0.0 if parts == 1 else _JOINING + parts * (_JOINING_PART + _PART_OF_STEP * count / enough)
+        joining = 0.0 if parts == 1 else cost.joining + parts * (cost.part + _PART_OF_STEP * count / enough)
         return -(-count * parts // enough) * (-(-steps // parts) + _START) + joining
 
-    most = min(steps // _STEPS_PER_SPLIT, -(-2 * enough // max(count, 1)))
+    most = min(steps // cost.fewest, -(-2 * enough // max(count, 1)))
     return min(range(1, max(most, 1) + 1), key=time)
 
 

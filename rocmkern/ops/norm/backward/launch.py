@@ -101,6 +101,6 @@ def _matrices(piece: dict[str, View]) -> Iterator[dict[str, View]]:
 
 def _add_up(target: Target, parts: View, out: View, accumulate: bool, stream: Stream) -> None:
     """``kernels.column_sums``."""
-    cfg = streaming.turned(column_sums.Config, target.arch, accumulates=accumulate)
+    cfg = tuning.sums(column_sums.Config, target.arch, accumulates=accumulate)
     grid = (ceil_div(out.shape[0], cfg.block_m), 1, 1)
     launch(target, column_sums.column_sums, cfg, grid, {"parts": parts.T, "out": out}, stream)

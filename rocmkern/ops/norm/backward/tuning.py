@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rocmkern.architectures import architecture, tuned
-from rocmkern.ops.streaming import LaneBlock
+from rocmkern.ops import streaming
+from rocmkern.ops.streaming import Block, LaneBlock
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,14 @@ class NormGradients:
     resident_rms : mapping of int to int
         By the columns of a tile, blocks of an RMS norm of halves that a multiprocessor should hold, which bounds their
         registers: `most_blocks` run at once then.
+    sums : Block, optional
+        Of `column_sums`, if it is not that of transposed copies.
     """
 
     most_blocks: int
     widths: Mapping[int, LaneBlock] = field(default_factory=dict)
     resident_rms: Mapping[int, int] = field(default_factory=dict)
+    sums: Block | None = None
 
 
 _WAVES_OF_32 = {
@@ -54,9 +59,10 @@ SIZES = {
     "cpu": NormGradients(64),
     "rdna": NormGradients(512, _WAVES_OF_32),
     "cdna": NormGradients(512, _WAVES_OF_64),
-    # Of rows of 4096, with the 78 registers of the compiler's choice an H200 would hold 396 of 512 blocks: 98 us for
-    # 8192 rows, half of what their bytes allow. With 64 it holds 528 (not measured).
-    "nvidia": NormGradients(512, _WAVES_OF_32, {4096: 4}),
+    # 8192 rows of 4096 float16 on an H200, sums included: with the 78 registers of the compiler's choice it holds 396 of
+    # 512 blocks, 96 us; with 64 it holds 528, 72 us; 264 blocks 87, 1056 blocks 85. The sums alone, in blocks of 64
+    # columns and 64 parts, 8.4 us; of 16 and 64, 7.2; of 16 and 256, 5.5.
+    "nvidia": NormGradients(512, _WAVES_OF_32, {4096: 4}, sums=Block(16, 256, 1)),
 }
 
 
@@ -79,3 +85,11 @@ def resident_rms(arch: str, columns: int, itemsize: int) -> int:
     sizes = tuned(SIZES, arch)
     width = next((n for n in sizes.widths if n >= columns), 0)
     return sizes.resident_rms.get(width, 0) if itemsize == 2 else 0
+
+
+def sums(config: type, arch: str, **features: Any) -> Any:
+    """Variant of `column_sums`: ``config`` is its Config."""
+    block = tuned(SIZES, arch).sums
+    if block is None:
+        return streaming.turned(config, arch, **features)
+    return config(arch=arch, waves=block.waves, block_m=block.rows, block_n=block.columns, **features)
