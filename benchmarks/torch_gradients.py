@@ -4,10 +4,10 @@
     python benchmarks/torch_gradients.py --only attention    # or: rows, loss
 
 Times are medians of device events around some calls, kernels and all launches included. Attention is the gradient
-alone with ``out=``, and, in the last column, forward and gradient, beside PyTorch's flash backend, the same with
-deterministic algorithms, and cuDNN. What moves rows is given as a share of the bandwidth of a copy, in the bytes that
-it must read and write. The cross-entropy's memory is what a first call takes of the card's beyond the gradients, as the
-driver counts it. Decides nothing.
+alone with ``out=``, beside PyTorch's flash backend, the same with deterministic algorithms, and cuDNN; then the forward
+pass, and how much faster than the flash backend both are together. What moves rows is given as a share of the bandwidth
+of a copy, in the bytes that it must read and write. The cross-entropy's memory is what a first call takes of the card's
+beyond the gradients, as the driver counts it. Decides nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SHAPES = [
     ((4, 32, 2048, 128), False),
     ((4, 32, 2048, 128), True),
     ((1, 32, 16384, 128), False),
+    ((1, 32, 16384, 128), True),
     ((8, 16, 2048, 64), False),
     ((4, 16, 2048, 256), False),
 ]
@@ -74,12 +75,13 @@ def ways(shape: tuple[int, ...], causal: bool, dtype: torch.dtype) -> dict[str, 
         "cudnn": lambda: aten._scaled_dot_product_cudnn_attention_backward(*of_cudnn),
         "our forward": lambda: rocmkern.flash_attention(q, k, v, causal=causal, return_lse=True),
         "flash forward": lambda: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal),
+        "cudnn forward": lambda: aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False),
     }
 
 
 def attention(dtype: torch.dtype) -> None:
-    """TFLOP/s of the gradient, of which 10 B H S S D (causal: half) count, and ratios of times."""
-    print(f"{'attention':38} {'ours':>6} {'flash':>6} {'same bits':>9} {'cuDNN':>6} {'forward and gradient':>21}")
+    """TFLOP/s: 10 B H S S D (causal: half) count for a gradient, 4 for a forward pass; and the ratio of times."""
+    print(f"{'attention: ours, flash, its same bits':38} {'and cuDNN':>23} | {'forward':>17} | both by flash")
     for shape, causal in SHAPES:
         calls = ways(shape, causal, dtype)
         taken = {name: milliseconds(call) for name, call in calls.items()}
@@ -87,11 +89,12 @@ def attention(dtype: torch.dtype) -> None:
         taken["same bits"] = milliseconds(calls["flash"])
         torch.use_deterministic_algorithms(False)
         batch, heads, length, dim = shape
-        work = 10 * batch * heads * length**2 * dim * (0.5 if causal else 1) / 1e9
+        pairs = batch * heads * length**2 * dim * (0.5 if causal else 1) / 1e9
         both = (taken["flash"] + taken["flash forward"]) / (taken["ours"] + taken["our forward"])
+        gradient = " ".join(f"{10 * pairs / taken[each]:5.0f}" for each in ("ours", "flash", "same bits", "cudnn"))
+        forward = " ".join(f"{4 * pairs / taken[f'{each} forward']:5.0f}" for each in ("our", "flash", "cudnn"))
         name = f"{str(dtype)[6:]} {shape} {'causal' if causal else 'full'}"
-        rates = [work / taken[each] for each in ("ours", "flash", "same bits", "cudnn")]
-        print(f"{name:38} {rates[0]:6.0f} {rates[1]:6.0f} {rates[2]:9.0f} {rates[3]:6.0f} {both:21.2f}")
+        print(f"{name:38} {gradient} | {forward} | {both:.2f}")
 
 
 def rows(dtype: torch.dtype) -> None:

@@ -89,7 +89,7 @@ def resident_rms(arch: str, columns: int, itemsize: int) -> int:
 
 def sums(config: type, arch: str, **features: Any) -> Any:
     """Variant of `column_sums`: ``config`` is its Config."""
-    block = tuned(SIZES, arch).sums
+    block, features = tuned(SIZES, arch).sums, features | {"overlaps": True}
     if block is None:
         return streaming.turned(config, arch, **features)
     return config(arch=arch, waves=block.waves, block_m=block.rows, block_n=block.columns, **features)
