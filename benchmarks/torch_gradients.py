@@ -52,11 +52,11 @@ def milliseconds(call: Callable[[], object], times: int = 10) -> float:
 
 def megabytes(call: Callable[[], tuple[torch.Tensor, ...]]) -> float:
     """Memory that a call takes beyond its results, from a cache that holds none."""
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.mem_get_info()[0]
     results = call()
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().synchronize()
     return (before - torch.cuda.mem_get_info()[0] - sum(t.numel() * t.element_size() for t in results)) / 1e6
 
 

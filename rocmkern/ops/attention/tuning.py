@@ -220,9 +220,9 @@ _TABLE = {
     # Pages cost a little less in longer steps, for which there is room as long as no second block is on a
     # multiprocessor. One sequence of 8192 keys in pages of 16, in calls that take turns with 16 caches: 15.2 and 15.4
     # us, without pages 14.
-    # Keys of prompts, 8 heads, an H200: 512 float16 of 128 columns take 12.3 us, in 2 parts 15.6; 1024 for 2 heads 20.4,
-    # in 4 parts 13.9. A step of float32 is four times as long: 256 keys of 64 columns take 44 us, in 2 parts 27, in 4
-    # parts 18.
+    # Keys of prompts, 8 heads, an H200: 512 float16 of 128 columns take 12.3 us, in 2 parts 15.6; 1024 for 2 heads
+    # 20.4, in 4 parts 13.9. A step of float32 is four times as long: 256 keys of 64 columns take 44 us, in 2 parts 27,
+    # in 4 parts 18.
     "hopper": replace(
         _NVIDIA,
         tall=None,

@@ -59,8 +59,8 @@ SIZES = {
     "cpu": NormGradients(64),
     "rdna": NormGradients(512, _WAVES_OF_32),
     "cdna": NormGradients(512, _WAVES_OF_64),
-    # 8192 rows of 4096 float16 on an H200, sums included: with the 78 registers of the compiler's choice it holds 396 of
-    # 512 blocks, 96 us; with 64 it holds 528, 72 us; 264 blocks 87, 1056 blocks 85. The sums alone, in blocks of 64
+    # 8192 rows of 4096 float16 on an H200, sums included: with the 78 registers of the compiler's choice it holds 396
+    # of 512 blocks, 96 us; with 64 it holds 528, 72 us; 264 blocks 87, 1056 blocks 85. The sums alone, in blocks of 64
     # columns and 64 parts, 8.4 us; of 16 and 64, 7.2; of 16 and 256, 5.5.
     "nvidia": NormGradients(512, _WAVES_OF_32, {4096: 4}, sums=Block(16, 256, 1)),
 }
