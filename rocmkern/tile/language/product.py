@@ -87,6 +87,11 @@ def _plus(product: np.ndarray, acc: np.ndarray | None) -> np.ndarray:
     return product if acc is None else acc + product
 
 
+def _multiplied(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``left @ right``, row by row: which bits BLAS gives a row of a matrix may depend on its place there."""
+    return np.matmul(left[:, None, :], right)[:, 0]
+
+
 def _plain(side: np.ndarray | Stage) -> np.ndarray:
     return side.data if isinstance(side, Stage) else side
 
@@ -98,7 +103,7 @@ def _dot_nt(a: Any, b: Any, acc: Any = None) -> Any:
 @operation(_dot_nt, consumes=("acc",))
 def dot_nt(a: Operand | Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b.T``, plus ``acc`` if given (consumed): [M, K] x [N, K] -> [M, N]."""
-    return _plus(_plain(a) @ b.data.T, acc)
+    return _plus(_multiplied(_plain(a), b.data.T), acc)
 
 
 def _dot_nn(a: Any, b: Any, acc: Any = None) -> Any:
@@ -108,7 +113,7 @@ def _dot_nn(a: Any, b: Any, acc: Any = None) -> Any:
 @operation(_dot_nn, consumes=("acc",))
 def dot_nn(a: Operand | Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a @ b``, plus ``acc`` if given (consumed): [M, K] x [K, N] -> [M, N]."""
-    return _plus(_plain(a) @ b.data, acc)
+    return _plus(_multiplied(_plain(a), b.data), acc)
 
 
 def _dot(a: Any, b: Any, transposed: Any, acc: Any = None) -> Any:
@@ -118,7 +123,7 @@ def _dot(a: Any, b: Any, transposed: Any, acc: Any = None) -> Any:
 @operation(_dot, consumes=("acc",))
 def dot(a: Operand | Stage, b: Stage, transposed: bool, acc: Tile | None = None) -> Tile:
     """`dot_nt` where ``transposed`` (known when the kernel is compiled), else `dot_nn` (consumes acc)."""
-    return _plus(_plain(a) @ (b.data.T if transposed else b.data), acc)
+    return _plus(_multiplied(_plain(a), b.data.T if transposed else b.data), acc)
 
 
 def _dot_tn(a: Any, b: Any, acc: Any = None) -> Any:
@@ -129,7 +134,7 @@ def _dot_tn(a: Any, b: Any, acc: Any = None) -> Any:
 @operation(_dot_tn, consumes=("acc",))
 def dot_tn(a: Stage, b: Stage, acc: Tile | None = None) -> Tile:
     """``a.T @ b``, plus ``acc`` if given (consumed): [K, M] x [K, N] -> [M, N]."""
-    return _plus(a.data.T @ b.data, acc)
+    return _plus(_multiplied(a.data.T, b.data), acc)
 
 
 def _dot_nn_where(a: Any, b: Any, acc: Any) -> Any:
@@ -145,7 +150,7 @@ def dot_nn_where(a: Operand, b: Stage, acc: Tile) -> Tile:
     """
     right = b.data
     finite = np.isfinite(right)
-    total = acc + a @ np.where(finite, right, np.float32(0))
+    total = acc + _multiplied(a, np.where(finite, right, np.float32(0)))
     for j in np.flatnonzero(~finite.all(axis=1)):
         seen = a[:, j] != 0
         total[seen] += np.where(finite[j], np.float32(0), a[seen, j, None] * right[j])
