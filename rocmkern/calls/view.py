@@ -223,14 +223,15 @@ class View(_Fields):
         TypeError
             For device memory, which the CPU cannot read.
         """
-        if self.on_device:
-            raise TypeError(f"{self!r} cannot be read by the CPU: copy it to host memory first (results.read)")
+        array = host_array(self)
         notes.refuse("the call looks at values in host memory")
-        return host_array(self)
+        return array
 
 
 def host_array(view: View) -> np.ndarray:
-    """An array over host memory, of which a plan hears nothing: for those who tell it themselves."""
+    """As `View.numpy`, but a plan hears nothing of it: for those who tell it themselves."""
+    if view.on_device:
+        raise TypeError(f"{view!r} cannot be read by the CPU: copy it to host memory first (results.read)")
     owner = view.owner
     # The array itself, where it is one: another takes microseconds.
     if type(owner) is np.ndarray and owner.shape == view.shape and owner.strides == view.strides:

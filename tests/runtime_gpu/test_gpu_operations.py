@@ -15,6 +15,7 @@ from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import launch as _launch
 from rocmkern.calls import plan as _plan
 from rocmkern.calls import results as _results
+from rocmkern.calls import values as _values
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.manager import DeviceTensor, default_manager
@@ -70,8 +71,9 @@ def test_a_view_is_never_read_by_the_cpu(manager):
     for part in (view[0], view.transpose(2, 0, 1), view[None, ..., ::2], view.broadcast_to((5, 2, 3, 4))):
         assert part.on_device
         assert (part.place, part.owner) == (manager.device, view.owner)
-    with pytest.raises(TypeError, match="cannot be read by the CPU"):
-        view.numpy()
+    for read in (view.numpy, lambda: _values.look(np.sum, view), lambda: _values.converted(view, np.copy)):
+        with pytest.raises(TypeError, match="cannot be read by the CPU"):
+            read()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
