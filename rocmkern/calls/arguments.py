@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -16,9 +16,17 @@ from rocmkern.calls import adapters
 from rocmkern.calls import values as _values
 from rocmkern.calls.notes import thread
 from rocmkern.calls.overlaps import overlap, overlaps_itself, same_elements
+from rocmkern.calls.types import Array
 from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 from rocmkern.runtime.torch_tensors import note_write, torch_of
+
+if TYPE_CHECKING:  # Before Python 3.13 a type variable has no default.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Source = TypeVarWithDefault("Source", covariant=True, default=Any)
+else:
+    Source = TypeVar("Source", covariant=True)
 
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -33,7 +41,7 @@ _WRITABLE = "NumPy, DeviceTensor, PyTorch, CuPy, or an object whose DLPack capsu
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long
-class Argument:
+class Argument(Generic[Source]):
     """An argument or a result of an operation.
 
     Attributes
@@ -52,7 +60,7 @@ class Argument:
 
     name: str
     view: View
-    source: Any
+    source: Source
     original: View | None = None
     shape: tuple[int, ...] = field(init=False)
     dtype: np.dtype = field(init=False)
@@ -75,7 +83,7 @@ class Argument:
         """Of the caller's elements."""
         return self.view if self.original is None else self.original
 
-    def converted(self, make: Callable[[np.ndarray], np.ndarray]) -> Argument:
+    def converted(self, make: Callable[[np.ndarray], np.ndarray]) -> Argument[Source]:
         """The same argument with ``make(values)`` in its place: of another element type, or at other addresses.
 
         See `values.converted`.
@@ -105,7 +113,7 @@ def as_bool(name: str, x: Any) -> str:
     return f"{name}.bool()" if torch_of(x) is not None else f"{name}.astype(bool)"
 
 
-def accept(name: str, x: Any, dtypes: tuple[np.dtype, ...] = FLOATS) -> Argument:
+def accept(name: str, x: Array, dtypes: tuple[np.dtype, ...] = FLOATS) -> Argument[Array]:
     """Check the kind and the dtype of an argument.
 
     Parameters
@@ -152,7 +160,7 @@ def same_dtype(first: Argument, others: Iterable[Argument]) -> None:
 
 
 def accept_out(
-    out: Any,
+    out: Array,
     shape: tuple[int, ...],
     dtype: np.dtype,
     inputs: Iterable[Argument | None] = (),
@@ -160,7 +168,7 @@ def accept_out(
     elementwise: bool = False,
     others: Iterable[Argument] = (),
     name: str = "out",
-) -> Argument:
+) -> Argument[Array]:
     """Check an ``out=`` argument.
 
     Parameters

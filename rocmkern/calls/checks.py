@@ -162,7 +162,8 @@ def stream(value: Any) -> Stream:
         raise ArgumentTypeError("stream", describe(value), "None, a stream, or the handle of one")
     if isinstance(value, numbers.Integral) and value <= 0:
         raise ArgumentError("stream", str(value), "None, a stream, or the handle of one (1 legacy, 2 per thread)")
-    return value
+    given: Stream = value
+    return given
 
 
 ACTIVATIONS = (None, "silu", "gelu", "gelu_tanh", "relu")

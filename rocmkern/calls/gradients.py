@@ -7,16 +7,17 @@ arguments whose gradients are wanted; they come in the order of the operation's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls import results as _results
 from rocmkern.calls.arguments import Argument, accept_outs
+from rocmkern.calls.types import Array
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
-class Wanted:
+class Wanted(Generic[Array]):
     """The gradients that a call is asked for, and then gives.
 
     Parameters
@@ -31,9 +32,9 @@ class Wanted:
         given = {name: x for name, x in arguments.items() if x is not None}
         names = list(given) if needs is None else _names(needs, list(given))
         self._like = {name: x for name, x in given.items() if name in names}
-        self._results: dict[str, Argument] = {}
+        self._results: dict[str, Argument[Array]] = {}
 
-    def place(self, out: Any, accumulate: Any, inputs: Sequence[Argument]) -> bool:
+    def place(self, out: Any, accumulate: bool, inputs: Sequence[Argument]) -> bool:
         """Check ``out=`` and ``accumulate=``, and return the latter; the first of ``inputs`` says where results lie."""
         accumulate = accumulates(accumulate, out)
         if out is None:
@@ -57,13 +58,13 @@ class Wanted:
         return not any(result.view.size for result in self._results.values())
 
     @property
-    def sources(self) -> Any:
+    def sources(self) -> Array | tuple[Array, ...]:
         """The gradients as the caller gets them."""
         sources = tuple(result.source for result in self._results.values())
         return sources if len(sources) > 1 else sources[0]
 
 
-def accumulates(accumulate: Any, out: Any) -> bool:
+def accumulates(accumulate: bool, out: Any) -> bool:
     """Whether gradients are added to what ``out=`` holds, which must be given then."""
     accumulate = _checks.flag("accumulate", accumulate)
     if accumulate and out is None:

@@ -37,6 +37,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rocmkern.calls import invariance as _invariance
+from rocmkern.calls import notes as _notes
 from rocmkern.calls import recording as _recording
 from rocmkern.calls import routing as _routing
 from rocmkern.calls import spellings as _spellings
@@ -117,7 +118,7 @@ def planned(operation: Function) -> Function:
     The launches of the operation must follow from its arguments, and memory that it needs between launches must come
     from `_launch.temporary`.
     """
-    plans, thread = Plans(), _recording.thread
+    plans, thread = Plans(), _notes.thread
 
     @functools.wraps(operation)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -223,7 +224,7 @@ def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
             if value.is_neg() or (value.requires_grad and _torch.is_grad_enabled()):
                 return None
             if not of_torch:
-                if not _outside() and not _recording.thread.in_operator:
+                if not _outside() and not _notes.thread.in_operator:
                     return None
                 of_torch = True
             if value.is_cuda:

@@ -300,7 +300,8 @@ class Recorder:
 
 def active() -> Recorder | None:
     """The recorder of this thread's call, if it is recorded."""
-    return thread.recorder
+    recorder: Recorder | None = thread.recorder
+    return recorder
 
 
 def viewed(x: Any, view: View) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from rocmkern.calls import recording as _recording
 from rocmkern.calls import streams as _streams
 from rocmkern.calls.adapters import torch_tensors as _torch_tensors
 from rocmkern.calls.arguments import Argument
+from rocmkern.calls.types import Array
 from rocmkern.calls.view import HOST, View, host_array, view_of
 from rocmkern.runtime import dlpack
 from rocmkern.runtime.errors import ArgumentError
@@ -26,6 +27,10 @@ from rocmkern.runtime.torch_tensors import torch_of
 _poison: Callable[[np.ndarray], None] | None = None
 
 
+@overload
+def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: None = ...) -> Argument[np.ndarray]: ...
+@overload
+def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument[Array]) -> Argument[Array]: ...
 def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype, like: Argument | None = None) -> Argument:
     """A new result of the kind of `like` (NumPy if None), not initialised.
 
@@ -125,7 +130,7 @@ def temporary(shape: tuple[int, ...], dtype: np.dtype, view: View, stream: Any =
     """
     manager = view.owner.manager
     home = _streams.launched_on(manager, _streams.choose(manager, [view], stream))
-    tensor = manager.empty(shape, dtype, uninitialized=True, stream=home)
+    tensor: DeviceTensor = manager.empty(shape, dtype, uninitialized=True, stream=home)
     recorder = _recording.active()
     if recorder is not None:
         recorder.allocated(view_of(tensor), view)
@@ -155,7 +160,7 @@ def read(view: View) -> np.ndarray:
 
 def _tensor_of(view: View) -> DeviceTensor:
     """The part of its tensor that a view of device memory is."""
-    tensor = view.owner
+    tensor: DeviceTensor = view.owner
     return tensor._view(view.address - tensor.data_ptr, view.shape, view.strides)
 
 

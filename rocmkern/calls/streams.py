@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from rocmkern.calls import notes
 from rocmkern.runtime.interface import LEGACY_STREAM, PER_THREAD_STREAM
 from rocmkern.runtime.memory import Buffer
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,18 @@ def current_stream_of_torch(index: int) -> int:
     torch: Any = sys.modules["torch"]
     try:
         # What PyTorch's own compiler calls for each launch: `current_stream` makes an object, for 20 times the time.
-        return torch._C._cuda_getCurrentRawStream(index)
+        handle: int = torch._C._cuda_getCurrentRawStream(index)
     except AttributeError:
-        return torch.cuda.current_stream(index).cuda_stream
+        handle = torch.cuda.current_stream(index).cuda_stream
+    return handle
 
 
 def choose(manager: Any, views: Sequence[Any], stream: Any = None) -> int:
     """The stream of a launch: the one asked for, else that of the first array of another library, else our own."""
     if stream is not None:
         return handle_of(stream)
-    return next((view.origin.stream for view in views if view.origin is not None), manager.stream)
+    handle: int = next((view.origin.stream for view in views if view.origin is not None), manager.stream)
+    return handle
 
 
 def launched_on(manager: Any, stream: int) -> int:
@@ -89,8 +93,8 @@ def launched_on(manager: Any, stream: int) -> int:
 
 
 def ordered(
-    submit: Callable[[], Any], manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None
-) -> Any:
+    submit: Callable[[], Result], manager: Any, views: Sequence[Any], stream: int, name: str, asked: int | None = None
+) -> Result:
     """Return what `submit()` does, between all earlier uses of some device arrays and all later ones.
 
     A function that is called, and no ``with`` block: an exception could come between the block and what follows it.
@@ -118,13 +122,13 @@ def ordered(
 
 
 def between_uses(
-    submit: Callable[[], Any],
+    submit: Callable[[], Result],
     manager: Any,
     origins: Collection[Origin],
     buffers: Sequence[Any],
     stream: int,
     name: str,
-) -> Any:
+) -> Result:
     """As `ordered`, for arrays of other libraries by their origins and for our own by what holds their memory."""
     theirs = {origin.stream for origin in origins}
     users: set[int] = set()

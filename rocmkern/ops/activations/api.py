@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from rocmkern.calls import arguments as _arguments
 from rocmkern.calls import checks as _checks
@@ -117,7 +117,9 @@ def geglu(
     return _gated(gate, up, "gelu_tanh" if approximate == "tanh" else "gelu", False, out, stream)
 
 
-def _gated(gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream: Any) -> Any:
+def _gated(
+    gate: Array, up: ArrayLike | None, activation: str, up_first: bool, out: Array | None, stream: Stream
+) -> Array:
     # Checks
     stream = _checks.stream(stream)
     first = accept("gate", gate)

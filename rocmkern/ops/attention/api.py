@@ -6,7 +6,7 @@ What each one means is `reference.py` beside this file; how it is computed, `ker
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -444,7 +444,7 @@ def attend(
     out: Array | tuple[Array, Array] | None,
     stream: Stream,
     queries: View | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """The result of a problem, and its log-sum-exps if they are asked for.
 
     `queries` are what stands for those of the problem in the launch: others made of them.

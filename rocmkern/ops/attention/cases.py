@@ -344,7 +344,7 @@ def pairs(dims: Mapping[str, Any], features: Mapping[str, Any]) -> int:
 def _attention_flops(case: Any) -> float:
     dims = case.dims
     visible = dims["batch"] * dims["heads"] * pairs(dims, case.features)
-    return 2.0 * visible * (dims["head_dim"] + dims["head_dim_v"])
+    return float(2.0 * visible * (dims["head_dim"] + dims["head_dim_v"]))
 
 
 def _attention_bytes(case: Any) -> float:
@@ -356,7 +356,7 @@ def _attention_bytes(case: Any) -> float:
 
 def heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
     """Whether key-value heads divide query heads."""
-    return dims["heads"] % dims["kv_heads"] == 0
+    return bool(dims["heads"] % dims["kv_heads"] == 0)
 
 
 def lengths_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:

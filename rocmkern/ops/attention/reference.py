@@ -301,7 +301,9 @@ def _one_head(
     return out, lse
 
 
-def _softmax_times_values(scores, v, sink, compute):
+def _softmax_times_values(
+    scores: np.ndarray, v: np.ndarray, sink: float | None, compute: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """``softmax(scores) @ v`` and the log of the softmax's denominator; values without weight are never multiplied."""
     weights, total, top = exponentials(scores, sink)
     usual = np.isfinite(v).all(axis=1)

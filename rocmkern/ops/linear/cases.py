@@ -77,7 +77,7 @@ def result_rows(case: Any) -> int:
 
 
 def _flops(case: Any) -> float:
-    return 2.0 * result_rows(case) * case.dims["n"] * case.dims["k"]
+    return float(2.0 * result_rows(case) * case.dims["n"] * case.dims["k"])
 
 
 def _nbytes(case: Any) -> float:
@@ -95,14 +95,18 @@ def _leads_broadcast(dims: Any, features: Any) -> bool:
     return True
 
 
-def _torch_matmul(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+def _torch_matmul(
+    functional: Any, activation: Callable[[Any], Any], tensors: dict[str, Any], options: dict[str, Any]
+) -> Callable[[], Any]:
     a, b, bias = tensors["a"], tensors["b"], tensors.get("bias")
     if options.get("transpose_b"):
         b = b.mT
     return lambda: activation(a @ b if bias is None else a @ b + bias)
 
 
-def _torch_linear(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+def _torch_linear(
+    functional: Any, activation: Callable[[Any], Any], tensors: dict[str, Any], options: dict[str, Any]
+) -> Callable[[], Any]:
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     return lambda: activation(functional.linear(x, weight, bias))
 

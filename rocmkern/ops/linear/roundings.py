@@ -51,4 +51,5 @@ def activated(total: np.ndarray, cost: np.ndarray, activation: str | None) -> np
     if activation is None:
         return cost
     result = reference.activated(total, activation)
-    return _STEEPEST * cost + UNIT * (STEPS + np.abs(total)) * np.abs(result) + UNIT * np.abs(total)
+    cost = _STEEPEST * cost + UNIT * (STEPS + np.abs(total)) * np.abs(result) + UNIT * np.abs(total)
+    return cost

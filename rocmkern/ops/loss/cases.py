@@ -83,7 +83,7 @@ def rows_of(case: Any) -> int:
 
 def flops(case: Any) -> float:
     """Of the product."""
-    return 2.0 * rows_of(case) * case.dims["vocabulary"] * case.dims["k"]
+    return float(2.0 * rows_of(case) * case.dims["vocabulary"] * case.dims["k"])
 
 
 def read_bytes(case: Any) -> float:

@@ -44,7 +44,7 @@ def _products(case: Any) -> int:
 
 def _mlp_flops(case: Any) -> float:
     dims = case.dims
-    return 2.0 * rows_of(case) * dims["hidden"] * (_products(case) * dims["k"] + dims["out"])
+    return float(2.0 * rows_of(case) * dims["hidden"] * (_products(case) * dims["k"] + dims["out"]))
 
 
 def _mlp_bytes(case: Any) -> float:
@@ -53,7 +53,9 @@ def _mlp_bytes(case: Any) -> float:
     return float((weights + rows_of(case) * (dims["k"] + dims["out"])) * itemsize(case))
 
 
-def _torch_mlp(functional: Any, activation: Callable, tensors: dict, options: dict) -> Callable[[], Any]:
+def _torch_mlp(
+    functional: Any, activation: Callable[[Any], Any], tensors: dict[str, Any], options: dict[str, Any]
+) -> Callable[[], Any]:
     x, w_gate, w_up, w_down = (tensors.get(name) for name in ("x", "w_gate", "w_up", "w_down"))
     b_gate, b_up, b_down = (tensors.get(name) for name in ("b_gate", "b_up", "b_down"))
 

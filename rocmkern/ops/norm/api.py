@@ -271,7 +271,9 @@ def _accept_weight(weight: Any) -> Argument:
     return accept("weight", weight)
 
 
-def _given_outputs(out: Any, x: Argument, inputs: list, *, pair: bool) -> tuple[Argument | None, Argument | None]:
+def _given_outputs(
+    out: Any, x: Argument, inputs: list[Argument], *, pair: bool
+) -> tuple[Argument | None, Argument | None]:
     """The arrays of ``out=``: one, or a pair that do not overlap."""
     if out is None:
         return None, None

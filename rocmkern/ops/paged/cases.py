@@ -158,7 +158,7 @@ def paged_excerpts(call: Call) -> Iterator[Excerpt]:
 
 def _paged_flops(case: Any) -> float:
     dims = case.dims
-    return 2.0 * dims["heads"] * dims["seq_q"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"])
+    return float(2.0 * dims["heads"] * dims["seq_q"] * sum(dims["lens"]) * (dims["head_dim"] + dims["head_dim_v"]))
 
 
 def _paged_bytes(case: Any) -> float:

@@ -95,7 +95,8 @@ def _options(draw: Draw, *names: str) -> dict[str, Any]:
 
 
 def _elements(draw: Draw) -> int:
-    return draw.dims["blocks"] * BLOCKS[draw.features["format"]][0]
+    blocks: int = draw.dims["blocks"]
+    return blocks * BLOCKS[draw.features["format"]][0]
 
 
 def _shape(draw: Draw) -> tuple[int, ...]:
@@ -157,7 +158,7 @@ def _streamed_flops(case: Any) -> float:
 
 
 def _linear_flops(case: Any) -> float:
-    return 2.0 * _rows(case) * case.dims["n"] * _size(case)[0]
+    return float(2.0 * _rows(case) * case.dims["n"] * _size(case)[0])
 
 
 def _linear_bytes(case: Any) -> float:
@@ -168,7 +169,7 @@ def _linear_bytes(case: Any) -> float:
 
 def _order_fits(dims: Any, features: Any) -> bool:
     """Whether a format has an order of its elements."""
-    return features["order"] == "ggml" or features["format"] == "mxfp4"
+    return bool(features["order"] == "ggml" or features["format"] == "mxfp4")
 
 
 # Contents are for rows that say what they expect of them.

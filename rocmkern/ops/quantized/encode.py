@@ -42,7 +42,8 @@ def _element_codes(name: str, x: np.ndarray) -> np.ndarray:
     # The codes of the positive numbers are in the order of their values; infinity and NaN come last.
     positive = kind.table()[: 1 << (kind.bits - 1)]
     codes = np.searchsorted(positive[np.isfinite(positive)], size).astype(np.uint8)
-    return codes | (np.signbit(x).astype(np.uint8) << (kind.bits - 1))
+    signed: np.ndarray = codes | (np.signbit(x).astype(np.uint8) << (kind.bits - 1))
+    return signed
 
 
 def _mx(name: str, pack: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -63,11 +64,13 @@ def _mx(name: str, pack: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nda
 def _low_then_high(codes: np.ndarray) -> np.ndarray:
     """Two halves of 4-bit codes in one byte: the first half in the low bits."""
     low, high = np.split(codes, 2, axis=-1)
-    return low | high << 4
+    both: np.ndarray = low | high << 4
+    return both
 
 
 def _in_pairs(codes: np.ndarray) -> np.ndarray:
-    return codes[:, 0::2] | codes[:, 1::2] << 4
+    both: np.ndarray = codes[:, 0::2] | codes[:, 1::2] << 4
+    return both
 
 
 def _six_bits(codes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ them but some of q4_1, q5_1, q4_k, q5_k and q6_k, which it rounds.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from rocmkern.ops.linear.reference import linear
 
 __all__ = ["dequantize", "dequantize_rms_norm", "quantize", "quantized_linear"]
+
+#: From blocks to their numbers, or back.
+_Codec: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 #: Elements and bytes of a block.
 BLOCKS = {
@@ -31,7 +35,7 @@ BLOCKS = {
     "q5_k": (256, 176),
     "q6_k": (256, 210),
 }
-_ELEMENTS = {
+_ELEMENTS: dict[str, tuple[type[np.generic], int]] = {
     "mxfp4": (ml_dtypes.float4_e2m1fn, 4),
     "mxfp6_e2m3": (ml_dtypes.float6_e2m3fn, 6),
     "mxfp6_e3m2": (ml_dtypes.float6_e3m2fn, 6),
@@ -55,7 +59,7 @@ def dequantize(blocks: np.ndarray, format: str = "q4_0", dtype: Any = np.float32
         return _decoded(blocks, format, order).astype(np.float32).astype(dtype).astype(np.float64)
 
 
-def _decoded(blocks, format, order):
+def _decoded(blocks: np.ndarray, format: str, order: str) -> np.ndarray:
     """The exact value of every element, in float64."""
     elements, nbytes = BLOCKS[format]
     split = blocks.reshape(*blocks.shape[:-1], blocks.shape[-1] // nbytes, nbytes)
@@ -112,28 +116,30 @@ def dequantize_rms_norm(
 # ------------------------------------------------------------------------------------------------------------- decoding
 
 
-def _bits(packed, width):
+def _bits(packed: np.ndarray, width: int) -> np.ndarray:
     """Fields of `width` bits, the lowest bits of the first byte first: uint8."""
     bits = np.unpackbits(packed, axis=-1, bitorder="little")
     fields = bits.reshape(*packed.shape[:-1], bits.shape[-1] // width, width)
-    return (fields << np.arange(width, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8)
+    values: np.ndarray = (fields << np.arange(width, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8)
+    return values
 
 
-def _mx(blocks, format, order):
+def _mx(blocks: np.ndarray, format: str, order: str) -> np.ndarray:
     element, width = _ELEMENTS[format]
     scale = blocks[..., :1].view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
     codes = _bits(blocks[..., 1:], width)
     if format == "mxfp4" and order == "ggml":
         codes = np.concatenate([codes[..., 0::2], codes[..., 1::2]], axis=-1)
-    return codes.view(element).astype(np.float64) * scale
+    values: np.ndarray = codes.view(element).astype(np.float64) * scale
+    return values
 
 
-def _half(blocks, offset):
+def _half(blocks: np.ndarray, offset: int) -> np.ndarray:
     low, high = blocks[..., offset].astype(np.uint16), blocks[..., offset + 1].astype(np.uint16)
     return (low + 256 * high).view(np.float16).astype(np.float64)
 
 
-def _q4_0(blocks):
+def _q4_0(blocks: np.ndarray) -> np.ndarray:
     values = np.empty((*blocks.shape[:-1], 32))
     for j in range(16):
         values[..., j] = _half(blocks, 0) * ((blocks[..., 2 + j] % 16).astype(int) - 8)
@@ -141,7 +147,7 @@ def _q4_0(blocks):
     return values
 
 
-def _q4_1(blocks):
+def _q4_1(blocks: np.ndarray) -> np.ndarray:
     values = np.empty((*blocks.shape[:-1], 32))
     for j in range(16):
         values[..., j] = _half(blocks, 0) * (blocks[..., 4 + j] % 16) + _half(blocks, 2)
@@ -149,7 +155,7 @@ def _q4_1(blocks):
     return values
 
 
-def _five_bits(blocks, start):
+def _five_bits(blocks: np.ndarray, start: int) -> np.ndarray:
     """Numbers of five bits, of which the fifth ones are in the four bytes from `start` on, the others behind them."""
     q = np.empty((*blocks.shape[:-1], 32), int)
     for j in range(32):
@@ -158,27 +164,29 @@ def _five_bits(blocks, start):
     return q
 
 
-def _q5_0(blocks):
-    return _half(blocks, 0)[..., None] * (_five_bits(blocks, 2) - 16)
+def _q5_0(blocks: np.ndarray) -> np.ndarray:
+    values: np.ndarray = _half(blocks, 0)[..., None] * (_five_bits(blocks, 2) - 16)
+    return values
 
 
-def _q5_1(blocks):
-    return _half(blocks, 0)[..., None] * _five_bits(blocks, 4) + _half(blocks, 2)[..., None]
+def _q5_1(blocks: np.ndarray) -> np.ndarray:
+    values: np.ndarray = _half(blocks, 0)[..., None] * _five_bits(blocks, 4) + _half(blocks, 2)[..., None]
+    return values
 
 
-def _q8_0(blocks):
+def _q8_0(blocks: np.ndarray) -> np.ndarray:
     return _half(blocks, 0)[..., None] * blocks[..., 2:].view(np.int8).astype(np.float64)
 
 
-def _q4_k(blocks):
+def _q4_k(blocks: np.ndarray) -> np.ndarray:
     return _groups(blocks, 16, lambda group: 0)
 
 
-def _q5_k(blocks):
+def _q5_k(blocks: np.ndarray) -> np.ndarray:
     return _groups(blocks, 48, lambda group: 16 * (blocks[..., 16:48].astype(int) // 2**group % 2))
 
 
-def _groups(blocks, start_of_nibbles, fifth_bits):
+def _groups(blocks: np.ndarray, start_of_nibbles: int, fifth_bits: Callable[[int], Any]) -> np.ndarray:
     """Elements of q4_k and q5_k: `fifth_bits` of a group is what they add to the numbers of its low four bits."""
     values = np.empty((*blocks.shape[:-1], 256))
     packed = blocks[..., 4:16].astype(int)
@@ -196,7 +204,7 @@ def _groups(blocks, start_of_nibbles, fifth_bits):
     return values
 
 
-def _q6_k(blocks):
+def _q6_k(blocks: np.ndarray) -> np.ndarray:
     values = np.empty((*blocks.shape[:-1], 256))
     scales = blocks[..., 192:208].view(np.int8).astype(np.float64)
     for i in range(256):
@@ -207,7 +215,7 @@ def _q6_k(blocks):
     return values
 
 
-_GGML = {
+_GGML: dict[str, _Codec] = {
     "q4_0": _q4_0,
     "q4_1": _q4_1,
     "q5_0": _q5_0,
@@ -222,7 +230,7 @@ _GGML = {
 # ------------------------------------------------------------------------------------------------------------- encoding
 
 
-def _to_mx(x, format, order):
+def _to_mx(x: np.ndarray, format: str, order: str) -> np.ndarray:
     element, width = _ELEMENTS[format]
     largest = float(ml_dtypes.finfo(element).max)
     emax = int(np.floor(np.log2(largest)))
@@ -240,17 +248,17 @@ def _to_mx(x, format, order):
     return np.concatenate([scale, packed], axis=-1)
 
 
-def _half_bytes(d):
+def _half_bytes(d: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(d), d, np.nan).astype("<f2")[..., None].view(np.uint8)
 
 
-def _codes(shifted, d, half, most):
+def _codes(shifted: np.ndarray, d: np.ndarray, half: float, most: int) -> np.ndarray:
     inverse = np.where(d == 0, np.float32(0), 1 / d)[..., None]
     q = np.clip(np.floor(shifted * inverse + np.float32(half)), 0, most)
     return np.where(np.isfinite(q), q, 0).astype(np.uint8)
 
 
-def _symmetric(x, middle):
+def _symmetric(x: np.ndarray, middle: int) -> tuple[np.ndarray, np.ndarray]:
     """Scales, and codes of which `middle` is 0."""
     x = x.astype(np.float32)
     place = np.abs(x).argmax(axis=-1)[..., None]
@@ -258,7 +266,7 @@ def _symmetric(x, middle):
     return d, _codes(x, d, middle + 0.5, 2 * middle - 1)
 
 
-def _affine(x, most):
+def _affine(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scales, minima, and codes from 0 to `most`."""
     x = x.astype(np.float32)
     lowest = x.min(axis=-1)
@@ -266,39 +274,40 @@ def _affine(x, most):
     return d, lowest, _codes(x - lowest[..., None], d, 0.5, most)
 
 
-def _packed(q):
+def _packed(q: np.ndarray) -> np.ndarray:
     """Low four bits of 32 codes."""
     low = q % 16
-    return low[..., :16] + 16 * low[..., 16:]
+    packed: np.ndarray = low[..., :16] + 16 * low[..., 16:]
+    return packed
 
 
-def _fifth(q):
+def _fifth(q: np.ndarray) -> Any:
     """Their fifth bits, side by side."""
     bits = q // 16
     return sum(bits[..., i::8] * np.uint8(1 << i) for i in range(8))
 
 
-def _to_q4_0(x):
+def _to_q4_0(x: np.ndarray) -> np.ndarray:
     d, q = _symmetric(x, 8)
     return np.concatenate([_half_bytes(d), _packed(q)], axis=-1)
 
 
-def _to_q4_1(x):
+def _to_q4_1(x: np.ndarray) -> np.ndarray:
     d, m, q = _affine(x, 15)
     return np.concatenate([_half_bytes(d), _half_bytes(m), _packed(q)], axis=-1)
 
 
-def _to_q5_0(x):
+def _to_q5_0(x: np.ndarray) -> np.ndarray:
     d, q = _symmetric(x, 16)
     return np.concatenate([_half_bytes(d), _fifth(q), _packed(q)], axis=-1)
 
 
-def _to_q5_1(x):
+def _to_q5_1(x: np.ndarray) -> np.ndarray:
     d, m, q = _affine(x, 31)
     return np.concatenate([_half_bytes(d), _half_bytes(m), _fifth(q), _packed(q)], axis=-1)
 
 
-def _to_q8_0(x):
+def _to_q8_0(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float32)
     d = np.abs(x).max(axis=-1) / np.float32(127)
     inverse = np.where(d == 0, np.float32(0), 1 / d)[..., None]
@@ -309,7 +318,7 @@ def _to_q8_0(x):
     return np.concatenate([_half_bytes(d), q], axis=-1)
 
 
-_TO_GGML = {"q4_0": _to_q4_0, "q4_1": _to_q4_1, "q5_0": _to_q5_0, "q5_1": _to_q5_1, "q8_0": _to_q8_0}
+_TO_GGML: dict[str, _Codec] = {"q4_0": _to_q4_0, "q4_1": _to_q4_1, "q5_0": _to_q5_0, "q5_1": _to_q5_1, "q8_0": _to_q8_0}
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -328,7 +337,8 @@ def decoded_linear(
     """`quantized_linear` in a precision, of weights that are decoded to another one."""
     with np.errstate(over="ignore"):
         decoded = _decoded(blocks, format, order).astype(weights)
-    return linear(x, decoded, bias, activation, compute=compute)
+    result: np.ndarray = linear(x, decoded, bias, activation, compute=compute)
+    return result
 
 
 def decoded_rms_norm(
@@ -349,4 +359,5 @@ def decoded_rms_norm(
         peak = np.where(peak == 0, compute(1), peak)
         mean = np.sum((x / peak) ** 2, axis=-1, keepdims=True) / compute(max(x.shape[-1], 1)) + (root / peak) ** 2
         mean = np.where(mean == 0, compute(1), mean)  # a row of zeros
-        return x / peak / np.sqrt(mean) * (weight.astype(compute) + compute(weight_offset))
+        result: np.ndarray = x / peak / np.sqrt(mean) * (weight.astype(compute) + compute(weight_offset))
+    return result

@@ -246,16 +246,16 @@ def rope_append_kv(
 
 def rotated(
     name: str,
-    x: Any,
-    positions: Any,
-    block_positions: Any,
+    x: Array,
+    positions: ArrayLike,
+    block_positions: ArrayLike | None,
     rotation: tuple[Any, ...],
-    layout: Any,
-    out: Any,
-    stream: Any,
+    layout: str,
+    out: Array | None,
+    stream: Stream,
     *,
     gradient: bool = False,
-) -> Any:
+) -> Array:
     """What `rope` gives; its argument x has this name in errors. Or the gradient of x, for the gradient of a result.
 
     ``rotation`` is variant, base, rotary_dim, scaling, freq_factors and inverse.

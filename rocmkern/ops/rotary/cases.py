@@ -189,7 +189,7 @@ def _rotation_fits(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool
     if features.get("unrotated"):
         return features["rotary_dim"] is None and not factors
     rotated = features["rotary_dim"] or dims["head_dim"]
-    return rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0
+    return bool(rotated <= dims["head_dim"] and rotated % (4 if features.get("block_positions") else 2) == 0)
 
 
 _ROTATIONS = {"base": (500.0,), "rotary_dim": (2, 8), "positions": ([131071, 0, 5], [-3])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -120,12 +121,14 @@ def rope_append_kv(
     return put(rotated, key_cache, slots, np.float64), put(v, value_cache, slots, np.float64)
 
 
-def _quantized(x, scale, dtype):
+def _quantized(x: np.ndarray, scale: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
     quotient = x.astype(np.float64) / (1.0 if scale is None else scale.astype(np.float64)[:, None])
     if dtype == np.int8:
-        return np.nan_to_num(np.clip(np.rint(quotient), -128, 127), nan=0.0)
+        codes: np.ndarray = np.nan_to_num(np.clip(np.rint(quotient), -128, 127), nan=0.0)
+        return codes
     largest = float(ml_dtypes.finfo(dtype).max)
-    return np.clip(quotient, -largest, largest).astype(dtype).astype(np.float64)
+    codes = np.clip(quotient, -largest, largest).astype(dtype)
+    return codes.astype(np.float64)
 
 
 def put(rows: np.ndarray, cache: np.ndarray, slots: np.ndarray, dtype: Any) -> np.ndarray:
@@ -156,7 +159,7 @@ def frequencies(
     return radians, 1.0
 
 
-def _parameters(scaling):
+def _parameters(scaling: Any) -> tuple[str | None, Mapping[str, Any]]:
     if scaling is None:
         return None, {}
     if not isinstance(scaling, dict):
@@ -165,7 +168,7 @@ def _parameters(scaling):
     return scaling.get("rope_type", scaling.get("type")), scaling
 
 
-def _llama3(f, p):
+def _llama3(f: float, p: Mapping[str, Any]) -> Any:
     wavelength = 2 * math.pi / f
     length = p["original_max_position_embeddings"]
     if wavelength > length / p["low_freq_factor"]:
@@ -176,11 +179,11 @@ def _llama3(f, p):
     return (1 - smooth) * f / p["factor"] + smooth * f
 
 
-def _yarn(radians, dim, base, p):
+def _yarn(radians: np.ndarray, dim: int, base: float, p: Mapping[str, Any]) -> np.ndarray:
     """Equations 23 and following of the paper, with the correction range of its code."""
     length = p["original_max_position_embeddings"]
 
-    def correction(turns):
+    def correction(turns: float) -> float:
         return dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = correction(p.get("beta_fast", 32.0)), correction(p.get("beta_slow", 1.0))
@@ -190,14 +193,15 @@ def _yarn(radians, dim, base, p):
     if low == high:
         high += 0.001
     ramp = np.array([min(max((i - low) / (high - low), 0.0), 1.0) for i in range(len(radians))])
-    return radians / p["factor"] * ramp + radians * (1 - ramp)
+    blended: np.ndarray = radians / p["factor"] * ramp + radians * (1 - ramp)
+    return blended
 
 
-def _yarn_factor(p):
+def _yarn_factor(p: Mapping[str, Any]) -> Any:
     if p.get("attention_factor") is not None:
         return p["attention_factor"]
 
-    def mscale(m):
+    def mscale(m: float) -> float:
         return 0.1 * m * math.log(p["factor"]) + 1.0 if p["factor"] > 1 else 1.0
 
     if p.get("mscale") is not None and p.get("mscale_all_dim") is not None:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from rocmkern.calls import checks as _checks
-from rocmkern.calls.arguments import FLOAT32, accept, describe
+from rocmkern.calls.arguments import FLOAT32, accept
 from rocmkern.calls.values import look
+from rocmkern.calls.view import describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 
@@ -175,7 +176,7 @@ def accept_scaling(value: Any) -> Scaling | None:
     return value
 
 
-def _from_dict(given: dict) -> Any:
+def _from_dict(given: dict[str, Any]) -> Any:
     """A Hugging Face ``rope_scaling`` dict as one of the classes; its ``rope_theta`` is `accept_base`'s."""
     values = dict(given)
     kinds = {key: values.pop(key) for key in ("rope_type", "type") if key in values}

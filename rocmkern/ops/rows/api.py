@@ -17,7 +17,7 @@ from rocmkern.calls.axes import rows_of
 from rocmkern.calls.plan import planned
 from rocmkern.calls.streams import wait_for
 from rocmkern.calls.types import Array, ArrayLike, Stream
-from rocmkern.calls.view import View
+from rocmkern.calls.view import View, describe
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError
 
 #: An index is 32 bits in a kernel.
@@ -72,7 +72,7 @@ def embedding(
     stream, check = _checks.stream(stream), _checks.flag("check", check)
     if (_arguments.kind_of_elements(table), _arguments.kind_of_elements(indices)) == ("int", "float"):
         allowed = "the table first, embedding(table, indices): torch.nn.functional takes them the other way round"
-        raise ArgumentTypeError("table", _arguments.describe(table), allowed)
+        raise ArgumentTypeError("table", describe(table), allowed)
     table, indices = accept("table", table), accept("indices", indices, INTEGERS)
     _arguments.same_place(table, [indices])
     _checks.rank(table, "V n")
@@ -179,7 +179,7 @@ def _order(axes: Any, ndim: int) -> tuple[int, ...]:
     try:
         order = tuple(operator.index(axis) for axis in axes)
     except TypeError:
-        raise ArgumentTypeError("axes", _arguments.describe(axes), f"integers, {allowed}") from None
+        raise ArgumentTypeError("axes", describe(axes), f"integers, {allowed}") from None
     counted = tuple(axis + ndim if axis < 0 else axis for axis in order)
     if sorted(counted) != list(range(ndim)):
         raise ArgumentError("axes", str(order), allowed)

@@ -54,7 +54,8 @@ def sample(
 def _each(value: Any, rows: int) -> list[Any]:
     """One number for each row, as Python has it."""
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        numbers: list[Any] = value.tolist()
+        return numbers
     return [value.item() if isinstance(value, np.generic) else value] * rows
 
 

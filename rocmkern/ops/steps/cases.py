@@ -134,7 +134,7 @@ def _repeat_kv_call(draw: Draw) -> Call:
 
 
 def _heads_fit(dims: Mapping[str, Any], features: Mapping[str, Any]) -> bool:
-    return dims["heads"] % dims["kv_heads"] == 0
+    return bool(dims["heads"] % dims["kv_heads"] == 0)
 
 
 # An output row of few numbers, which cancellation makes small, says little: the baseline's error in it is chance.

@@ -22,7 +22,8 @@ def qk_scores(
     q, k = (_heads_second(x, layout).astype(compute) for x in (q, k))
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     with np.errstate(all="ignore"):
-        return (q @ _shared_heads(k, q.shape[1]).swapaxes(-1, -2)) * compute(factor)
+        scores: np.ndarray = (q @ _shared_heads(k, q.shape[1]).swapaxes(-1, -2)) * compute(factor)
+    return scores
 
 
 def causal_mask(
@@ -46,7 +47,8 @@ def apply_mask(scores: np.ndarray, mask: np.ndarray, *, compute: Any = np.float6
     if mask.dtype == np.bool_:
         return np.where(mask, scores, compute(-np.inf))
     with np.errstate(all="ignore"):
-        return scores + mask.astype(compute)
+        masked: np.ndarray = scores + mask.astype(compute)
+    return masked
 
 
 def softmax(x: np.ndarray, *, compute: Any = np.float64) -> np.ndarray:
@@ -66,7 +68,8 @@ def weighted_values(p: np.ndarray, v: np.ndarray, *, layout: str = "bhsd", compu
 def scale(x: np.ndarray, factor: float, *, compute: Any = np.float64) -> np.ndarray:
     """``x * factor`` in float64."""
     with np.errstate(all="ignore"):
-        return x.astype(compute) * compute(factor)
+        scaled: np.ndarray = x.astype(compute) * compute(factor)
+    return scaled
 
 
 def repeat_kv(x: np.ndarray, n_rep: int, *, layout: str = "bhsd", compute: Any = np.float64) -> np.ndarray:

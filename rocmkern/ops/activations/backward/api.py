@@ -190,7 +190,15 @@ def geglu_backward(
     return _gated(dout, gate, up, "gelu_tanh" if approximate == "tanh" else "gelu", False, out, stream)
 
 
-def _gated(dout: Any, gate: Any, up: Any, activation: str, up_first: bool, out: Any, stream: Any) -> Any:
+def _gated(
+    dout: Array,
+    gate: ArrayLike,
+    up: ArrayLike | None,
+    activation: str,
+    up_first: bool,
+    out: Array | tuple[Array, Array] | None,
+    stream: Stream,
+) -> Array | tuple[Array, Array]:
     # Checks
     stream = _checks.stream(stream)
     dout, whole = accept("dout", dout), accept("gate", gate)

@@ -98,7 +98,7 @@ def _call(
 def _flops(case: Any) -> float:
     dims = case.dims
     visible = dims["batch"] * dims["heads"] * pairs(dims, case.features)
-    return 2.0 * visible * (3 * dims["head_dim"] + 2 * dims["head_dim_v"])
+    return float(2.0 * visible * (3 * dims["head_dim"] + 2 * dims["head_dim_v"]))
 
 
 def _bytes(case: Any) -> float:

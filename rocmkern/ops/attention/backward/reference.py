@@ -139,7 +139,8 @@ def shared(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Sums of a full array over what an array of a shape is repeated for, in that shape."""
     full = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = tuple(axis for axis, length in enumerate(full) if length == 1)
-    return x.sum(axis=axes, keepdims=True).reshape(shape)
+    sums: np.ndarray = x.sum(axis=axes, keepdims=True)
+    return sums.reshape(shape)
 
 
 def slope_sums(of_heads: dict[tuple[int, int], Any], shape: tuple[int, ...], compute: Any) -> np.ndarray:

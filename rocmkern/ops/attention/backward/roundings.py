@@ -57,7 +57,8 @@ def flash_attention_backward(
             errors = np.sqrt(own**2 + (unit * dx) ** 2 + (np.where(p > 0, smallest, 0.0)) ** 2)
 
             def spread(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-                return np.sqrt(weights**2 @ values**2)
+                root: np.ndarray = np.sqrt(weights**2 @ values**2)
+                return root
 
             dq[h.batch, h.head, h.rows] += factor * (
                 UNIT * dx @ k_abs + spread(errors, k_abs) + delta * (p @ k_abs)

@@ -75,7 +75,7 @@ def matmul_backward(
     sides = sides_of(a, b, transpose_b)
     _checks.same_shape(dout, sides.shape, "the shape of a @ b")
     bias_row = _checks.bias(given_bias, sides.right.shape[-1], "the number of columns of b")
-    wanted = Wanted(needs, {"a": a, "b": b, "bias": given_bias})
+    wanted: Wanted[Array] = Wanted(needs, {"a": a, "b": b, "bias": given_bias})
     accumulate = wanted.place(out, accumulate, inputs)
 
     # Launch
@@ -152,7 +152,7 @@ def linear_backward(
     shape = (*x.shape[:-1], weight.shape[0])
     _checks.same_shape(dout, shape, "the shape of x @ weight^T")
     bias_row = _checks.bias(given_bias, weight.shape[0], "the number of rows of weight")
-    wanted = Wanted(needs, {"x": x, "weight": weight, "bias": given_bias})
+    wanted: Wanted[Array] = Wanted(needs, {"x": x, "weight": weight, "bias": given_bias})
     accumulate = wanted.place(out, accumulate, inputs)
 
     # Launch

@@ -93,7 +93,7 @@ def linear_cross_entropy_backward(
     shape = x.shape[:-1]
     _checks.same_shape(dloss, shape if options.reduction == "none" else (), "the shape of the loss")
     _checks.same_shape(sums, shape, "a number for each row of x")
-    wanted = Wanted(needs, {"x": x, "weight": weight, "bias": given_bias})
+    wanted: Wanted[Array] = Wanted(needs, {"x": x, "weight": weight, "bias": given_bias})
     accumulate = wanted.place(out, accumulate, inputs)
 
     # Launch

@@ -10,6 +10,7 @@ from rocmkern.matrix.common import itemsize, oracles
 from rocmkern.matrix.draw import Draw
 from rocmkern.matrix.peers import torch_on
 from rocmkern.matrix.registry import Call, Domain, Feature, Operation, Output, Peer, PeerUnavailable
+from rocmkern.ops.linear.cases import DEPTH
 from rocmkern.ops.loss import cases as _forward
 from rocmkern.ops.loss import reference
 
@@ -69,7 +70,7 @@ OPERATIONS = (
         **oracles("linear_cross_entropy_backward"),
         gradient_of="linear_cross_entropy",
         call=_call,
-        dims=(_forward.SIZE, _forward.TOKENS, _forward.DEPTH),
+        dims=(_forward.SIZE, _forward.TOKENS, DEPTH),
         arrays=("dloss", "x", "weight", "target", "lse", "bias"),
         features=(*_forward.FEATURES, BOTH),
         outputs=(Output("dx"), Output("dweight", feature="both"), Output("dbias", feature="bias")),

@@ -79,7 +79,7 @@ def mlp_backward(
     _arguments.same_place(dout, inputs[1:])
     _arguments.same_dtype(dout, [x])
     _checks.same_shape(dout, (*x.shape[:-1], given.columns), "the shape of the result")
-    wanted = Wanted(needs, {"x": x, **given.arrays})
+    wanted: Wanted[Array] = Wanted(needs, {"x": x, **given.arrays})
     accumulate = wanted.place(out, accumulate, inputs)
 
     # Launch

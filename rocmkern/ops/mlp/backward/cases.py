@@ -42,7 +42,7 @@ def _flops(case: Any) -> float:
     """Each product of the forward call twice, and those of the hidden numbers once more."""
     assert _MLP.flops is not None
     products = 2 if case.features["gated"] else 1
-    return 2.0 * _MLP.flops(case) + 2.0 * rows_of(case) * case.dims["hidden"] * products * case.dims["k"]
+    return float(2.0 * _MLP.flops(case) + 2.0 * rows_of(case) * case.dims["hidden"] * products * case.dims["k"])
 
 
 def _nbytes(case: Any) -> float:

@@ -87,7 +87,7 @@ def quantized_linear_backward(
         raise ArgumentError("blocks", given_words, f"{x.shape[-1]} elements, the length of the last axis of x")
     bias_row = _checks.bias(given_bias, blocks.shape[0], "the number of rows of blocks")
     _checks.same_shape(dout, (*x.shape[:-1], blocks.shape[0]), "the shape of the result")
-    wanted = Wanted(needs, {"x": x, "bias": given_bias})
+    wanted: Wanted[Array] = Wanted(needs, {"x": x, "bias": given_bias})
     accumulate = wanted.place(out, accumulate, inputs)
 
     # Launch

@@ -13,4 +13,5 @@ def softmax_backward(dout: np.ndarray, y: np.ndarray, *, scale: float = 1.0, com
     """``scale * y * (dout - sum(dout * y))``, y being the result of `softmax`."""
     dout, y = dout.astype(compute), y.astype(compute)
     with np.errstate(all="ignore"):
-        return compute(scale) * y * (dout - (dout * y).sum(axis=-1, keepdims=True))
+        gradient: np.ndarray = compute(scale) * y * (dout - (dout * y).sum(axis=-1, keepdims=True))
+    return gradient
