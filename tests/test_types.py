@@ -21,7 +21,11 @@ from typing import Any
 import numpy as np
 import rocmkern
 from rocmkern import DeviceTensor
+from rocmkern import flash_attn as F
 from rocmkern import tile as T
+from rocmkern.decoder import Decoder, DecoderConfig, QuantizedWeight, decoder_logits, load_weights
+from rocmkern.distributed import join_sequence, linear, mlp, shard_linear, shard_sequence
+from rocmkern.distributed import attention as attention_of_ranks
 from rocmkern.targets import current_target
 
 class Foreign:
@@ -39,6 +43,11 @@ f: Foreign = given()
 either: bool = given()
 maybe: DeviceTensor | None = given()
 cfg: T.Config = given()
+manager: rocmkern.ResourceManager = given()
+config: DecoderConfig = given()
+blocks = QuantizedWeight(t, "q4_0")
+host = Decoder(config, {"norm": a, "output": QuantizedWeight(a, "q8_0")})
+device = Decoder(config, load_weights(given(), config))
 tile = T.zeros(cfg, 16, 64)
 rows = T.row_index(cfg, 16)
 """
@@ -69,6 +78,27 @@ REVEALED = {
     "rocmkern.dequantize(a, 'q8_0', np.float16)": "ndarray",
     "rocmkern.dequantize(t)": "DeviceTensor",
     "rocmkern.embedding(t, a)": "DeviceTensor",
+    "rocmkern.KVCache(8, 16, 2, 64).keys": "ndarray",
+    "rocmkern.KVCache(8, 16, 2, 64, manager=manager).values": "DeviceTensor",
+    "host.logits(host.new_cache(8), [0], [[1, 2]])": "ndarray",
+    "device.logits(device.new_cache(8), [0], [a])": "DeviceTensor",
+    "decoder_logits([1, 2], config=config, norm=a)": "ndarray",
+    "F.flash_attn_func(f, t, t, 0.0, None, True)": "Foreign",
+    "F.flash_attn_qkvpacked_func(t)": "DeviceTensor",
+    "F.flash_attn_qkvpacked_func(f, 0.0, return_attn_probs=True)": "tuple[Foreign, Foreign, None]",
+    "F.flash_attn_kvpacked_func(a, t, return_attn_probs=True)": "tuple[ndarray, ndarray, None]",
+    "F.flash_attn_varlen_qkvpacked_func(t, a, 5, return_attn_probs=either)": (
+        "DeviceTensor | tuple[DeviceTensor, DeviceTensor, None]"
+    ),
+    "F.flash_attn_with_kvcache(t, t, t)": "DeviceTensor",
+    "attention_of_ranks(f, f, f, return_lse=True)": "tuple[Foreign, Foreign]",
+    "shard_sequence(f, split='zigzag')": "Foreign",
+    "join_sequence([a, a])": "ndarray",
+    "shard_linear(t, 'rows')": "DeviceTensor",
+    "shard_linear(blocks, 'columns')": "QuantizedWeight",
+    "linear(f, blocks, by='rows')": "Foreign",
+    "mlp(t, None, t, blocks)": "DeviceTensor",
+    "rocmkern.use(rocmkern.target().name)": "use",
     "rocmkern.sample(a, seed=0, top_k=a)": "ndarray",
     "current_target().arch": "str",
     "tile * rows + 1.0": "Tile",
@@ -90,6 +120,20 @@ REFUSED = {
     "rocmkern.matmul(a, a, bias='no')": "arg-type",
     "rocmkern.quantize(a, 'q4_0', nan='keep')": "call-overload",
     "rocmkern.scale(t, t)": "arg-type",
+    "rocmkern.quantize(a, 'bogus')": "call-overload",
+    "rocmkern.dequantize(a, 'bogus')": "call-overload",
+    "rocmkern.quantized_linear(a, a, 'bogus')": "arg-type",
+    "rocmkern.use('bogus')": "arg-type",
+    "rocmkern.using(None)": "arg-type",
+    "rocmkern.ResourceManager(1.5)": "arg-type",
+    "manager.empty((3,), 5)": "arg-type",
+    "host.logits(device.new_cache(8), [0], [[1, 2]])": "arg-type",
+    "QuantizedWeight(a, 'bogus')": "arg-type",
+    "F.flash_attn_kvpacked_func(a, 'kv')": "call-overload",
+    "shard_linear('x', 'rows')": "call-overload",
+    "linear(t, 'weight', by='rows')": "arg-type",
+    "mlp(t, t, None, t)": "arg-type",
+    "shard_sequence([1.0])": "type-var",
     "rocmkern.layer_norm(a, stream='default')": "arg-type",
     "current_target().launch('kernel', cfg, (1, 1, 1), [a])": "arg-type",
     "tile / 2.0": "operator",

@@ -71,7 +71,10 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu"] | None
 #: dtype of a result: float32, float16 or bfloat16, as NumPy's or PyTorch's.
 FloatDType: TypeAlias = DTypeLike | TorchDType
 #: Formats of quantized blocks, and the order of the codes within them.
-QuantizedFormat: TypeAlias = str
+QuantizedFormat = Literal[
+    "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2",
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k",
+]  # fmt: skip
 BlockOrder = Literal["ggml", "ocp"]
 #: Which numbers a rotation pairs: halves of a head, or neighbours.
 RopeVariant = Literal["half", "interleaved"]

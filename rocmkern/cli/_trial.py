@@ -18,6 +18,7 @@ from typing import Any
 
 import rocmkern
 from rocmkern.runtime.errors import RocmkernError
+from rocmkern.targets import TargetName
 
 DEADLINE_S = 120.0
 # The attention is one of a few dozen float32 numbers; its results are of order one.
@@ -73,7 +74,7 @@ def _read(done: subprocess.CompletedProcess[str]) -> Trial:
     return Trial(False, problem=f"a small kernel ended the child process {end}: {tail[0]}")
 
 
-def measure(target: str) -> Trial:
+def measure(target: TargetName) -> Trial:
     """Compile and run a small causal attention on a target, in this process."""
     try:
         # deferred: start-up
@@ -103,7 +104,7 @@ def words(error: BaseException) -> str:
     return str(error) if isinstance(error, RocmkernError) else f"{type(error).__name__}: {error}"
 
 
-def main(target: str) -> None:
+def main(target: TargetName) -> None:
     """What the child does."""
     result: dict[str, Any] = asdict(measure(target))
     print(json.dumps(result), flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from rocmkern.cli._matrix_file import default_matrix
 from rocmkern.runtime.errors import ArgumentError, RocmkernError, TargetError
-from rocmkern.targets import launching_on, target, using
+from rocmkern.targets import TargetName, launching_on, target, using
 
 SUMMARY = "compile kernels ahead of time"
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _architecture(name: str) -> str:
+def _architecture(name: TargetName) -> str:
     """That of this machine for a target."""
     if name == "cpu":
         # deferred: start-up

@@ -19,7 +19,7 @@ from typing import Any
 
 from rocmkern.cli._trial import Trial, run_in_child, words
 from rocmkern.runtime.versions import installed_version
-from rocmkern.targets import NAMES, target, using
+from rocmkern.targets import NAMES, TargetName, target, using
 
 SUMMARY = "what works on this machine, what does not, and what to do about it"
 
@@ -118,7 +118,7 @@ def examine() -> Report:
     cpu = next(each for each in targets if each.name == "cpu")
     try:
         chosen = target()
-        name, reason = chosen.name, chosen.reason
+        name, reason = str(chosen.name), chosen.reason
     except Exception as error:
         name, reason = "none", words(error)
     return Report(
@@ -145,7 +145,7 @@ def examine() -> Report:
     )
 
 
-def examine_target(name: str) -> TargetReport:
+def examine_target(name: TargetName) -> TargetReport:
     """Whether a target works here; where a package is missing, the line that installs it."""
     package = _EXTRAS.get(name)
     install = f'pip install "rocmkern[{name}]"' if package and installed_version(package) is None else ""

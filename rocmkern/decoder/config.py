@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rocmkern.calls import checks
+from rocmkern.calls.types import RopeVariant
 from rocmkern.checkpoint.names import shown
 from rocmkern.decoder.values import LARGEST_SIZE, number, one_of, size
+from rocmkern.ops.rotary.scaling import Scaling
 from rocmkern.runtime.errors import ArgumentError, CheckpointError
 
 # Architectures whose layers are those of `Decoder`.
@@ -63,10 +65,10 @@ class DecoderConfig:
     head_dim: int
     rms_norm_eps: float = 1e-6
     norm_weight_offset: float = 0.0
-    rope_variant: str = "half"
+    rope_variant: RopeVariant = "half"
     rope_base: float = 10000.0
-    rope_scaling: Any = None
-    activation: str = "silu"
+    rope_scaling: Scaling | dict[str, Any] | None = None
+    activation: Literal["silu", "gelu", "gelu_tanh"] = "silu"
     embedding_scale: float = 1.0
     sliding_window: int | None = None
 

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 import rocmkern
+from rocmkern.calls.types import SupportsDLPack
 from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.frequencies import FREQ_FACTORS, rotation
-from rocmkern.decoder.names import QuantizedWeight
+from rocmkern.decoder.names import Loaded, QuantizedWeight
 from rocmkern.runtime.errors import ArgumentError
+from rocmkern.runtime.kv_cache import KVCache
 from rocmkern.runtime.manager import DeviceTensor
 
 # What None stands for among numbers of several prompts.
 _KEEPS_ALL = {"top_k": np.iinfo(np.int32).max, "top_p": 1.0}
 
+#: The kind of the weights, and so of the logits.
+Kind = TypeVar("Kind", bound=np.ndarray | DeviceTensor)
 
-class Decoder:
+
+class TokenArray(SupportsDLPack, Protocol):
+    """An array of tokens."""
+
+    def __len__(self) -> int: ...
+
+
+Tokens: TypeAlias = Sequence[int] | TokenArray
+
+
+class Decoder(Generic[Kind]):
     """A decoder of the Llama family: embedding, layers of attention and MLP, norm, logits.
 
     A layer is ``x + o(attention(rope(q(n)), rope(k(n)), v(n)))``, where ``n = rms_norm(x)``, and then
@@ -43,6 +57,12 @@ class Decoder:
     config: DecoderConfig
     weights: dict[str, Any]
 
+    @overload
+    def __init__(
+        self: Decoder[np.ndarray], config: DecoderConfig, weights: Mapping[str, np.ndarray | QuantizedWeight]
+    ) -> None: ...
+    @overload
+    def __init__(self: Decoder[DeviceTensor], config: DecoderConfig, weights: Mapping[str, Loaded]) -> None: ...
     def __init__(self, config: DecoderConfig, weights: Mapping[str, Any]):
         self.config, self.weights = config, dict(weights)
         norm = self.weights["norm"]
@@ -51,10 +71,10 @@ class Decoder:
         self._table: Any = None
         self._rotation = rotation(config, self.weights.get(FREQ_FACTORS))
 
-    def new_cache(self, num_blocks: int, block_size: int = 16) -> Any:
+    def new_cache(self, num_blocks: int, block_size: int = 16) -> KVCache[Kind]:
         """A `KVCache` for this decoder, beside its weights."""
         config = self.config
-        return rocmkern.KVCache(
+        cache: Any = rocmkern.KVCache(
             num_blocks,
             block_size,
             config.num_kv_heads,
@@ -63,8 +83,11 @@ class Decoder:
             dtype=self.dtype,
             manager=self._manager,
         )
+        return cache
 
-    def logits(self, cache: Any, sequences: Sequence[int], tokens: Sequence[Any], *, every: bool = False) -> Any:
+    def logits(
+        self, cache: KVCache[Kind], sequences: Sequence[int], tokens: Sequence[Tokens], *, every: bool = False
+    ) -> Kind:
         """Append tokens to sequences of the cache, and return the logits of what follows.
 
         Parameters
@@ -123,7 +146,7 @@ class Decoder:
 
     def generate(
         self,
-        prompts: Sequence[Any],
+        prompts: Sequence[Tokens],
         max_new_tokens: int,
         *,
         temperature: float | Sequence[float] = 1.0,
@@ -170,8 +193,8 @@ class Decoder:
             sequences = [cache.add() for _ in prompts]
             inputs, active = list(prompts), list(range(len(prompts)))
             for _ in range(max_new_tokens):
-                logits = self.logits(cache, [sequences[i] for i in active], inputs)
-                chosen = {k: v[active] if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
+                logits: Any = self.logits(cache, [sequences[i] for i in active], inputs)
+                chosen: Any = {k: v[active] if isinstance(v, np.ndarray) else v for k, v in numbers.items()}
                 position = cache.context_lens([sequences[i] for i in active])
                 drawn = np.asarray(rocmkern.sample(logits, **chosen, offset=position))
                 for i, token in zip(active, drawn.tolist(), strict=True):
@@ -199,7 +222,7 @@ class Decoder:
 
     def _norm(self, x: Any, update: Any, name: str) -> tuple[Any, Any]:
         """The norm of ``x + update``, and that sum."""
-        options = {"eps": self.config.rms_norm_eps, "weight_offset": self.config.norm_weight_offset}
+        options: Any = {"eps": self.config.rms_norm_eps, "weight_offset": self.config.norm_weight_offset}
         if update is None:
             return rocmkern.rms_norm(x, self.weights[name], **options), x
         return rocmkern.rms_norm(update, self.weights[name], residual=x, **options)
@@ -235,8 +258,13 @@ def _for_each(name: str, value: Any, prompts: int) -> Any:
 
 
 def decoder_logits(
-    tokens: Any, *, config: DecoderConfig, prefill: int | None = None, block_size: int = 4, **weights: Any
-) -> Any:
+    tokens: Sequence[int] | np.ndarray,
+    *,
+    config: DecoderConfig,
+    prefill: int | None = None,
+    block_size: int = 4,
+    **weights: np.ndarray | QuantizedWeight,
+) -> np.ndarray:
     """Logits ``[S, V]`` after every token of one sequence, NumPy: what the tests compare with `reference.decoder`.
 
     Parameters

@@ -13,14 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from rocmkern.calls.types import ArrayLike, QuantizedFormat
 from rocmkern.checkpoint import Checkpoint, FileTensor
 from rocmkern.decoder.config import DecoderConfig
 from rocmkern.decoder.frequencies import FREQ_FACTORS, TENSOR, read_factors
 from rocmkern.ops.quantized.api import FORMATS
+from rocmkern.runtime.device import DeviceLike
 from rocmkern.runtime.errors import CheckpointError
 from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.tile.formats import format_named
@@ -100,8 +103,12 @@ class QuantizedWeight:
         As in `rocmkern.quantized_linear`.
     """
 
-    blocks: Any
-    format: str
+    blocks: ArrayLike
+    format: QuantizedFormat
+
+
+#: What `load_weights` makes of a weight.
+Loaded: TypeAlias = DeviceTensor | QuantizedWeight | np.ndarray
 
 
 def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Part]:
@@ -139,8 +146,8 @@ def weight_parts(checkpoint: Checkpoint, config: DecoderConfig) -> dict[str, Par
 
 
 def load_weights(
-    checkpoint: Checkpoint, config: DecoderConfig, dtype: Any = np.float32, device: Any = None
-) -> dict[str, Any]:
+    checkpoint: Checkpoint, config: DecoderConfig, dtype: DTypeLike = np.float32, device: DeviceLike | None = None
+) -> dict[str, Loaded]:
     """The weights of a decoder as lazy tensors.
 
     Parameters
@@ -165,7 +172,7 @@ def load_weights(
     """
     wanted = np.dtype(dtype)
     whole: dict[str, DeviceTensor] = {}
-    weights: dict[str, Any] = {}
+    weights: dict[str, Loaded] = {}
     for name, part in weight_parts(checkpoint, config).items():
         tensor = checkpoint[part.tensor]
         if name == FREQ_FACTORS:
@@ -175,7 +182,8 @@ def load_weights(
             source = tensor if tensor.format is not None or tensor.dtype == wanted else _Converted(tensor, wanted)
             whole[part.tensor] = DeviceTensor.lazy(source, device)
         array = whole[part.tensor] if part.rows is None else whole[part.tensor][part.rows[0] : part.rows[1]]
-        weights[name] = array if tensor.format is None else QuantizedWeight(array, tensor.format)
+        format: Any = tensor.format  # one of FORMATS
+        weights[name] = array if format is None else QuantizedWeight(array, format)
     return weights
 
 

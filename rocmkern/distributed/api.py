@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.calls.types import Array, ArrayLike, Causal, Layout, Window
@@ -14,7 +14,38 @@ from rocmkern.distributed.ring import ring_attention
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import torch_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class AttentionOptions(TypedDict, total=False):
+    """Options of `attention`, for type checkers."""
+
+    group: Any
+    split: Literal["contiguous", "zigzag"]
+    mode: Literal["ring", "heads"]
+    layout: Layout
+    causal: Causal
+    window: Window
+    scale: float | None
+    softcap: float | None
+    sinks: ArrayLike | None
+    cu_seqlens: ArrayLike | None
+    timeout: float | None
+
+
+@overload
+def attention(
+    q: Array, k: ArrayLike, v: ArrayLike, *, return_lse: Literal[False] = False, **options: Unpack[AttentionOptions]
+) -> Array: ...
+@overload
+def attention(
+    q: Array, k: ArrayLike, v: ArrayLike, *, return_lse: Literal[True], **options: Unpack[AttentionOptions]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: ArrayLike, v: ArrayLike, *, return_lse: bool, **options: Unpack[AttentionOptions]
+) -> Array | tuple[Array, Array]: ...
 def attention(
     q: Array,
     k: ArrayLike,

@@ -8,22 +8,29 @@ whole on each rank, so that the residual is the same everywhere, and so is what 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
 
 from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.decoder.config import DecoderConfig
-from rocmkern.decoder.model import Decoder
-from rocmkern.decoder.names import QuantizedWeight
+from rocmkern.decoder.model import Decoder, Kind, Tokens
+from rocmkern.decoder.names import Loaded, QuantizedWeight
 from rocmkern.distributed.heads import check_heads, heads_of_rank
 from rocmkern.distributed.positions import runs
 from rocmkern.distributed.ranks import ranks_of
 from rocmkern.distributed.sequence import place_of
-from rocmkern.distributed.tensor_parallel import all_reduce, shard_linear
+from rocmkern.distributed.tensor_parallel import Weight, all_reduce, shard_linear
+from rocmkern.runtime.kv_cache import KVCache
+from rocmkern.runtime.manager import DeviceTensor
 from rocmkern.tile.formats import format_named
 
+#: Kinds of weights of a decoder.
+Weights = TypeVar("Weights", bound=Weight)
 
-class ParallelDecoder(Decoder):
+
+class ParallelDecoder(Decoder[Kind]):
     """A `Decoder` over the processes of a group. All ranks call its methods, with the same arguments.
 
     Parameters
@@ -43,16 +50,38 @@ class ParallelDecoder(Decoder):
     >>> tokens = decoder.generate([[1, 15043]], 20, seed=0)  # the same on all ranks  # doctest: +SKIP
     """
 
+    @overload
+    def __init__(
+        self: ParallelDecoder[np.ndarray],
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray | QuantizedWeight],
+        *,
+        group: Any = ...,
+        timeout: float | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ParallelDecoder[DeviceTensor],
+        config: DecoderConfig,
+        weights: Mapping[str, Loaded],
+        *,
+        group: Any = ...,
+        timeout: float | None = ...,
+    ) -> None: ...
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, Any], *, group: Any = None, timeout: float | None = None
     ):
         self._ranks, self._timeout = ranks_of(group), timeout
         self._whole = config
-        super().__init__(local_config(config, self._ranks.rank, self._ranks.size), weights)
+        base: Any = super()  # of either kind
+        base.__init__(local_config(config, self._ranks.rank, self._ranks.size), weights)
 
-    def logits(self, cache: Any, sequences: Any, tokens: Any, *, every: bool = False) -> Any:
+    def logits(
+        self, cache: KVCache[Kind], sequences: Sequence[int], tokens: Sequence[Tokens], *, every: bool = False
+    ) -> Kind:
         """As `Decoder.logits`; the cache is of `new_cache`, and all ranks get all logits."""
-        signature = {"operation": "decoder", "config": repr(self._whole), "tokens": [list(map(int, t)) for t in tokens]}
+        given: Sequence[Any] = tokens
+        signature = {"operation": "decoder", "config": repr(self._whole), "tokens": [list(map(int, t)) for t in given]}
         with self._ranks.call("decoder", self._timeout):
             self._ranks.agree(signature | {"every": every}, ())
             return super().logits(cache, sequences, tokens, every=every)
@@ -83,13 +112,13 @@ def local_config(config: DecoderConfig, rank: int, size: int) -> DecoderConfig:
 
 
 def shard_decoder(
-    weights: Mapping[str, Any],
+    weights: Mapping[str, Weights],
     config: DecoderConfig,
     *,
     rank: int | None = None,
     size: int | None = None,
     group: Any = None,
-) -> dict[str, Any]:
+) -> dict[str, Weights]:
     """A rank's part of the weights of a decoder.
 
     Parameters
@@ -122,7 +151,8 @@ def _part(weights: Mapping[str, Any], name: str, config: DecoderConfig, rank: in
         heads = heads_of_rank(config.num_kv_heads, rank, size)
         rows = slice(heads.start * config.head_dim, heads.stop * config.head_dim)
         if isinstance(weight, QuantizedWeight):
-            return QuantizedWeight(_copied(weight.blocks[rows]), weight.format)
+            blocks: Any = weight.blocks
+            return QuantizedWeight(_copied(blocks[rows]), weight.format)
         return _copied(weight[rows])
     if kind in ("q", "q_bias"):
         return shard_linear(weight, "columns", unit=config.head_dim, **place)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rocmkern.calls.types import Array
 from rocmkern.distributed.positions import check_split, runs
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import torch_of
@@ -53,14 +54,14 @@ def sequence_positions(
 
 
 def shard_sequence(
-    x: Any,
+    x: Array,
     *,
     axis: int = -2,
     split: Literal["contiguous", "zigzag"] = "contiguous",
     rank: int | None = None,
     size: int | None = None,
     group: Any = None,
-) -> Any:
+) -> Array:
     """A rank's part of an array of all tokens, contiguous.
 
     Parameters
@@ -72,15 +73,18 @@ def shard_sequence(
         As in `sequence_positions`.
     """
     rank, size = place_of(rank, size, group)
-    axis %= x.ndim
-    parts = [x[(slice(None),) * axis + (slice(*run),)] for run in runs(x.shape[axis], rank, size, check_split(split))]
+    whole: Any = x
+    axis %= whole.ndim
+    own = runs(whole.shape[axis], rank, size, check_split(split))
+    parts = [whole[(slice(None),) * axis + (slice(*run),)] for run in own]
     torch = torch_of(x)
-    return np.concatenate(parts, axis) if torch is None else torch.cat(parts, axis)
+    join: Any = np.concatenate if torch is None else torch.cat
+    return join(parts, axis)
 
 
 def join_sequence(
-    parts: Sequence[Any], *, axis: int = -2, split: Literal["contiguous", "zigzag"] = "contiguous"
-) -> Any:
+    parts: Sequence[Array], *, axis: int = -2, split: Literal["contiguous", "zigzag"] = "contiguous"
+) -> Array:
     """The array of all tokens from the parts of all ranks, as `shard_sequence` cuts it.
 
     Parameters
@@ -93,16 +97,18 @@ def join_sequence(
     check_split(split)
     if not parts:
         raise ArgumentError("parts", "none", "the part of each rank")
-    axis %= parts[0].ndim
-    total = sum(part.shape[axis] for part in parts)
+    arrays: Sequence[Any] = parts
+    axis %= arrays[0].ndim
+    total = sum(part.shape[axis] for part in arrays)
     pieces = []
-    for rank, part in enumerate(parts):
-        own = runs(total, rank, len(parts), split)
+    for rank, part in enumerate(arrays):
+        own = runs(total, rank, len(arrays), split)
         if split == "contiguous":
-            own = [(sum(p.shape[axis] for p in parts[:rank]), 0)]
+            own = [(sum(p.shape[axis] for p in arrays[:rank]), 0)]
         middle = own[0][1] - own[0][0] if len(own) == 2 else part.shape[axis]
         cuts = [slice(0, middle), slice(middle, None)][: len(own)]
         pieces += [(start, part[(slice(None),) * axis + (cut,)]) for (start, _), cut in zip(own, cuts, strict=True)]
     ordered = [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
-    torch = torch_of(parts[0])
-    return np.concatenate(ordered, axis) if torch is None else torch.cat(ordered, axis)
+    torch = torch_of(arrays[0])
+    join: Any = np.concatenate if torch is None else torch.cat
+    return join(ordered, axis)

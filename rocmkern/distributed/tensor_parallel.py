@@ -14,7 +14,7 @@ rank's part before.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, overload
 
 import rocmkern
 from rocmkern.calls.adapters.to_torch import as_given, as_torch
@@ -28,8 +28,30 @@ from rocmkern.runtime.torch_tensors import gradient_of, torch_of
 from rocmkern.tile.formats import format_named
 
 CUTS = ("columns", "rows")
+#: Of a linear layer.
+Weight: TypeAlias = ArrayLike | QuantizedWeight
 
 
+@overload
+def shard_linear(
+    weight: QuantizedWeight,
+    by: Literal["columns", "rows"],
+    *,
+    unit: int = ...,
+    rank: int | None = ...,
+    size: int | None = ...,
+    group: Any = ...,
+) -> QuantizedWeight: ...
+@overload
+def shard_linear(
+    weight: Array,
+    by: Literal["columns", "rows"],
+    *,
+    unit: int = ...,
+    rank: int | None = ...,
+    size: int | None = ...,
+    group: Any = ...,
+) -> Array: ...
 def shard_linear(
     weight: Any,
     by: Literal["columns", "rows"],
@@ -82,11 +104,12 @@ def _shard_quantized(weight: QuantizedWeight, by: str, unit: int, rank: int, siz
     if by == "columns":
         return QuantizedWeight(shard_linear(weight.blocks, "columns", unit=unit, rank=rank, size=size), weight.format)
     form = format_named(weight.format)
-    part = share(form.columns(weight.blocks.shape[1]), unit if unit > 1 else form.elements, rank, size)
+    blocks: Any = weight.blocks
+    part = share(form.columns(blocks.shape[1]), unit if unit > 1 else form.elements, rank, size)
     if part.start % form.elements or part.stop % form.elements:
         allowed = f"shares that end between blocks of {form.elements} numbers of {weight.format}"
         raise ArgumentError("weight", f"features {part.start} to {part.stop} for rank {rank} of {size}", allowed)
-    cut = weight.blocks[:, part.start // form.elements * form.nbytes : part.stop // form.elements * form.nbytes]
+    cut = blocks[:, part.start // form.elements * form.nbytes : part.stop // form.elements * form.nbytes]
     return QuantizedWeight(_contiguous(cut), weight.format)
 
 
@@ -102,7 +125,7 @@ def share(length: int, unit: int, rank: int, size: int) -> slice:
 
 def linear(
     x: Array,
-    weight: Any,
+    weight: Weight,
     bias: ArrayLike | None = None,
     activation: Activation = None,
     *,
@@ -151,9 +174,9 @@ def linear(
 
 def mlp(
     x: Array,
-    w_gate: Any,
-    w_up: Any,
-    w_down: Any,
+    w_gate: Weight | None,
+    w_up: Weight,
+    w_down: Weight,
     *,
     activation: Activation = "silu",
     sequence: bool = False,
@@ -251,7 +274,7 @@ def _summed(ranks: Ranks, x: Any, sequence: bool) -> Any:
 
 def _product(x: Any, weight: Any, bias: Any, activation: Activation) -> Any:
     if isinstance(weight, QuantizedWeight):
-        return rocmkern.quantized_linear(x, weight.blocks, weight.format, bias, activation)  # type: ignore[arg-type]
+        return rocmkern.quantized_linear(x, weight.blocks, weight.format, bias, activation)
     return rocmkern.linear(x, weight, bias, activation)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rocmkern.distributed.local import LocalRanks
 from rocmkern.distributed.sequence import join_sequence, shard_sequence
-from rocmkern.targets import target, using
+from rocmkern.targets import TargetName, target, using
 
 #: The largest group; smaller ones are its first ranks.
 LARGEST = 4
@@ -62,7 +62,7 @@ def distributed_attention(
     return (out, join_sequence(lses, axis=-1, **joined)) if return_lse else out
 
 
-def _step(group: Any, name: str, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
+def _step(group: Any, name: TargetName, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
     """What each rank does."""
     # deferred: optional dependency
     from rocmkern.distributed import attention

@@ -11,7 +11,7 @@ come before heads, as everywhere in flash-attn::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from rocmkern.calls import checks as _checks
 from rocmkern.calls.types import Array, ArrayLike
@@ -23,6 +23,49 @@ from rocmkern.ops.attention.api import flash_attention
 WithProbs = tuple[Array, Array, None]
 
 
+@overload
+def flash_attn_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+) -> Array | WithProbs[Array]: ...
 def flash_attn_func(
     q: Array,
     k: ArrayLike,
@@ -93,8 +136,45 @@ def flash_attn_func(
     return (*flash_attention(q, k, v, layout="bshd", return_lse=True, **options), None)
 
 
+@overload
 def flash_attn_qkvpacked_func(
-    qkv: Any,
+    qkv: Array,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: Array,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_qkvpacked_func(
+    qkv: Array,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+) -> Array | WithProbs[Array]: ...
+def flash_attn_qkvpacked_func(
+    qkv: Array,
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
@@ -103,7 +183,7 @@ def flash_attn_qkvpacked_func(
     alibi_slopes: ArrayLike | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Array | WithProbs[Array]:
     """`flash_attn_func` of queries, keys and values that are stacked in one array.
 
     Parameters
@@ -139,9 +219,49 @@ def flash_attn_qkvpacked_func(
     )
 
 
+@overload
 def flash_attn_kvpacked_func(
     q: Array,
-    kv: Any,
+    kv: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+) -> Array | WithProbs[Array]: ...
+def flash_attn_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
@@ -187,6 +307,64 @@ def flash_attn_kvpacked_func(
     )
 
 
+@overload
+def flash_attn_varlen_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+    block_table: ArrayLike | None = ...,
+) -> Array: ...
+@overload
+def flash_attn_varlen_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+    block_table: ArrayLike | None = ...,
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_varlen_func(
+    q: Array,
+    k: ArrayLike,
+    v: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+    block_table: ArrayLike | None = ...,
+) -> Array | WithProbs[Array]: ...
 def flash_attn_varlen_func(
     q: Array,
     k: ArrayLike,
@@ -250,8 +428,51 @@ def flash_attn_varlen_func(
     return (*found, None) if with_lse else found
 
 
+@overload
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Any,
+    qkv: Array,
+    cu_seqlens: ArrayLike,
+    max_seqlen: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Array,
+    cu_seqlens: ArrayLike,
+    max_seqlen: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Array,
+    cu_seqlens: ArrayLike,
+    max_seqlen: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+) -> Array | WithProbs[Array]: ...
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Array,
     cu_seqlens: ArrayLike,
     max_seqlen: int,
     dropout_p: float = 0.0,
@@ -262,7 +483,7 @@ def flash_attn_varlen_qkvpacked_func(
     alibi_slopes: ArrayLike | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-) -> Any:
+) -> Array | WithProbs[Array]:
     """`flash_attn_varlen_func` of queries, keys and values that are stacked in one array.
 
     Parameters
@@ -307,9 +528,61 @@ def flash_attn_varlen_qkvpacked_func(
     )
 
 
+@overload
 def flash_attn_varlen_kvpacked_func(
     q: Array,
-    kv: Any,
+    kv: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_varlen_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    *,
+    return_attn_probs: Literal[True],
+) -> WithProbs[Array]: ...
+@overload
+def flash_attn_varlen_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
+    cu_seqlens_q: ArrayLike,
+    cu_seqlens_k: ArrayLike,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    deterministic: bool = ...,
+    return_attn_probs: bool = ...,
+) -> Array | WithProbs[Array]: ...
+def flash_attn_varlen_kvpacked_func(
+    q: Array,
+    kv: ArrayLike,
     cu_seqlens_q: ArrayLike,
     cu_seqlens_k: ArrayLike,
     max_seqlen_q: int,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numbers
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -29,6 +29,73 @@ from rocmkern.ops.paged.problem import caches, pages
 from rocmkern.runtime.errors import ArgumentError
 
 
+@overload
+def flash_attn_with_kvcache(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: ArrayLike | None = ...,
+    v: ArrayLike | None = ...,
+    rotary_cos: ArrayLike | None = ...,
+    rotary_sin: ArrayLike | None = ...,
+    cache_seqlens: int | ArrayLike | None = ...,
+    cache_batch_idx: ArrayLike | None = ...,
+    cache_leftpad: ArrayLike | None = ...,
+    block_table: ArrayLike | None = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    rotary_interleaved: bool = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    num_splits: int = ...,
+    return_softmax_lse: Literal[False] = ...,
+) -> Array: ...
+@overload
+def flash_attn_with_kvcache(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: ArrayLike | None = ...,
+    v: ArrayLike | None = ...,
+    rotary_cos: ArrayLike | None = ...,
+    rotary_sin: ArrayLike | None = ...,
+    cache_seqlens: int | ArrayLike | None = ...,
+    cache_batch_idx: ArrayLike | None = ...,
+    cache_leftpad: ArrayLike | None = ...,
+    block_table: ArrayLike | None = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    rotary_interleaved: bool = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    num_splits: int = ...,
+    *,
+    return_softmax_lse: Literal[True],
+) -> tuple[Array, Array]: ...
+@overload
+def flash_attn_with_kvcache(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: ArrayLike | None = ...,
+    v: ArrayLike | None = ...,
+    rotary_cos: ArrayLike | None = ...,
+    rotary_sin: ArrayLike | None = ...,
+    cache_seqlens: int | ArrayLike | None = ...,
+    cache_batch_idx: ArrayLike | None = ...,
+    cache_leftpad: ArrayLike | None = ...,
+    block_table: ArrayLike | None = ...,
+    softmax_scale: float | None = ...,
+    causal: bool = ...,
+    window_size: tuple[int, int] = ...,
+    softcap: float = ...,
+    rotary_interleaved: bool = ...,
+    alibi_slopes: ArrayLike | None = ...,
+    num_splits: int = ...,
+    return_softmax_lse: bool = ...,
+) -> Array | tuple[Array, Array]: ...
 @planned
 def flash_attn_with_kvcache(
     q: Array,
@@ -185,8 +252,8 @@ class _Cache:
             return cls(found, replace(index, view=index.aligned()[:, None]), rows)
         if found.k.shape[0] < batch:
             raise ArgumentError("k_cache", f"{found.k.shape[0]} batch elements", f"at least {batch}, those of q")
-        own = (replace(x, view=x.view[:batch]) for x in (found.k, found.v))
-        return cls(Tensors(queries, *own, "bshd", "bshd"), None, rows)
+        k, v = (replace(x, view=x.view[:batch]) for x in (found.k, found.v))
+        return cls(Tensors(queries, k, v, "bshd", "bshd"), None, rows)
 
     def sequences(self, lengths: Any, leftpad: Any, appended: int) -> tuple[Sequences, Pages | None]:
         """The sequences with the rows that are appended, and their pages."""

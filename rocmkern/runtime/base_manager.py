@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from rocmkern.runtime import leaks
 from rocmkern.runtime.allocator import Allocator, MemoryStats
 from rocmkern.runtime.cap import DEFAULT_CAP, check_cap
-from rocmkern.runtime.device import Device, Stream
+from rocmkern.runtime.device import Device, DeviceLike, Stream
 from rocmkern.runtime.devices import default_device, open_device
 from rocmkern.runtime.error_word import ErrorWord
 from rocmkern.runtime.errors import ArgumentError, ClosedError, RocmkernError
@@ -37,7 +37,7 @@ class BaseManager:
 
     def __init__(
         self,
-        device: Device | str | None = None,
+        device: DeviceLike | None = None,
         *,
         cap: float = DEFAULT_CAP,
         deadline_s: float = 60.0,

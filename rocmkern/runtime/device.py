@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from rocmkern.runtime.cap import Reading
 
@@ -199,3 +199,7 @@ class Device(ABC):
         event = self.record(other)
         self.stream_wait(stream, event)
         self.release_event(event)
+
+
+#: What a user may write for a device: see `rocmkern.runtime.devices.open_device`; any part of a card's name is a str.
+DeviceLike: TypeAlias = Device | DeviceInfo | str | int

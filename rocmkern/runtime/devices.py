@@ -7,7 +7,7 @@ import sys
 
 from rocmkern.runtime import fork
 from rocmkern.runtime.choice import VARIABLE, choose_device
-from rocmkern.runtime.device import Device, DeviceInfo
+from rocmkern.runtime.device import Device, DeviceInfo, DeviceLike
 from rocmkern.runtime.errors import ArgumentError, DeviceUnavailableError, TargetError
 from rocmkern.runtime.host import HostDevice
 from rocmkern.runtime.mutex import Mutex, alone
@@ -29,7 +29,7 @@ def host_device() -> HostDevice:
     return HostDevice()
 
 
-def open_device(device: Device | DeviceInfo | str | int | None = None) -> Device:
+def open_device(device: DeviceLike | None = None) -> Device:
     """Return the device object for a ``device=`` argument; one object per physical device and process.
 
     Parameters

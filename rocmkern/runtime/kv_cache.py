@@ -8,19 +8,22 @@ that was interrupted while it changed those leaves a mark, and the next one make
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, ClosedError, OutOfBlocksError
 from rocmkern.runtime.handle import check_dtype
-from rocmkern.runtime.manager import ResourceManager
+from rocmkern.runtime.manager import DeviceTensor, ResourceManager
 
 #: Element types of caches that attention reads.
 DTYPES = ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+#: What the blocks are: arrays in host memory, or those of a manager.
+Blocks = TypeVar("Blocks", bound=np.ndarray | DeviceTensor)
 
 
-class KVCache:
+class KVCache(Generic[Blocks]):
     """A pool of blocks for the keys and values of sequences, as `rocmkern.paged_attention` reads them.
 
     A sequence holds just enough blocks for its tokens. `fork` shares the blocks of a sequence; a shared block that is
@@ -67,6 +70,32 @@ class KVCache:
     num_blocks: int
     block_size: int
 
+    @overload
+    def __init__(
+        self: KVCache[np.ndarray],
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        value_dim: int | None = ...,
+        num_layers: int = ...,
+        dtype: DTypeLike = ...,
+        manager: None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: KVCache[DeviceTensor],
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        value_dim: int | None = ...,
+        num_layers: int = ...,
+        dtype: DTypeLike = ...,
+        manager: ResourceManager,
+    ) -> None: ...
     def __init__(
         self,
         num_blocks: int,
@@ -76,7 +105,7 @@ class KVCache:
         *,
         value_dim: int | None = None,
         num_layers: int = 1,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
         manager: ResourceManager | None = None,
     ):
         self.num_blocks, self.block_size = _count("num_blocks", num_blocks, 0), _count("block_size", block_size, 1)
@@ -114,16 +143,18 @@ class KVCache:
     # ------------------------------------------------------------------------------------------------- what there is
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> Blocks:
         """The blocks of the keys."""
         self._check_open()
-        return self._keys
+        keys: Blocks = self._keys
+        return keys
 
     @property
-    def values(self) -> Any:
+    def values(self) -> Blocks:
         """The blocks of the values."""
         self._check_open()
-        return self._values
+        values: Blocks = self._values
+        return values
 
     @property
     def free_blocks(self) -> int:
@@ -256,7 +287,7 @@ class KVCache:
                 array.close()
         self._keys = self._values = None
 
-    def __enter__(self) -> KVCache:
+    def __enter__(self) -> KVCache[Blocks]:
         self._check_open()
         return self
 

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rocmkern.runtime import fork, transfer
 from rocmkern.runtime.base_manager import BaseManager
 from rocmkern.runtime.cap import DEFAULT_CAP
-from rocmkern.runtime.device import Device, Stream
+from rocmkern.runtime.device import Device, DeviceLike, Stream
 from rocmkern.runtime.devices import default_device, open_device
 from rocmkern.runtime.errors import ArgumentError, ArgumentTypeError, masked_array_error
 from rocmkern.runtime.geometry import check_shape, contiguous_strides, dtype_name
@@ -64,9 +65,9 @@ class DeviceTensor(Tensor):
         owner: Any,
         address: int,
         shape: int | tuple[int, ...],
-        dtype: Any,
+        dtype: DTypeLike,
         strides: tuple[int, ...] | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | None = None,
         *,
         read_only: bool = False,
         stream: Stream | None = None,
@@ -101,7 +102,7 @@ class DeviceTensor(Tensor):
         return cls(manager, Storage(owner), address, shape, dtype, tuple(strides), read_only)
 
     @classmethod
-    def lazy(cls, source: TensorSource, device: Device | str | None = None) -> DeviceTensor:
+    def lazy(cls, source: TensorSource, device: DeviceLike | None = None) -> DeviceTensor:
         """Return a tensor that takes memory, and reads its data, when it is first used.
 
         Shape, dtype, strides and nbytes are known before; views and clones do not count as use, and share the memory
@@ -170,7 +171,7 @@ class ResourceManager(BaseManager):
 
     def __init__(
         self,
-        device: Device | str | None = None,
+        device: DeviceLike | None = None,
         *,
         cap: float = DEFAULT_CAP,
         deadline_s: float = 60.0,
@@ -257,14 +258,14 @@ class ResourceManager(BaseManager):
                 self.queue.wait("the zeros of a graph's counters", self.stream)
         return tensor
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceTensor:
+    def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> DeviceTensor:
         """Return a tensor of zeros (also under test, where `empty` gives NaN)."""
         return self._allocate(shape, dtype, fill=0)
 
     def empty(
         self,
         shape: int | tuple[int, ...],
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
         uninitialized: bool = False,
         *,
         stream: Stream | None = None,
@@ -354,7 +355,7 @@ _defaults: dict[Device, ResourceManager] = {}
 _defaults_lock = Mutex()
 
 
-def default_manager(device: Device | str | None = None) -> ResourceManager:
+def default_manager(device: DeviceLike | None = None) -> ResourceManager:
     """Return this process's manager of a device; made on the first call and after a close.
 
     None is the device of the target that operations use: the GPU where they run on one, else host memory.

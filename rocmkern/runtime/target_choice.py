@@ -7,29 +7,30 @@ automatic (HIP if a usable AMD card is there, else CUDA, else CPU).
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.numba_switches import compiles, switches, variable
 from rocmkern.runtime.once import once
 
+TargetName: TypeAlias = Literal["hip", "cuda", "cpu", "python"]
 #: Targets that run on a graphics card, and all targets, best first.
-GPU_TARGETS = ("hip", "cuda")
-NAMES = (*GPU_TARGETS, "cpu", "python")
+GPU_TARGETS: tuple[TargetName, ...] = ("hip", "cuda")
+NAMES: tuple[TargetName, ...] = (*GPU_TARGETS, "cpu", "python")
 
-_process: str | None = None
+_process: TargetName | None = None
 # A compilation has its caller's context, in a thread of its own.
-_thread: ContextVar[str | None] = ContextVar("_thread", default=None)
+_thread: ContextVar[TargetName | None] = ContextVar("_thread", default=None)
 
 
-def choose_for_process(name: str | None) -> str | None:
+def choose_for_process(name: TargetName | None) -> TargetName | None:
     """Choose for the whole process; None goes back to the automatic choice. Return what was chosen before."""
     global _process
     before, _process = _process, name
     return before
 
 
-def choose_for_thread(name: str | None) -> str | None:
+def choose_for_thread(name: TargetName | None) -> TargetName | None:
     """Choose for this thread; None goes back to what the process chose. Return what was chosen before."""
     before = _thread.get()
     _thread.set(name)
@@ -41,7 +42,7 @@ def state() -> tuple[Any, ...]:
     return _thread.get() or _process or (variable("ROCMKERN_TARGET"),), switches()
 
 
-def chosen() -> tuple[str, str]:
+def chosen() -> tuple[TargetName, str]:
     """Return the name of the target that an operation on NumPy arrays uses now, and why; nothing is opened."""
     override = _thread.get()
     if override:
@@ -59,11 +60,12 @@ def chosen() -> tuple[str, str]:
 
 
 @once
-def _automatic() -> tuple[str, str]:
+def _automatic() -> tuple[TargetName, str]:
     # deferred: start-up
     from rocmkern.runtime.probe.status import gpu_status
 
     status = gpu_status()
     if status.available and status.chosen is not None:
-        return status.chosen.kind, f"automatic: {status.chosen}"
+        kind: Any = status.chosen.kind  # one of GPU_TARGETS
+        return kind, f"automatic: {status.chosen}"
     return "cpu", f"automatic: {status.reason}"

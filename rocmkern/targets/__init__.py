@@ -16,7 +16,14 @@ from rocmkern.runtime.device import Device
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.numba_switches import check_switches
 from rocmkern.runtime.once import once
-from rocmkern.runtime.target_choice import GPU_TARGETS, NAMES, choose_for_process, choose_for_thread, chosen
+from rocmkern.runtime.target_choice import (
+    GPU_TARGETS,
+    NAMES,
+    TargetName,
+    choose_for_process,
+    choose_for_thread,
+    chosen,
+)
 from rocmkern.targets.interface import Target
 
 __all__ = [
@@ -24,6 +31,7 @@ __all__ = [
     "NAMES",
     "Target",
     "TargetInfo",
+    "TargetName",
     "current_target",
     "launching_on",
     "target",
@@ -47,7 +55,7 @@ class TargetInfo:
         Why this one was chosen.
     """
 
-    name: str
+    name: TargetName
     arch: str
     reason: str
 
@@ -81,7 +89,7 @@ class use:
     A single thread overrides the choice with `using`.
     """
 
-    def __init__(self, name: str | None):
+    def __init__(self, name: TargetName | None):
         if name is not None:
             _get(name)
         self._before = choose_for_process(name)
@@ -94,7 +102,7 @@ class use:
 
 
 @contextmanager
-def using(name: str) -> Iterator[None]:
+def using(name: TargetName) -> Iterator[None]:
     """Choose the target for this thread, within the block; parameters and errors as for `use`."""
     _get(name)
     before = choose_for_thread(name)

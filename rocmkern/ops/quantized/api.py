@@ -8,7 +8,7 @@ Blocks are uint8 arrays whose last axis holds whole blocks side by side, as they
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -23,10 +23,7 @@ from rocmkern.calls.types import Activation, Array, ArrayLike, BlockOrder, Float
 from rocmkern.calls.view import View
 from rocmkern.runtime.errors import ArgumentError, TargetError
 
-FORMATS = (
-    "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2",
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k",
-)  # fmt: skip
+FORMATS: tuple[QuantizedFormat, ...] = get_args(QuantizedFormat)
 #: Largest number that the float16 scales of a format, and its float16 minima, can express.
 _LARGEST = {
     "q4_0": 65504.0 * 8, "q4_1": 65504.0, "q5_0": 65504.0 * 16, "q5_1": 65504.0, "q8_0": 65504.0 * 127,
