@@ -21,7 +21,7 @@ PARTS = {
     # Not what they are compared with.
     "ops": [
         *("ops/*.py", "ops/*/[!cbfr]*.py", "ops/*/backward/[!cbfr]*.py", "calls/**/*.py"),
-        *("flash_attn/[kop]*.py", "flash_attn/functions.py"),
+        *("flash_attn/[kop]*.py", "flash_attn/functions.py", "flash_attn/varlen.py"),
     ],
     "runtime": ["runtime/**/*.py"],
     "kernels": ["ops/**/kernels/*.py"],

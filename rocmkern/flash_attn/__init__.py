@@ -8,7 +8,8 @@ of arguments what flash-attn gives; what it refuses (float32, pages that are not
 of pages) may work here. There is no dropout, and there are no gradients of pages and caches: where one is asked for,
 that is an error.
 
-    functions   attention over q, k and v: dense, packed, and of different lengths
+    functions   attention over q, k and v: dense, and stacked in one array
+    varlen      the same of sequences of different lengths, packed behind one another
     kvcache     attention over a cache, to which new keys and values are appended
     options     what their common parameters mean in this library's words
 """
@@ -19,11 +20,13 @@ from rocmkern.flash_attn.functions import (
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,
+)
+from rocmkern.flash_attn.kvcache import flash_attn_with_kvcache
+from rocmkern.flash_attn.varlen import (
     flash_attn_varlen_func,
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
 )
-from rocmkern.flash_attn.kvcache import flash_attn_with_kvcache
 
 __all__ = [
     "flash_attn_func",
