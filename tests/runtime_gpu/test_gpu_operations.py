@@ -355,12 +355,15 @@ def ordinary(device, monkeypatch):
 
 
 def test_a_plan_on_the_card(manager, ordinary):
-    """The second and third call go by the plan of the first: new memory, inner results, several launches."""
+    """The second and third call go by the plan of the first: new memory, inner results, several launches.
+
+    There are too few keys for any card to split them unasked.
+    """
     for seed in range(3):
         q, k, v = (
             normal(1, 2, 20, 16, seed=seed),
-            normal(1, 1, 150, 16, seed=seed + 3),
-            normal(1, 1, 150, 16, seed=seed + 6),
+            normal(1, 1, 40, 16, seed=seed + 3),
+            normal(1, 1, 40, 16, seed=seed + 6),
         )
         exact = reference.flash_attention(q, k, v, causal=True)
         q, k, v = map(manager.from_numpy, (q, k, v))
