@@ -146,10 +146,10 @@ def attention(
 
     if gradients:
         # deferred: optional dependency
-        from rocmkern.distributed.gradients import DifferentiableAttention
+        from rocmkern.distributed.gradients import attended
 
         arrays = [_as_tensor(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks))]
-        out, lse = DifferentiableAttention.apply(ranks, timeout, call, *arrays)
+        out, lse = attended(ranks, timeout, call, *arrays)
     else:
         _, out, lse, _ = call(q, k, v, sinks)
     return (as_given(out, q), as_given(lse, q)) if return_lse else as_given(out, q)

@@ -16,11 +16,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
 import rocmkern
 from rocmkern.distributed import heads
@@ -29,6 +29,7 @@ from rocmkern.distributed.positions import Piece
 from rocmkern.distributed.problem import Problem
 from rocmkern.distributed.ranks import Ranks
 from rocmkern.distributed.ring import Message, Part, Round, longest_of, messages, parts, rounds_of
+from rocmkern.runtime.errors import ArgumentError
 
 
 class Given(NamedTuple):
@@ -77,9 +78,10 @@ class DifferentiableAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         """The gradients of q, k, v and the sinks."""
+        if torch.is_grad_enabled():
+            raise ArgumentError("create_graph", "True", "False: attention over ranks has no gradients of gradients")
         q, k, v, sinks, out, lse, *others = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else dout
         packed = bool(ctx.problem.seen.cu_seqlens)
@@ -99,6 +101,16 @@ class DifferentiableAttention(torch.autograd.Function):
         gradients = [(x[0] if packed else x).to(q.dtype) for x in found]
         of_sinks = sink_gradients(problem, given).to(sinks.dtype) if ctx.needs_input_grad[-1] else None
         return (None, None, None, *gradients, of_sinks)
+
+
+def attended(*arguments: Any) -> Any:
+    """What `DifferentiableAttention` gives. PyTorch's compiler, where it is loaded, ends its graph there."""
+    return (_eager() if "torch._dynamo" in sys.modules else DifferentiableAttention.apply)(*arguments)
+
+
+@functools.cache
+def _eager() -> Callable[..., Any]:
+    return torch.compiler.disable(DifferentiableAttention.apply)
 
 
 def ring_gradients(ranks: Ranks, problem: Problem, given: Given) -> tuple[Any, Any, Any]:

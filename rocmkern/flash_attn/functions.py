@@ -110,7 +110,7 @@ def flash_attn_func(
     softmax_lse : array, float32, ``[batch, nheads, seqlen_q]``
         Only with ``return_attn_probs=True``, as is what follows.
     S_dmask : None
-        As in flash-attn without dropout.
+        flash-attn gives an empty tensor without dropout.
 
     Raises
     ------

@@ -147,6 +147,8 @@ def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
         kind = type(x)
         words = f"a {kind.__module__}.{kind.__qualname__}, a subclass that says itself what its elements are"
         return words, "the plain torch.Tensor in it, or one made of it (a fake tensor has no elements)"
+    if type(x).__name__ == "CausalBias":
+        return "a CausalBias, whose elements are not there", "None, and causal='top_left' or 'bottom_right'"
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
         return "a parameter that is not initialized yet", "a module that was called once, or parameters with a shape"
     return ON_META if x.device.type == "meta" else None

@@ -6,6 +6,7 @@ mask from the top left corner, any number of leading axes, which broadcast.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -77,11 +78,17 @@ def scaled_dot_product_attention(
     _check(query, key, value)
     batch, heads = _leading(query, key, value, enable_gqa)
     q, k, v = (_four_axes(x, batch, heads if x is query else None) for x in (query, key, value))
+    causal: Any = "top_left" if is_causal else False
+    aligned = _alignment(attn_mask, (query.shape[-2], key.shape[-2]))
+    if aligned is not None:
+        if is_causal:
+            refused("is_causal", "True beside a CausalBias", "False, or attn_mask=None")
+        causal, attn_mask = aligned, None
     mask = None if attn_mask is None else _mask(attn_mask, batch, (heads, query.shape[-2], key.shape[-2]))
     added = mask is not None and mask.dtype != torch.bool
     out = rocmkern.flash_attention(
         q, k, v,
-        causal="top_left" if is_causal else False, scale=scale,
+        causal=causal, scale=scale,
         mask=None if added else mask, bias=mask if added else None,
     )  # fmt: skip
     if query.dim() == 4 and len(batch) == 1:
@@ -137,6 +144,17 @@ def _four_axes(x: torch.Tensor, batch: Any, heads: Any) -> torch.Tensor:
     x = x if x.dim() > 2 else x[None]
     x = x.expand(*batch, x.shape[-3] if heads is None else heads, *x.shape[-2:])
     return x.flatten(0, -4) if len(batch) > 1 else x if batch else x[None]
+
+
+def _alignment(mask: Any, lengths: tuple[int, int]) -> str | None:
+    """How a causal bias of PyTorch lies, a tensor whose elements are not there; None for any other mask."""
+    biases: Any = sys.modules.get("torch.nn.attention.bias")
+    if biases is None or not isinstance(mask, biases.CausalBias):
+        return None
+    if (mask.seq_len_q, mask.seq_len_kv) != lengths:
+        given = f"a CausalBias of {mask.seq_len_q} queries and {mask.seq_len_kv} keys"
+        refused("attn_mask", given, f"one of {lengths[0]} queries and {lengths[1]} keys")
+    return "top_left" if mask.variant == biases.CausalVariant.UPPER_LEFT else "bottom_right"
 
 
 def _mask(mask: Any, batch: Any, shape: tuple[Any, ...]) -> torch.Tensor:

@@ -14,8 +14,6 @@ import rocmkern
 from rocmkern.torch.refusals import refused
 from rocmkern.transformers.masks import Structure
 
-_WIDE = "rocmkern_float32"
-
 
 def attention_forward(
     module: torch.nn.Module,
@@ -129,15 +127,8 @@ def _packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **optio
 
 
 def _wide(sinks: Any) -> torch.Tensor | None:
-    """Sinks in float32, as the kernel takes them: widened once, and kept with the parameter while it is the same."""
-    if sinks is None or sinks.dtype is torch.float32 or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return sinks
-    same = sinks.data_ptr(), None if sinks.is_inference() else sinks._version
-    kept = getattr(sinks, _WIDE, None)
-    if kept is None or kept[0] != same:
-        kept = same, sinks.float()
-        setattr(sinks, _WIDE, kept)
-    return kept[1]
+    """Sinks in float32, as the kernel takes them. They are not kept: nothing tells of what is written to ``.data``."""
+    return None if sinks is None else sinks.float()
 
 
 def _refuse(dropout: float, others: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from rocmkern.transformers.replicas import CLOSE, difference, random, replica, w
 
 _THREE, _TWO = ("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj")
 _WIDTH, _HIDDEN = 8, 12
+#: Where a module keeps who waits for it to be called.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -76,7 +78,14 @@ def _formula(x: torch.Tensor, small: dict[str, torch.nn.Module], activation: Cal
 
 def _plain(parts: dict[str, Any], names: tuple[str, ...]) -> bool:
     """Whether the layers are still what they were: adapters are put in their place, later than this one maybe."""
-    return all(type(parts[name]) is torch.nn.Linear and "forward" not in parts[name].__dict__ for name in names)
+    return all(map(_is_plain, [parts[name] for name in names]))
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether a layer is nothing but its formula with its own weight, and nobody waits for it to be called."""
+    known = layer.__dict__
+    hooked = any([known[kind] for kind in _HOOKS])
+    return type(layer) is torch.nn.Linear and "forward" not in known and not hooked and "weight" in known["_parameters"]
 
 
 def _of_three(self: Any, x: torch.Tensor, *, activation: Activation) -> torch.Tensor:

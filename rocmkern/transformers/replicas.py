@@ -49,7 +49,7 @@ def replica(
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     """Normal numbers in float32 on the CPU, always the same; the state of PyTorch's generator stays."""
     with torch.device("cpu"):
-        return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
 def difference(found: Any, wanted: torch.Tensor) -> float:

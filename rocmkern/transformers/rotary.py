@@ -135,7 +135,8 @@ class _Attention:
 def _variant(apply: Callable[..., Any]) -> Any:
     """Which rotation a function is, or why it is none of those of `rope`."""
     size, q, k = 8, random(2, 3, 5, 8), random(2, 1, 5, 8, seed=1)
-    angles = torch.arange(5)[:, None] * 0.5 ** torch.arange(size // 2)
+    numbers = torch.arange(5, dtype=torch.float32), torch.arange(size // 2, dtype=torch.float32)
+    angles = numbers[0][:, None] * 0.5 ** numbers[1]
     tables = {
         "half": (torch.cat([angles, angles], -1), angles),
         "interleaved": (angles.repeat_interleave(2, -1), torch.cat([angles, angles], -1)),

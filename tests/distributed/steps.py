@@ -306,3 +306,22 @@ def llama(group, split, mode, window, tokens):
         place = torch.from_numpy(positions).long()[None]
         own = model(ids[:, place[0]], position_ids=place, use_cache=False).logits
     return own.numpy(), whole.numpy()
+
+
+def compiled(group):
+    """How far a compiled call and its gradients are from the call, and why gradients of gradients are refused."""
+    torch.manual_seed(dist.get_rank(group))
+    arrays = [torch.randn(1, 2, 12, 8, requires_grad=True) for _ in range(3)]
+
+    def attended(q, k, v):
+        return distributed.attention(q * 1, k * 1, v * 1, group=group, causal=True) + 1
+
+    with rocmkern.using("cpu"), torch.enable_grad():
+        out, again = attended(*arrays), torch.compile(attended, backend="eager")(*arrays)
+        pairs = zip(torch.autograd.grad(out.sum(), arrays), torch.autograd.grad(again.sum(), arrays), strict=True)
+        difference = max(float((x - y).abs().max()) for x, y in [(out, again), *pairs])
+        try:
+            torch.autograd.grad(attended(*arrays).sum(), arrays, create_graph=True)
+        except rocmkern.ArgumentError as error:
+            return difference, str(error)
+    return difference, ""

@@ -107,3 +107,9 @@ def test_autocast_is_that_of_one_process(ranks):
 def test_layers_over_ranks_have_none_and_say_so(ranks, size):
     for said in ranks.call("steps:trained_layer", [()] * size):
         assert said.startswith("weight: got a tensor that requires a gradient; allowed: none, as layers over ranks")
+
+
+def test_the_compiler_does_not_look_into_it_and_gradients_of_gradients_are_refused(ranks):
+    for difference, refused in ranks.call("steps:compiled", [()] * 2):
+        assert difference == 0
+        assert "no gradients of gradients" in refused

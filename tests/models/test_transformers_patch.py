@@ -331,3 +331,37 @@ def test_what_is_refused(argument, call):
 def test_a_report_says_how_many():
     model = model_of(DECODERS["gpt_oss"](), "rocmkern")
     assert str(patch(model)) == "norms: 5 replaced\nrotary: 3 replaced\n2 left: it is a mixture of experts"
+
+
+@pytest.fixture
+def halves_by_default():
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_the_default_dtype_does_not_count(halves_by_default):
+    assert len(patch(model_of(DECODERS["llama"](), "rocmkern", dtype=torch.float32)).replaced) == 10
+
+
+def test_an_mlp_whose_layers_somebody_watches_stays_what_it_is():
+    from torch.nn.utils import prune
+
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    first, second = (layer.mlp for layer in model.model.layers)
+    first.up_proj.register_forward_hook(lambda *_: None)
+    prune.l1_unstructured(second.down_proj, "weight", 0.5)
+    tokens, seen = prompts(2, 9)
+    before = logits(model, tokens, seen)
+    report = patch(model)
+    assert "mlp" not in report.replaced.values() and len(report.left) == 2
+    assert torch.allclose(logits(model, tokens, seen), before, atol=1e-5)
+
+
+def test_and_so_does_one_whose_layers_are_watched_later():
+    model = model_of(DECODERS["llama"](), "rocmkern")
+    patch(model)
+    seen = []
+    model.model.layers[1].mlp.gate_proj.register_forward_pre_hook(lambda *_: seen.append(1))
+    logits(model, *prompts(2, 9))
+    assert seen

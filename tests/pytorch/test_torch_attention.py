@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch.nn import functional as F  # noqa: E402
 
+import rocmkern  # noqa: E402
 from rocmkern import targets  # noqa: E402
 from rocmkern.runtime.errors import ArgumentError  # noqa: E402
 from rocmkern.torch import scaled_dot_product_attention as attention  # noqa: E402
@@ -181,3 +182,19 @@ def test_in_one_graph():
     for batch in (2, 3):
         q, k, mask = torch.randn(batch, 4, 5, 8), torch.randn(batch, 2, 7, 8), torch.rand(batch, 1, 1, 7) > 0.3
         torch.testing.assert_close(compiled(q, k, mask), attend(q, k, mask))
+
+
+@pytest.mark.parametrize("lengths", [(6, 6), (4, 7)])
+@pytest.mark.parametrize("kind", ["causal_upper_left", "causal_lower_right"])
+def test_a_causal_bias_of_pytorch_says_how_queries_and_keys_are_aligned(kind, lengths):
+    from torch.nn.attention import bias
+
+    q, k, v = torch.randn(1, 2, lengths[0], 8), *torch.randn(2, 1, 2, lengths[1], 8)
+    mask = getattr(bias, kind)(*lengths)
+    assert torch.allclose(attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, mask), atol=2e-6)
+    with pytest.raises(ArgumentError, match="CausalBias"):
+        attention(q, k, v, getattr(bias, kind)(3, 9))
+    with pytest.raises(ArgumentError, match="CausalBias"):
+        attention(q, k, v, mask, is_causal=True)
+    with pytest.raises(ArgumentError, match="CausalBias"):
+        rocmkern.flash_attention(q, k, v, bias=mask)
