@@ -109,7 +109,7 @@ def rows_config(
     block, lanes = _block_of_rows(arch, columns, itemsize, whole, widths)
     if whole:
         features["single"] = columns <= block.columns
-    return _variant(config, arch, block, threads_per_row=lanes, **features)
+    return variant(config, arch, block, threads_per_row=lanes, **features)
 
 
 def is_single(arch: str, columns: int, itemsize: int) -> bool:
@@ -136,7 +136,7 @@ def _block_of_rows(
 
 def turned(config: type, arch: str, **features: Any) -> Any:
     """Variant of an operation that copies between a tensor and a transposed one: ``config`` is its kernel's Config."""
-    return _variant(config, arch, tuned(SIZES, arch).turned, **features)
+    return variant(config, arch, tuned(SIZES, arch).turned, **features)
 
 
 def longest_whole_row(arch: str) -> int:
@@ -144,7 +144,8 @@ def longest_whole_row(arch: str) -> int:
     return max(tuned(SIZES, arch).whole_by_width, default=0)
 
 
-def _variant(config: type, arch: str, block: Block, **features: Any) -> Any:
+def variant(config: type, arch: str, block: Block, **features: Any) -> Any:
+    """Variant of an operation with a block: ``config`` is its kernel's Config."""
     return config(arch=arch, waves=block.waves, block_m=block.rows, block_n=block.columns, **features)
 
 

@@ -136,6 +136,12 @@ def _mode(torch: Any) -> str | None:
     return next((name for key, name in names.items() if core._get_dispatch_mode(key) is not None), None)
 
 
+def is_causal_bias(x: Any) -> bool:
+    """Whether it is a mask of PyTorch's that says how queries and keys are aligned, and has no elements."""
+    biases: Any = sys.modules.get("torch.nn.attention.bias")  # loaded where there is one
+    return biases is not None and isinstance(x, biases.CausalBias)
+
+
 def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
     """What was given and what is allowed of ``{}``, where x stands for elements that are not there."""
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -147,7 +153,7 @@ def _without_elements(torch: Any, x: Any) -> tuple[str, str] | None:
         kind = type(x)
         words = f"a {kind.__module__}.{kind.__qualname__}, a subclass that says itself what its elements are"
         return words, "the plain torch.Tensor in it, or one made of it (a fake tensor has no elements)"
-    if type(x).__name__ == "CausalBias":
+    if is_causal_bias(x):
         return "a CausalBias, whose elements are not there", "None, and causal='top_left' or 'bottom_right'"
     if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
         return "a parameter that is not initialized yet", "a module that was called once, or parameters with a shape"

@@ -6,13 +6,13 @@ mask from the top left corner, any number of leading axes, which broadcast.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
 import rocmkern
 from rocmkern.runtime.errors import ArgumentTypeError
+from rocmkern.runtime.torch_tensors import is_causal_bias
 from rocmkern.torch.refusals import refused
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -148,13 +148,12 @@ def _four_axes(x: torch.Tensor, batch: Any, heads: Any) -> torch.Tensor:
 
 def _alignment(mask: Any, lengths: tuple[int, int]) -> str | None:
     """How a causal bias of PyTorch lies, a tensor whose elements are not there; None for any other mask."""
-    biases: Any = sys.modules.get("torch.nn.attention.bias")
-    if biases is None or not isinstance(mask, biases.CausalBias):
+    if not is_causal_bias(mask):
         return None
     if (mask.seq_len_q, mask.seq_len_kv) != lengths:
         given = f"a CausalBias of {mask.seq_len_q} queries and {mask.seq_len_kv} keys"
         refused("attn_mask", given, f"one of {lengths[0]} queries and {lengths[1]} keys")
-    return "top_left" if mask.variant == biases.CausalVariant.UPPER_LEFT else "bottom_right"
+    return "top_left" if mask.variant.name == "UPPER_LEFT" else "bottom_right"
 
 
 def _mask(mask: Any, batch: Any, shape: tuple[Any, ...]) -> torch.Tensor:

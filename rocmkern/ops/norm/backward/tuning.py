@@ -92,4 +92,4 @@ def sums(config: type, arch: str, **features: Any) -> Any:
     block, features = tuned(SIZES, arch).sums, features | {"overlaps": True}
     if block is None:
         return streaming.turned(config, arch, **features)
-    return config(arch=arch, waves=block.waves, block_m=block.rows, block_n=block.columns, **features)
+    return streaming.variant(config, arch, block, **features)
