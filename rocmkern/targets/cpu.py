@@ -35,7 +35,8 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-#: A launch that took less the last time is made by its caller alone, in one call: sharing it out takes some 20 us.
+#: A launch that took less the last time is made by its caller alone, in one call: sharing it out takes some 20 us. So
+#: is one of a single block, which cannot be shared out.
 _SHORT_S = 50e-6
 
 
@@ -48,14 +49,15 @@ class PreparedLaunch:
         Launch words that it was made with.
     """
 
-    __slots__ = ("_grid", "_name", "_pack", "_run", "_short", "_threads", "words")
+    __slots__ = ("_alone", "_grid", "_name", "_pack", "_run", "_short", "_threads", "words")
 
     words: list[int]
 
     def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
         self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
         self._pack = objects.words_layout(len(words)).pack
-        self._short = False
+        nx, ny, nz = self._grid
+        self._short = self._alone = nx * ny * nz == 1
 
     def __call__(self, words: Sequence[int]) -> None:
         """Run all blocks with these launch words, and wait for them."""
@@ -72,7 +74,7 @@ class PreparedLaunch:
             self._run(self._pack(*words), nx, ny, 0, nx * ny * nz)
         else:
             workers.run(functools.partial(self._run, self._pack(*words), nx, ny), nx * ny * nz, self._threads)
-        self._short = perf_counter() - begin < _SHORT_S
+        self._short = self._alone or perf_counter() - begin < _SHORT_S
 
 
 class CpuTarget:

@@ -8,6 +8,7 @@ from tile_kernels import Config
 
 from rocmkern import TileError
 from rocmkern import tile as T
+from rocmkern.tile.language import product
 
 CFG, X = Config(), np.arange(32, dtype=np.float32).reshape(4, 8)
 
@@ -81,3 +82,16 @@ def test_pages_are_given_to_a_stage_that_was_made_for_them_and_not_used():
     given = T.paged(T.stage(CFG, X, 4, 8, None, True), CACHE, 0, TABLE, 4)
     with pytest.raises(TileError, match="paged: the stage has been used already"):
         T.paged(T.fetch(given, 0), CACHE, 0, TABLE, 4)
+
+
+def test_bits_of_a_product_depend_on_neither_strides_nor_place():
+    """What BLAS gives an element may depend on how both sides lie in memory, and on the row's number."""
+    random = np.random.default_rng(0)
+    for m, k, n in ((16, 2, 16), (16, 16, 16), (32, 64, 16), (5, 24, 40)):
+        left, right = (random.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n)))
+        expected = product._multiplied(left, right).tobytes()
+        turned = np.asfortranarray(left), np.asfortranarray(right)
+        for a, b in ((left, turned[1]), (turned[0], right), turned):
+            assert product._multiplied(a, b).tobytes() == expected
+        assert product._multiplied(left[::-1], right)[::-1].tobytes() == expected
+        assert product._multiplied(left[3:4], right).tobytes() == expected[12 * n : 16 * n]

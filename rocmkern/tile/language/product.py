@@ -88,8 +88,8 @@ def _plus(product: np.ndarray, acc: np.ndarray | None) -> np.ndarray:
 
 
 def _multiplied(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """``left @ right``, row by row: which bits BLAS gives a row of a matrix may depend on its place there."""
-    return np.matmul(left[:, None, :], right)[:, 0]
+    """``left @ right``, row by row and of one layout: the bits of BLAS may depend on both the place and the strides."""
+    return np.matmul(np.ascontiguousarray(left)[:, None, :], np.ascontiguousarray(right))[:, 0]
 
 
 def _plain(side: np.ndarray | Stage) -> np.ndarray:
