@@ -1,6 +1,7 @@
 # Everything sets itself up in $(VENV), and is quick the second time.
 #   make demo   a real model on the best target of this machine
-#   make test   what a bare `pytest` runs, in three processes (ARGS="-n 0": in one)
+#   make test   a third of what a bare `pytest` runs, in three processes; which third, the commit decides (PART=2: the second)
+#   make test PART=all  all of it (PROCESSES=1: in one process)
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
 #   make amd-test  rows of the matrix on a virtual AMD GPU, on Linux without a card or ROCm (ROWS=all, ARCH=gfx942, SEED=1)
@@ -20,6 +21,15 @@ PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools docs
 
+PROCESSES ?= 3
+PARTS := 3
+PART ?= $(if $(ARGS),all,commit)
+ifeq ($(PART),commit)
+# Of a commit always the same, and over some commits each. Outside of a repository: the first.
+override PART := $(shell echo $$(( 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % $(PARTS) + 1 )))
+endif
+SPLIT := $(if $(filter all,$(PART)),,--splits $(PARTS) --group $(PART) --splitting-algorithm least_duration)
+
 ROWS ?= 200
 ARCH ?= gfx1100
 SEED ?= 0
@@ -30,11 +40,13 @@ demo: $(VENV)/.base $(VENV)/.examples
 	@$(PY) examples/minilm_demo.py $(ARGS)
 
 test: $(VENV)/.test
-	@# Each process goes through a part in order, so that tests of a file share what they set up; who is done takes half of
-	@# what another has left. Three for two cores: a fifth of the time tests wait, for children and for time to pass.
-	@$(PY) -m pytest -n 3 --dist worksteal --rocmkern-json="$(RESULTS)" $(ARGS)
+	@echo "tests: $(if $(SPLIT),part $(PART) of $(PARTS) (make test PART=all: all of them),all that pytest is asked for)"
+	@# Parts take every third test and row in turn. Each process goes through its share in order, so that tests of a file
+	@# have in common what they set up; who is done takes half of what another has left. Three for two cores: a fifth of the
+	@# time tests wait, for children and for time to pass.
+	@$(PY) -m pytest -n $(PROCESSES) --dist worksteal $(SPLIT) --rocmkern-json="$(RESULTS)" $(ARGS)
 	@# Whether a bound is far above what was measured, the whole table shows; ARGS may choose a part of it.
-	@$(if $(ARGS),,$(PY) -m rocmkern matrix validate --results "$(RESULTS)")
+	@$(if $(filter all,$(PART)),$(if $(ARGS),,$(PY) -m rocmkern matrix validate --results "$(RESULTS)"))
 
 # Elsewhere than on Linux with x86-64 it is a wheel without kernels, which compiles them when they are first called.
 wheel: $(VENV)/.base
