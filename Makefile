@@ -1,6 +1,6 @@
 # Everything sets itself up in $(VENV), and is quick the second time.
 #   make demo   a real model on the best target of this machine
-#   make test   a third of what a bare `pytest` runs, in three processes; which third, the commit decides (PART=2: the second)
+#   make test   a fifth of what a bare `pytest` runs, in three processes; which fifth, the commit decides (PART=2: the second)
 #   make test PART=all  all of it (PROCESSES=1: in one process)
 #   make wheel  dist/rocmkern-*.whl with kernels that are compiled already (some minutes; JOBS=N at a time)
 #   make bench  the benchmark rows, beside PyTorch (a large download)
@@ -22,7 +22,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 LINTED := rocmkern tests examples benchmarks tools docs
 
 PROCESSES ?= 3
-PARTS := 3
+PARTS := 5
 PART ?= $(if $(ARGS),all,commit)
 ifeq ($(PART),commit)
 # Of a commit always the same, and over some commits each. Outside of a repository: the first.
@@ -41,7 +41,7 @@ demo: $(VENV)/.base $(VENV)/.examples
 
 test: $(VENV)/.test
 	@echo "tests: $(if $(SPLIT),part $(PART) of $(PARTS) (make test PART=all: all of them),all that pytest is asked for)"
-	@# Parts take every third test and row in turn. Each process goes through its share in order, so that tests of a file
+	@# Parts take every fifth test and row in turn. Each process goes through its share in order, so that tests of a file
 	@# have in common what they set up; who is done takes half of what another has left. Three for two cores: a fifth of the
 	@# time tests wait, for children and for time to pass.
 	@$(PY) -m pytest -n $(PROCESSES) --dist worksteal $(SPLIT) --rocmkern-json="$(RESULTS)" $(ARGS)

@@ -1,9 +1,11 @@
 """Where the public names come from: written by tools/public_names.py."""
 
+from rocmkern import distributed as distributed
 from rocmkern import flash_attn as flash_attn
 from rocmkern import reference as reference
 from rocmkern import tile as tile
 from rocmkern import torch as torch
+from rocmkern import transformers as transformers
 from rocmkern.calls.invariance import batch_invariant as batch_invariant
 from rocmkern.checkpoint import Checkpoint as Checkpoint
 from rocmkern.checkpoint import FileTensor as FileTensor

@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "rocmkern"
 STUB = PACKAGE / "__init__.pyi"
 DECORATORS = {"planned", "unplanned"}
-SUBMODULES = ("flash_attn", "reference", "tile", "torch")
+SUBMODULES = ("distributed", "flash_attn", "reference", "tile", "torch", "transformers")
 OTHERS = {
     "rocmkern.calls.invariance": ("batch_invariant",),
     "rocmkern.checkpoint": ("Checkpoint", "FileTensor", "open_checkpoint"),

@@ -42,6 +42,26 @@ class Call(NamedTuple):
     operator: Callable[[str, dict[str, Any]], Any]
 
 
+Spares = Callable[[frozenset[str], dict[str, Any]], tuple[str, ...]]
+
+
+def _spares(**used_for: str) -> Spares:
+    """Sides of a product, by the argument whose gradient alone their numbers are for; none with an activation.
+
+    For the slope of an activation the product is computed again, of both sides.
+    """
+
+    def spares(needs: frozenset[str], others: dict[str, Any]) -> tuple[str, ...]:
+        if others.get("activation") not in (None, "none"):
+            return ()
+        return tuple([n for n, other in used_for.items() if other not in needs])
+
+    return spares
+
+
+_NONE = _spares()
+
+
 class Formula(NamedTuple):
     """The gradient of an operator.
 
@@ -59,6 +79,9 @@ class Formula(NamedTuple):
         Places of the results that never ask for a gradient.
     forward : str
         Name of the overload that is called instead, where the operator itself does not give all that is kept.
+    spares : callable
+        Those of `saves` that are not kept, as their numbers do not matter: from the arguments whose gradients are asked
+        for, and the values that are no tensors.
     """
 
     backward: Callable[[Call], Gradients]
@@ -67,6 +90,7 @@ class Formula(NamedTuple):
     keeps: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
     forward: str = ""
+    spares: Spares = _NONE
 
 
 def by_operation(
@@ -81,6 +105,7 @@ def by_operation(
     needs: bool = False,
     drops: tuple[str, ...] = (),
     forward: str = "",
+    spares: Spares = _NONE,
 ) -> Formula:
     """The formula that is one call of an operator that gives gradients in the order of the arguments.
 
@@ -106,6 +131,8 @@ def by_operation(
         Arguments of the forward call that it has not got.
     forward : str
         As in `Formula`.
+    spares : callable
+        As in `Formula`.
     """
     saves = of if saves is None else saves
     asked = {} if asked is None else asked
@@ -117,6 +144,8 @@ def by_operation(
         if grads[0] not in values:  # a later result was used alone
             like = call.results[0] if results else next(x for x in call.grads if x is not None)
             values[grads[0]] = torch.zeros_like(like)
+        for n in spares(call.needs, call.values):
+            values[n] = _stand_in(values[grads[0]], *call.like[n])
         order = [n for n in of if n in call.like and (n in call.needs or not (needs or n in asked))]
         values |= {flag: n in order for n, flag in asked.items()}
         if needs:
@@ -124,7 +153,13 @@ def by_operation(
         found = call.operator(name, values)
         return dict(zip(order, found if isinstance(found, (tuple, list)) else (found,), strict=True))
 
-    return Formula(backward, of, saves, keeps=tuple(place for _, place in results), without=without, forward=forward)
+    places = tuple(place for _, place in results)
+    return Formula(backward, of, saves, keeps=places, without=without, forward=forward, spares=spares)
+
+
+def _stand_in(beside: torch.Tensor, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor whose numbers do not matter: one for all of them."""
+    return beside.new_zeros((), dtype=dtype).expand(shape)
 
 
 def _attention(forward: str, drops: tuple[str, ...] = ()) -> Formula:
@@ -186,9 +221,9 @@ def _clamp(call: Call) -> Gradients:
 
 
 def _embedding(call: Call) -> Gradients:
-    """The numbers of the table do not matter: it is not kept, and one number stands for all."""
-    (dout,), (shape, dtype) = call.grads, call.like["table"]
-    table = dout.new_zeros((), dtype=dtype).expand(shape)
+    """The numbers of the table do not matter: it is not kept."""
+    (dout,) = call.grads
+    table = _stand_in(dout, *call.like["table"])
     indices, check = call.values["indices"], call.values.get("check", False)
     return {"table": torch.ops.rocmkern.embedding_backward(dout, table, indices, check=check)}
 
@@ -217,25 +252,24 @@ def _group_sums(x: torch.Tensor, axis: int, heads: Any) -> torch.Tensor:
 def _qk_scores(call: Call) -> Gradients:
     """``dq = scale ds @ k`` and ``dk = scale ds^T @ q``, summed over the query heads that share one."""
     (ds,), layout, scale = call.grads, call.values.get("layout", "bhsd"), call.values.get("scale")
-    q, k = call.values["q"], call.values["k"]
-    ds = torch.ops.rocmkern.scale(ds, q.shape[-1] ** -0.5 if scale is None else scale)
+    of_k, _ = call.like["k"]
+    ds = torch.ops.rocmkern.scale(ds, of_k[-1] ** -0.5 if scale is None else scale)
     found = {}
     if "q" in call.needs:
-        found["q"] = torch.ops.rocmkern.weighted_values(ds, k, layout=layout)
+        found["q"] = torch.ops.rocmkern.weighted_values(ds, call.values["k"], layout=layout)
     if "k" in call.needs:
-        found["k"] = _products_over_queries(ds, q, layout, k.shape)
+        found["k"] = _products_over_queries(ds, call.values["q"], layout, of_k)
     return found
 
 
 def _weighted_values(call: Call) -> Gradients:
     """``dp = dout @ v^T`` and ``dv = p^T @ dout``, summed over the query heads that share one."""
     (dout,), layout = call.grads, call.values.get("layout", "bhsd")
-    p, v = call.values["p"], call.values["v"]
     found = {}
     if "p" in call.needs:
-        found["p"] = torch.ops.rocmkern.qk_scores(dout, v, scale=1.0, layout=layout)
+        found["p"] = torch.ops.rocmkern.qk_scores(dout, call.values["v"], scale=1.0, layout=layout)
     if "v" in call.needs:
-        found["v"] = _products_over_queries(p, dout, layout, v.shape)
+        found["v"] = _products_over_queries(call.values["p"], dout, layout, call.like["v"][0])
     return found
 
 
@@ -283,7 +317,9 @@ FORMULAS: dict[str, Formula] = {
         "flash_attention.lse": _attention(""),
         "geglu": by_operation("geglu_backward", ("gate", "up")),
         "layer_norm": by_operation("layer_norm_backward", ("x", "weight", "bias")),
-        "linear": by_operation("linear_backward", ("x", "weight", "bias"), needs=True),
+        "linear": by_operation(
+            "linear_backward", ("x", "weight", "bias"), needs=True, spares=_spares(x="weight", weight="x")
+        ),
         "linear_cross_entropy": by_operation(
             "linear_cross_entropy_backward",
             ("x", "weight", "bias"),
@@ -293,14 +329,18 @@ FORMULAS: dict[str, Formula] = {
             without=(1,),
             needs=True,
         ),
-        "matmul": by_operation("matmul_backward", ("a", "b", "bias"), needs=True),
+        "matmul": by_operation("matmul_backward", ("a", "b", "bias"), needs=True, spares=_spares(a="b", b="a")),
         "merge_attention": Formula(
             _merge_attention, ("o1", "lse1", "o2", "lse2"), ("o1", "lse1", "o2", "lse2"), keeps=(0, 1)
         ),
         "mlp": by_operation("mlp_backward", ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down"), needs=True),
-        "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k")),
+        "qk_scores": Formula(_qk_scores, ("q", "k"), ("q", "k"), spares=_spares(q="k", k="q")),
         "quantized_linear": by_operation(
-            "quantized_linear_backward", ("x", "bias"), saves=("x", "blocks", "bias"), needs=True
+            "quantized_linear_backward",
+            ("x", "bias"),
+            saves=("x", "blocks", "bias"),
+            needs=True,
+            spares=_spares(x="blocks"),
         ),
         "repeat_kv": Formula(_repeat_kv, ("x",)),
         "rms_norm": by_operation("rms_norm_backward", ("x", "weight")),
@@ -310,6 +350,6 @@ FORMULAS: dict[str, Formula] = {
         "softmax": by_operation("softmax_backward", ("x",), saves=(), results=(("y", 0),)),
         "swiglu": by_operation("swiglu_backward", ("gate", "up")),
         "transpose": Formula(_transpose, ("x",)),
-        "weighted_values": Formula(_weighted_values, ("p", "v"), ("p", "v")),
+        "weighted_values": Formula(_weighted_values, ("p", "v"), ("p", "v"), spares=_spares(p="v", v="p")),
     }.items()
 }

@@ -122,6 +122,10 @@ def _below(name: str) -> Callable[..., Any]:
     return below
 
 
+#: Of the arguments of `_Differentiable`, the place of the first tensor.
+_FIRST = 5
+
+
 class _Differentiable(torch.autograd.Function):
     """A call of an operator whose results have gradients; it gives a tuple."""
 
@@ -131,7 +135,9 @@ class _Differentiable(torch.autograd.Function):
         values = dict(zip(names, tensors, strict=True))
         found = call(**others, **values)
         results = found if isinstance(found, tuple) else (found,)
-        kept = [n for n in names if n in formula.saves]
+        needs = frozenset(n for n, needed in zip(names, ctx.needs_input_grad[_FIRST:], strict=True) if needed)
+        spared = formula.spares(needs, others)
+        kept = [n for n in names if n in formula.saves and n not in spared]
         ctx.save_for_backward(*[values[n] for n in kept], *[results[i] for i in formula.keeps])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*[results[i] for i in formula.without])
@@ -142,8 +148,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of the tensors, None where one is not asked for."""
-        formula, first = ctx.formula, 5
-        asked = ctx.needs_input_grad[first:]
+        formula = ctx.formula
+        asked = ctx.needs_input_grad[_FIRST:]
         found: dict[str, Any] = {}
         # Of a conjugate PyTorch gives a lazy negative.
         grads = tuple([x.resolve_neg() if x is not None and x.is_neg() else x for x in grads])
@@ -154,7 +160,7 @@ class _Differentiable(torch.autograd.Function):
             with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
                 found = formula.backward(Call(values, grads, saved[len(ctx.kept) :], needs, ctx.like, _operator))
         gradients = [found.get(n) if needed else None for n, needed in zip(ctx.names, asked, strict=True)]
-        return (*[None] * first, *gradients)
+        return (*[None] * _FIRST, *gradients)
 
 
 def with_gradient(name: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ Functions that encode are looked into by PyTorch's tracer, so they keep to plain
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -251,8 +252,17 @@ def _json(value: Any) -> str:
     if isinstance(value, str) and '"' not in value and "\\" not in value:
         return f'"{value}"'
     if isinstance(value, (int, float)) and value - value == 0:  # finite
-        return repr(value)
+        return repr(_constant(value))
     raise NoTensorError
+
+
+def _constant(value: Any) -> Any:
+    """The value itself: to PyTorch's tracer a constant, where with ``dynamic=True`` a float is a symbol.
+
+    Keys of groups are among the few symbols that it takes for what they are, and compiles anew where they differ.
+    """
+    ((key, _),) = itertools.groupby([value])
+    return key
 
 
 #: Names in Hugging Face's configurations, of the classes and of their fields.

@@ -96,6 +96,9 @@ def attention_forward(
             return _packed(query, key, value, max_seqlen_q=longest, max_seqlen_k=longest, **options), None
         if structure.leftpad is not None:
             options["leftpad_k"] = structure.leftpad
+        elif structure.lengths is not None:
+            options["seqlens_k"] = structure.lengths
+            causal = "top_left" if causal else False
         elif structure.keys is not None:
             key, value = key[:, :, : structure.keys], value[:, :, : structure.keys]
             options["mask"] = structure.seen

@@ -7,8 +7,10 @@ A model asks for one mask a forward pass and kind of layer, and hands it to each
     floating    what is added to the scores, complete: only a caller's own mask is one
     uint8       a `Structure` of causal attention: ``[B, window + 1, 1, n]``, which of the keys are no padding
     int8        the same of attention to both sides
-    int32       causal attention with padding on the left: ``[B, window + 1, 2, 1]``, how much of it; or packed
-                sequences: ``[longest, window + 1, 1, sequences + 1]``, cumulative lengths
+    int32       padding on one side: ``[B, window + 1, side, 1]``, how much there is on the left of causal attention (side
+                is 2), or how many keys are before what is on the right, where the first query is at the first key (3: of
+                causal attention, 4: of that to both sides); or packed sequences: cumulative lengths,
+                ``[longest, window + 1, 1, sequences + 1]``
 
 A structure of n columns says that only the first n keys count; the last query is at the last of them. Windows come on
 top where the second extent is above 1. What the host must know is in the extents, where it can be read without waiting
@@ -36,6 +38,7 @@ if "q_length" not in inspect.signature(masking_utils.sdpa_mask).parameters:
     )
 
 _CAUSAL, _BOTH = torch.uint8, torch.int8
+_LEFT, _RIGHT, _RIGHT_OF_BOTH = 2, 3, 4
 _STRUCTURE = "rocmkern_structure"
 
 
@@ -53,6 +56,8 @@ class Structure:
         Only the first so many keys count, and the last query is at the last of them. All by default.
     leftpad : torch.Tensor, optional
         int32 ``[B]``, how many of the first keys are padding.
+    lengths : torch.Tensor, optional
+        int32 ``[B]``, how many keys there are before the padding. The first query is at the first key.
     seen : torch.Tensor, optional
         bool ``[B, 1, 1, keys]``, False where a key is padding.
     cu_seqlens : torch.Tensor, optional
@@ -65,6 +70,7 @@ class Structure:
     window: int
     keys: int | None = None
     leftpad: torch.Tensor | None = None
+    lengths: torch.Tensor | None = None
     seen: torch.Tensor | None = None
     cu_seqlens: torch.Tensor | None = None
     longest: int = 0
@@ -82,7 +88,9 @@ class Structure:
         if self.cu_seqlens is not None:
             mask = self.cu_seqlens.expand(self.longest, width, 1, -1)
         elif self.leftpad is not None:
-            mask = self.leftpad[:, None, None, None].expand(-1, width, 2, -1)
+            mask = self.leftpad[:, None, None, None].expand(-1, width, _LEFT, -1)
+        elif self.lengths is not None:
+            mask = self.lengths[:, None, None, None].expand(-1, width, _RIGHT if self.causal else _RIGHT_OF_BOTH, -1)
         elif self.seen is None:
             mask = torch.empty((1, width, 0, self.keys or 0), dtype=dtype, device=device)
         else:
@@ -99,7 +107,7 @@ class Structure:
         known = getattr(mask, _STRUCTURE, None)
         if known is not None:
             return known
-        most = 2 if dtype is torch.int32 and mask.shape[-1] == 1 else 1
+        most = _RIGHT_OF_BOTH if dtype is torch.int32 and mask.shape[-1] == 1 else 1
         if dtype not in (_CAUSAL, _BOTH, torch.int32) or mask.dim() != 4 or mask.shape[2] > most:
             allowed = (
                 "bool (True where a key is visible), floating (added to the scores), or 2-D for the model to complete"
@@ -108,8 +116,10 @@ class Structure:
         longest, width, rows, keys = mask.shape
         if dtype is not torch.int32:
             return cls(dtype is _CAUSAL, width - 1, keys, seen=mask[:, :1].view(torch.bool) if rows else None)
-        if rows == 2:
+        if rows == _LEFT:
             return cls(True, width - 1, leftpad=mask[:, 0, 0, 0])
+        if rows in (_RIGHT, _RIGHT_OF_BOTH):
+            return cls(rows == _RIGHT, width - 1, lengths=mask[:, 0, 0, 0])
         return cls(True, width - 1, cu_seqlens=mask[0, 0, 0], longest=longest)
 
 
@@ -184,7 +194,7 @@ def mask(
     """Mask of one kind of layer, for Transformers' ``AttentionMaskInterface``: see this module for what it returns.
 
     A padding mask is read once, to find out whether anything is padding, as Transformers' own masks do, and where some
-    is, once more, whether it is on the left. So is the offset of a static cache, if more than one query comes.
+    is, once more, on which side. So is the offset of a static cache, if more than one query comes.
     """
 
     def complete() -> Any:
@@ -227,9 +237,13 @@ def mask(
     if seen is None and not window and keys == kv_length:
         return None
     if seen is not None:
-        if pattern.causal and keys == kv_length and not (seen[:, :-1] > seen[:, 1:]).any():
-            leftpad = keys - seen.sum(-1, dtype=torch.int32)
-            return Structure(True, window, leftpad=leftpad).encode(device)
+        before, after = seen[:, :-1], seen[:, 1:]
+        right, left = torch.stack([(before < after).any(), (before > after).any()]).logical_not().tolist()
+        counts = seen.sum(-1, dtype=torch.int32)
+        if left and pattern.causal and keys == kv_length:
+            return Structure(True, window, leftpad=keys - counts).encode(device)
+        if right and keys == kv_length and (q_length == keys if pattern.causal else not window):
+            return Structure(pattern.causal, window, lengths=counts).encode(device)
         seen = seen[:, None, None]
         if not pattern.causal and not window:
             return seen

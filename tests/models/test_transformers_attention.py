@@ -7,6 +7,8 @@ from small_models import DECODERS, SIZES, WINDOW, Exact, error, model_of, noise,
 
 import rocmkern
 from rocmkern.transformers import register
+from rocmkern.transformers.attention import attention_forward
+from rocmkern.transformers.masks import mask
 
 ENCODER = {
     "vocab_size": SIZES["vocab_size"],
@@ -206,3 +208,30 @@ def test_names_that_transformers_knows_are_refused(name):
     with pytest.raises(rocmkern.ArgumentError) as caught:
         register(name)
     assert caught.value.argument == "name"
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_neighbours_changes_no_bit_of_a_batch_invariant_row(side, causal):
+    """A row that is alone, in a padded batch as long as it, and in a longer one."""
+    generator = torch.Generator().manual_seed(5)
+    length, longest = 37, 90
+    q, k, v = (torch.randn((3, 2, longest, 16), generator=generator) for _ in range(3))
+    base = getattr(transformers.masking_utils, f"{'causal' if causal else 'bidirectional'}_mask_function")
+
+    def attended(rows, keys, tokens):
+        """Of some rows, the last or first keys of them, the last or first tokens of which are no padding."""
+        part = slice(longest - keys, None) if side == "left" else slice(keys)
+        j = torch.arange(keys)
+        seen = torch.stack([j >= keys - n if side == "left" else j < n for n in tokens])
+        skips = {"allow_is_causal_skip": causal, "allow_is_bidirectional_skip": not causal}
+        shown = mask(len(rows), keys, keys, mask_function=base, attention_mask=seen, **skips)
+        arrays = [x[rows][:, :, part] for x in (q, k, v)]
+        out, _ = attention_forward(torch.nn.Module(), *arrays, shown, is_causal=causal)
+        return out[0, -length:] if side == "left" else out[0, :length]
+
+    with rocmkern.batch_invariant():
+        alone = attended([0], length, [length])
+        assert torch.equal(attended([0, 1], length, [length, 20]), alone)
+        if causal or side == "right":
+            assert torch.equal(attended([0, 1, 2], longest, [length, 20, longest]), alone)

@@ -34,6 +34,9 @@ def visible(found, queries, keys, *, causal):
     seen = seen & (j >= i - left) & (j <= i + (0 if structure.causal else right))
     if structure.leftpad is not None:
         return seen & (j >= structure.leftpad[:, None])[:, None]
+    if structure.lengths is not None:
+        assert not structure.causal or queries == keys
+        return seen & (j < structure.lengths[:, None])[:, None]
     padding = torch.ones((1, count), dtype=torch.bool) if structure.seen is None else structure.seen[:, 0, 0]
     return seen & torch.nn.functional.pad(padding, (0, keys - count))[:, None]
 
@@ -73,7 +76,7 @@ def test_a_mask_shows_what_transformers_shows(name, padding, queries, keys, q_of
     is_token = tokens[:, q_offset:]
     shown = visible(found, queries, keys, causal=not both).expand(wanted.shape)
     assert torch.equal(shown[is_token], wanted[is_token])
-    if name in ("causal", "window", "everything") and padding != "right":
+    if name in ("causal", "window", "everything"):
         # Bytes that it takes: never those of a matrix of queries and keys.
         assert found is None or found.untyped_storage().nbytes() <= 3 * (q_offset + keys)
 
@@ -116,6 +119,8 @@ STRUCTURES = [
     Structure(False, 2, 3, seen=torch.tensor([[False, True, True], [True, True, True]])[:, None, None]),
     Structure(True, 0, leftpad=torch.tensor([1, 0, 7], dtype=torch.int32)),
     Structure(True, 4, leftpad=torch.tensor([2], dtype=torch.int32)),
+    *[Structure(causal, 0, lengths=torch.tensor([3, 0], dtype=torch.int32)) for causal in (True, False)],
+    Structure(True, 4, lengths=torch.tensor([3], dtype=torch.int32)),
     Structure(True, 4, cu_seqlens=torch.tensor([0, 2, 5], dtype=torch.int32), longest=3),
 ]
 
@@ -134,3 +139,12 @@ def test_padding_on_the_left_is_a_number_for_each_row():
     seen = torch.tensor([[False, False, True, True], [True, True, True, True], [False, False, False, False]])
     found = Structure.decode(mask(3, 4, 4, attention_mask=seen))
     assert found.leftpad.dtype is torch.int32 and found.leftpad.tolist() == [2, 0, 4]
+
+
+def test_padding_on_the_right_is_a_number_for_each_row():
+    seen = torch.tensor([[True, True, False, False], [True, True, True, True], [False, False, False, False]])
+    for base in (masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
+        causal = base is masking_utils.causal_mask_function
+        skips = {"allow_is_causal_skip": causal, "allow_is_bidirectional_skip": not causal}
+        found = Structure.decode(mask(3, 4, 4, mask_function=base, attention_mask=seen, **skips))
+        assert found.causal is causal and found.lengths.tolist() == [2, 4, 0]

@@ -220,6 +220,57 @@ def test_what_is_changed_in_between_is_an_error():
         y.sum().backward()
 
 
+KEPT = {
+    "linear": (rocmkern.linear, (3, 8), (5, 8)),
+    "matmul": (rocmkern.matmul, (2, 3, 8), (8, 5)),
+    "qk_scores": (rocmkern.qk_scores, (1, 2, 3, 8), (1, 2, 5, 8)),
+    "weighted_values": (rocmkern.weighted_values, (1, 2, 3, 8), (1, 2, 8, 5)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_side_of_a_product_is_kept_for_the_gradient_of_the_other_alone(name):
+    call, *shapes = KEPT[name]
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(shape, generator=generator) for shape in shapes]
+    wanted = torch.autograd.grad(call(*[x.requires_grad_() for x in sides]).square().sum(), sides)
+    for place in (0, 1):
+        alone = [x.detach().requires_grad_(number == place) for number, x in enumerate(sides)]
+        result, kept = what_is_kept(call, *alone)
+        assert kept == {alone[1 - place].data_ptr()}
+        assert torch.equal(torch.autograd.grad(result.square().sum(), alone[place])[0], wanted[place])
+
+
+def test_with_an_activation_both_sides_of_a_product_are_kept():
+    x, weight = torch.randn(3, 8), leaf(5, 8)
+    _, kept = what_is_kept(rocmkern.linear, x.requires_grad_(), weight.detach(), activation="silu")
+    assert kept == {x.data_ptr(), weight.data_ptr()}
+
+
+def test_a_layer_of_quantized_weights_keeps_its_blocks_alone():
+    x, bias = leaf(3, 64), leaf(5)
+    blocks = rocmkern.quantize(torch.randn(5, 64), "q8_0")
+    _, kept = what_is_kept(rocmkern.quantized_linear, x, blocks, "q8_0")
+    assert kept == {blocks.data_ptr()}
+    result, kept = what_is_kept(rocmkern.quantized_linear, x.detach(), blocks, "q8_0", bias)
+    assert x.data_ptr() not in kept
+    (found,) = torch.autograd.grad(result.sum(), bias)
+    assert torch.equal(found, torch.full((5,), 3.0))
+
+
+def what_is_kept(call, *args, **options):
+    """The result of a call, and where what it keeps for its gradient lies, but for its own results."""
+    kept = set()
+
+    def keep(x):
+        kept.add(x.data_ptr())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        result = call(*args, **options)
+    return result, kept - {result.data_ptr()}
+
+
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 

@@ -155,10 +155,14 @@ def test_a_block_is_around_a_graph_and_not_in_it():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dynamic", [None, True], ids=["", "dynamic"])
 @pytest.mark.parametrize(("name", "given"), CALLS, ids=IDS)
-def test_every_call_is_one_graph(name, given):
+def test_every_call_is_one_graph(name, given, dynamic):
+    """With ``dynamic=True`` numbers are symbols, of floats too."""
     backend, graphs = counting()
-    compiled = torch.compile(lambda given: getattr(rocmkern, name)(**given), backend=backend, fullgraph=True)
+    compiled = torch.compile(
+        lambda given: getattr(rocmkern, name)(**given), backend=backend, fullgraph=True, dynamic=dynamic
+    )
     wanted = results_of(getattr(rocmkern, name)(**copy.deepcopy(given)))
     got = results_of(compiled(copy.deepcopy(given)))
     for one, other in zip(got, wanted, strict=True):

@@ -33,7 +33,7 @@ class Tables:
     pairs: Pairs
     cos: View | None
     sin: View | None
-    places: tuple[str, str, str]
+    places: tuple[str, str, str] | tuple[str, str, str, str]
 
 
 def launch_rope(x: View, out: View, positions: list[View], turn: Any, stream: Stream) -> None:
