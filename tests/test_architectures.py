@@ -78,7 +78,7 @@ def test_nvidia_cards_have_blocks_and_a_name_that_the_compiler_knows(name):
 def test_the_reduced_axis_of_a_matrix_instruction_is_as_long_as_its_name_says():
     for atom in ATOMS.values():
         for dtype, name in atom.intrinsics.items():
-            assert atom.depth(dtype) == int(re.search(r"16x16x(\d+)", name)[1])
+            assert atom.instruction_k(dtype) == int(re.search(r"16x16x(\d+)", name)[1])
 
 
 def test_no_architecture_is_named_where_something_depends_on_it():

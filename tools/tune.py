@@ -108,7 +108,7 @@ _PRODUCTS = tuple(
     for kind in ("half", "single")
     for knob in (
         Knob(f"{kind}.*.columns", 16, 512),
-        Knob(f"{kind}.*.depth", 16, 2048),
+        Knob(f"{kind}.*.block_k", 16, 2048),
         Knob(f"{kind}.*.waves", 1, 8, "gpu"),
     )
 )

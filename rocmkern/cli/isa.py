@@ -234,7 +234,7 @@ def products(variant: Any) -> tuple[int, int]:
         return 0, 0
     multiplications = cfg.block_m // cfg.waves * cfg.block_n * columns
     if dtype in atom.intrinsics and cfg.wave_rows == 16:
-        return multiplications // (16 * 16 * atom.depth(dtype)), 0
+        return multiplications // (16 * 16 * atom.instruction_k(dtype)), 0
     return 0, multiplications // hardware.wave
 
 

@@ -14,7 +14,7 @@ import torch
 Gradients = dict[str, Any]
 
 
-class Call(NamedTuple):
+class GradientCall(NamedTuple):
     """What a formula gets.
 
     Attributes
@@ -68,7 +68,7 @@ class Formula(NamedTuple):
     Attributes
     ----------
     backward : callable
-        From a `Call` to gradients by the names of the arguments. What is not asked for may be there or not.
+        From a `GradientCall` to gradients by the names of the arguments. What is not asked for may be there or not.
     of : tuple of str
         The arguments that have a gradient.
     saves : tuple of str
@@ -84,7 +84,7 @@ class Formula(NamedTuple):
         for, and the values that are no tensors.
     """
 
-    backward: Callable[[Call], Gradients]
+    backward: Callable[[GradientCall], Gradients]
     of: tuple[str, ...]
     saves: tuple[str, ...] = ()
     keeps: tuple[int, ...] = ()
@@ -137,7 +137,7 @@ def by_operation(
     saves = of if saves is None else saves
     asked = {} if asked is None else asked
 
-    def backward(call: Call) -> Gradients:
+    def backward(call: GradientCall) -> Gradients:
         values = {n: x for n, x in call.values.items() if n not in drops}
         values |= {n: kept for (n, _), kept in zip(results, call.results, strict=True)}
         values |= {n: grad for n, grad in zip(grads, call.grads, strict=False) if grad is not None}
@@ -188,19 +188,19 @@ def _norm_of_sum() -> Formula:
         drops=("residual",),
     )
 
-    def backward(call: Call) -> Gradients:
+    def backward(call: GradientCall) -> Gradients:
         found = of_sum.backward(call)
         return {**found, "residual": found["x"]}
 
     return of_sum._replace(backward=backward, of=("x", "weight", "residual"))
 
 
-def _add_residual(call: Call) -> Gradients:
+def _add_residual(call: GradientCall) -> Gradients:
     (dout,) = call.grads
     return {"x": dout, "residual": dout}
 
 
-def _apply_mask(call: Call) -> Gradients:
+def _apply_mask(call: GradientCall) -> Gradients:
     (dout,), mask = call.grads, call.values.get("mask")
     if mask is not None and mask.dtype == torch.bool:
         return {"scores": torch.where(mask, dout, 0.0)}
@@ -211,7 +211,7 @@ def _apply_mask(call: Call) -> Gradients:
     return found
 
 
-def _clamp(call: Call) -> Gradients:
+def _clamp(call: GradientCall) -> Gradients:
     x, (dout,) = call.values["x"], call.grads
     low, high = call.values.get("min"), call.values.get("max")
     inside = torch.ones_like(x, dtype=torch.bool)
@@ -220,7 +220,7 @@ def _clamp(call: Call) -> Gradients:
     return {"x": torch.where(inside, dout, 0.0)}
 
 
-def _embedding(call: Call) -> Gradients:
+def _embedding(call: GradientCall) -> Gradients:
     """The numbers of the table do not matter: it is not kept."""
     (dout,) = call.grads
     table = _stand_in(dout, *call.like["table"])
@@ -228,18 +228,18 @@ def _embedding(call: Call) -> Gradients:
     return {"table": torch.ops.rocmkern.embedding_backward(dout, table, indices, check=check)}
 
 
-def _scale(call: Call) -> Gradients:
+def _scale(call: GradientCall) -> Gradients:
     return {"x": torch.ops.rocmkern.scale(call.grads[0], call.values["factor"])}
 
 
-def _transpose(call: Call) -> Gradients:
+def _transpose(call: GradientCall) -> Gradients:
     (dout,), axes = call.grads, call.values.get("axes")
     rank = dout.dim()
     order = [rank - 1 - axis for axis in range(rank)] if axes is None else [axis % rank for axis in axes]
     return {"x": torch.ops.rocmkern.transpose(dout, [order.index(axis) for axis in range(rank)])}
 
 
-def _repeat_kv(call: Call) -> Gradients:
+def _repeat_kv(call: GradientCall) -> Gradients:
     heads = 1 if call.values.get("layout", "bhsd") == "bhsd" else 2
     return {"x": _group_sums(call.grads[0], heads, call.like["x"][0][heads])}
 
@@ -249,7 +249,7 @@ def _group_sums(x: torch.Tensor, axis: int, heads: Any) -> torch.Tensor:
     return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.float32).to(x.dtype)
 
 
-def _qk_scores(call: Call) -> Gradients:
+def _qk_scores(call: GradientCall) -> Gradients:
     """``dq = scale ds @ k`` and ``dk = scale ds^T @ q``, summed over the query heads that share one."""
     (ds,), layout, scale = call.grads, call.values.get("layout", "bhsd"), call.values.get("scale")
     of_k, _ = call.like["k"]
@@ -262,7 +262,7 @@ def _qk_scores(call: Call) -> Gradients:
     return found
 
 
-def _weighted_values(call: Call) -> Gradients:
+def _weighted_values(call: GradientCall) -> Gradients:
     """``dp = dout @ v^T`` and ``dv = p^T @ dout``, summed over the query heads that share one."""
     (dout,), layout = call.grads, call.values.get("layout", "bhsd")
     found = {}
@@ -282,7 +282,7 @@ def _products_over_queries(p: torch.Tensor, x: torch.Tensor, layout: str, shape:
     return found.transpose(1, 2) if layout == "bshd" else found
 
 
-def _merge_attention(call: Call) -> Gradients:
+def _merge_attention(call: GradientCall) -> Gradients:
     """``out = sum_i w_i o_i`` with ``w_i = exp(lse_i - lse)``; ``lse = log(sum_i exp(lse_i))``.
 
     So ``do_i = w_i dout`` and ``dlse_i = w_i (dlse + dout . (o_i - out))``, 0 where nothing is seen.

@@ -17,7 +17,7 @@ import torch
 
 from rocmkern.runtime.errors import ArgumentError
 from rocmkern.runtime.torch_tensors import NO_GRADIENT, ON_META, computes_itself, gradient_of, outside_of_transforms
-from rocmkern.torch.formulas import FORMULAS, Call, Formula
+from rocmkern.torch.formulas import FORMULAS, Formula, GradientCall
 from rocmkern.torch.refusals import refused
 
 _outside = outside_of_transforms(torch)
@@ -158,7 +158,9 @@ class _Differentiable(torch.autograd.Function):
             values = {**ctx.others, **dict(zip(ctx.kept, saved, strict=False))}
             needs = frozenset(n for n, needed in zip(ctx.names, asked, strict=True) if needed)
             with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-                found = formula.backward(Call(values, grads, saved[len(ctx.kept) :], needs, ctx.like, _operator))
+                found = formula.backward(
+                    GradientCall(values, grads, saved[len(ctx.kept) :], needs, ctx.like, _operator)
+                )
         gradients = [found.get(n) if needed else None for n, needed in zip(ctx.names, asked, strict=True)]
         return (*[None] * _FIRST, *gradients)
 

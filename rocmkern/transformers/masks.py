@@ -7,9 +7,9 @@ A model asks for one mask a forward pass and kind of layer, and hands it to each
     floating    what is added to the scores, complete: only a caller's own mask is one
     uint8       a `Structure` of causal attention: ``[B, window + 1, 1, n]``, which of the keys are no padding
     int8        the same of attention to both sides
-    int32       padding on one side: ``[B, window + 1, side, 1]``, how much there is on the left of causal attention (side
-                is 2), or how many keys are before what is on the right, where the first query is at the first key (3: of
-                causal attention, 4: of that to both sides); or packed sequences: cumulative lengths,
+    int32       padding on one side: ``[B, window + 1, side, 1]``, how much there is on the left of causal attention
+                (side is 2), or how many keys are before what is on the right, where the first query is at the first
+                key (3: of causal attention, 4: of that to both sides); or packed sequences: cumulative lengths,
                 ``[longest, window + 1, 1, sequences + 1]``
 
 A structure of n columns says that only the first n keys count; the last query is at the last of them. Windows come on

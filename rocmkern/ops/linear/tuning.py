@@ -19,7 +19,7 @@ class ProductBlock:
     Attributes
     ----------
     columns : int
-    depth : int
+    block_k : int
         What it takes of K in a step.
     waves : int
     num_stages : int
@@ -29,7 +29,7 @@ class ProductBlock:
     """
 
     columns: int
-    depth: int
+    block_k: int
     waves: int
     num_stages: int = 1
     group_m: int = 0
@@ -39,7 +39,7 @@ class ProductBlock:
         return {
             "block_m": rows,
             "block_n": self.columns,
-            "block_k": self.depth,
+            "block_k": self.block_k,
             "waves": self.waves,
             "num_stages": self.num_stages,
             "group_m": self.group_m,
@@ -162,7 +162,7 @@ class FewRows:
 
     Attributes
     ----------
-    weight_rows, rows, depth, waves : int
+    weight_rows, rows, block_k, waves : int
         Of a block: rows of weights, rows of a, what it takes of K in a step.
     fewest : int
         Rows of weights from which that pays.
@@ -170,7 +170,7 @@ class FewRows:
 
     weight_rows: int
     rows: int
-    depth: int
+    block_k: int
     waves: int
     fewest: int
 
@@ -189,7 +189,7 @@ def few_rows_product(arch: str, rows: int, columns: int, itemsize: int) -> matmu
         waves=sizes.waves,
         block_m=sizes.weight_rows,
         block_n=sizes.rows,
-        block_k=sizes.depth,
+        block_k=sizes.block_k,
         transposed=True,
     )
 

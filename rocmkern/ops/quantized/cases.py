@@ -35,18 +35,18 @@ _EXPONENT_OF_ONE = 127
 _SMALL_EXPONENTS, _SMALL_HALVES = (0x74, 0x7B), (0x20, 0x37)
 
 
-def _blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray:
-    """Blocks ``[*shape, depth blocks]`` of the row's format and content."""
+def _blocks(draw: Draw, shape: tuple[int, ...], per_row: int) -> np.ndarray:
+    """Blocks ``[*shape, per_row blocks]`` of the row's format and content."""
     nbytes = BLOCKS[draw.features["format"]][1]
-    return draw.made((*shape, depth * nbytes), np.uint8, lambda: _filled_blocks(draw, shape, depth))
+    return draw.made((*shape, per_row * nbytes), np.uint8, lambda: _filled_blocks(draw, shape, per_row))
 
 
-def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray:
+def _filled_blocks(draw: Draw, shape: tuple[int, ...], per_row: int) -> np.ndarray:
     name, content = draw.features["format"], draw.features["content"]
     _, nbytes = BLOCKS[name]
     rng = draw.rng("blocks")
-    blocks = rng.integers(0, 256, (*shape, depth, nbytes), dtype=np.uint8)
-    number = np.arange(int(np.prod(shape)) * depth).reshape(*shape, depth)
+    blocks = rng.integers(0, 256, (*shape, per_row, nbytes), dtype=np.uint8)
+    number = np.arange(int(np.prod(shape)) * per_row).reshape(*shape, per_row)
     halves = _HALVES.get(name, ())
     if content == "codes":
         blocks[...] = np.arange(blocks.size).reshape(blocks.shape) % 256
@@ -73,12 +73,12 @@ def _filled_blocks(draw: Draw, shape: tuple[int, ...], depth: int) -> np.ndarray
         blocks.reshape(-1, nbytes)[0, place : place + scale.size] = scale
         if name.startswith("mxfp8"):
             # In the second row an element that is NaN, in both formats.
-            blocks.reshape(-1, nbytes)[depth : depth + 1, 6] = 0x7F
-    if content == "ordinary" and depth and _bytes_are_repeated(draw, (*shape, depth * nbytes)):
+            blocks.reshape(-1, nbytes)[per_row : per_row + 1, 6] = 0x7F
+    if content == "ordinary" and per_row and _bytes_are_repeated(draw, (*shape, per_row * nbytes)):
         # The first byte of a row is all of them: as a scale it may be NaN, or make numbers that float16 does not hold.
         lowest, highest = _SMALL_HALVES if halves else _SMALL_EXPONENTS
         blocks[..., 0, 0] = rng.integers(lowest, highest, shape, endpoint=True)
-    return blocks.reshape(*shape, depth * nbytes)
+    return blocks.reshape(*shape, per_row * nbytes)
 
 
 def _bytes_are_repeated(draw: Draw, shape: tuple[int, ...]) -> bool:

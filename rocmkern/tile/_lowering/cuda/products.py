@@ -121,7 +121,7 @@ class CudaLowering(MatvecLowering):
         ty, (a_ty, b_ty) = sig.return_type, sig.args[:2]
         into = self.accumulator(b, sig, acc)
         source, window = self.window(context, b, a_ty, left), self.window(context, b, b_ty, right)
-        depth = SimpleNamespace(m=ty.m, k=a_ty.n, dtype=a_ty.dtype, hw=ty.hw)
+        left_side = SimpleNamespace(m=ty.m, k=a_ty.n, dtype=a_ty.dtype, hw=ty.hw)
         if is_packed(a_ty):
             lane = lane_index(b)
             row = b.or_(b.and_(lane, const(I32, 7)), b.lshr(b.and_(lane, const(I32, 16)), const(I32, 1)))
@@ -132,7 +132,7 @@ class CudaLowering(MatvecLowering):
                 return ldmatrix(b, *chunks.at(16 * k, 2 * i), transposed=True)
 
             fragments = self.fragments_of_columns(b, b_ty, window)
-            return pack(b, self.multiply(b, ty, depth, fragment, fragments, into))
+            return pack(b, self.multiply(b, ty, left_side, fragment, fragments, into))
         address = b.add(source, b.shl(b.add(first_row(b, ty), row_of_lane(b)), const(I32, 2)))
         for k in range(a_ty.n):
             numbers = [load_shared(b, address, k * pitch(a_ty) + 32 * slot)[0] for slot in range(2 * m_tiles(ty))]

@@ -24,7 +24,7 @@ from rocmkern.tile._lowering.hip.emit import (
     splat,
     vector_of,
 )
-from rocmkern.tile._lowering.hip.layouts import Layout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout
 from rocmkern.tile._lowering.hip.memory import narrowed, widen
 from rocmkern.tile._lowering.hip.reductions import ReductionLowering
 from rocmkern.tile._lowering.shared.expressions import ExpressionEmitter
@@ -87,7 +87,7 @@ class ElementwiseLowering(ReductionLowering):
     def on_elements(self, context: Any, b: ir.IRBuilder, kinds: Any, values: Any, emit: Callable) -> ir.Value:
         """``emit`` on the vectors of a tile, and on those of other tiles, rows and scalars beside them."""
         ty = kinds[0]
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
 
         def numbers(t: Any, v: Any) -> list[ir.Value]:
             """Vectors of a tile, or for each of them the number beside it."""

@@ -48,7 +48,7 @@ def is_line(ty: Any) -> bool:
     return threads_per_row(ty.hw) > 0
 
 
-class Layout:
+class LaneLayout:
     """How a tile type is spread over lanes: what `Rows`, `Tile` and `Operand` types say about registers.
 
     Attributes
@@ -59,8 +59,8 @@ class Layout:
         Columns in a vector of a tile.
     """
 
-    def __new__(cls, ty: Any) -> Layout:
-        return super().__new__(LineLayout if is_line(ty) else Layout)
+    def __new__(cls, ty: Any) -> LaneLayout:
+        return super().__new__(LineLayout if is_line(ty) else LaneLayout)
 
     def __init__(self, ty: Any):
         self.arch, self.waves, wave_rows = ty.hw
@@ -104,7 +104,7 @@ class Layout:
         return over_groups(b, self.atom, join, value)
 
 
-class LineLayout(Layout):
+class LineLayout(LaneLayout):
     """Rows along lanes, for kernels without products: each row belongs to a *team* of ``line`` lanes side by side.
 
     With T teams in the block, team ``t`` has the rows ``t``, ``t + T``, ... Its lane ``l`` has c columns from ``c * l``
@@ -358,7 +358,7 @@ class Parked:
     """
 
     def __init__(self, ty: Any):
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         self.atom, self.row_blocks, self.steps = layout.atom, layout.row_blocks, ty.k // 16
         self.run = ir.VectorType(operand_element(ty.dtype), self.atom.run)
         self.run_bytes = self.atom.run * DTYPES[ty.dtype]
@@ -369,7 +369,7 @@ class Parked:
     @staticmethod
     def suits(ty: Any) -> bool:
         """Whether an operand is parked. A block of one wave holds all of the next windows in its registers as well."""
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         atom = layout.atom
         if ty.dtype not in atom.intrinsics or atom.wave == 64:  # waves of 64 have 512 registers
             return False
@@ -460,20 +460,20 @@ class _RowsModel(models.PrimitiveModel):
 
     def __init__(self, manager: Any, ty: Any):
         element = {"f32": F32, "i32": I32, "i1": I8}[ty.kind]
-        super().__init__(manager, ty, ir.ArrayType(element, Layout(ty).row_blocks))
+        super().__init__(manager, ty, ir.ArrayType(element, LaneLayout(ty).row_blocks))
 
 
 @register_model(Weights)
 @register_model(TILE.Tile)
 class _TileModel(models.PrimitiveModel):
     def __init__(self, manager: Any, ty: Any):
-        super().__init__(manager, ty, Layout(ty).tile(ty.n))
+        super().__init__(manager, ty, LaneLayout(ty).tile(ty.n))
 
 
 @register_model(TILE.Operand)
 class _OperandModel(models.PrimitiveModel):
     def __init__(self, manager: Any, ty: Any):
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         if Parked.suits(ty):
             super().__init__(manager, ty, POINTER)  # where this lane's part lies
         elif ty.dtype in layout.atom.intrinsics:

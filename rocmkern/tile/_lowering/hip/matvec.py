@@ -17,7 +17,7 @@ from llvmlite import ir
 from rocmkern.tile._lowering.hip.backend import TILE
 from rocmkern.tile._lowering.hip.emit import GLOBAL, array_of, elements_of, flags_of, opaque, vector_of
 from rocmkern.tile._lowering.hip.emit import math as intrinsic
-from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, LineLayout
 from rocmkern.tile._lowering.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
 from rocmkern.tile._lowering.hip.pipeline import StageLowering
 from rocmkern.tile._lowering.hip.quantized import Reader, block_of, in_order, words_of
@@ -39,7 +39,7 @@ class MatvecLowering(StageLowering):
         valid: Any,
     ) -> ir.Value:  # fmt: skip
         _, x_ty, index_ty, col0_ty, n_ty, vector_ty, valid_ty = sig.args
-        layout = Layout(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
+        layout = LaneLayout(TILE.Tile(valid_ty.m, n_ty.literal_value, valid_ty.hw))
         packed = isinstance(x_ty, TILE.Quantized) and x_ty.format in PairReader.FORMATS
         if (
             not packed

@@ -43,7 +43,7 @@ from rocmkern.tile._lowering.hip.layouts import (
     WHOLE_ROWS,
     WHOLE_ROWS_OF_PAGES,
     Copy,
-    Layout,
+    LaneLayout,
     Pages,
     Parked,
     Weights,
@@ -300,7 +300,7 @@ class StageLowering(SoftmaxLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, x: Any, index: Any, col0: Any, k: Any, valid: Any
     ) -> ir.Value:
         ty, out = sig.args[1], sig.return_type
-        layout = Layout(out)
+        layout = LaneLayout(out)
         atom = layout.atom
         if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return self.join_blocks(b, self.gather(context, b, sig, x, index, col0, valid, out.k))
@@ -363,7 +363,7 @@ class StageLowering(SoftmaxLowering):
         """The value of an operand, from its fragments."""
         if not Parked.suits(ty):
             return array_of(b, runs)
-        parked, lane = Parked(ty), Lane(b, Layout(ty).atom)
+        parked, lane = Parked(ty), Lane(b, LaneLayout(ty).atom)
         place = lane.row if parked.atom.run == 16 else lane.index
         place = b.add(
             b.mul(place, const(I32, parked.run_bytes)),
@@ -376,7 +376,7 @@ class StageLowering(SoftmaxLowering):
 
     def operand(self, context: Any, b: ir.IRBuilder, sig: Any, tile: ir.Value, like: Any) -> ir.Value:
         out = sig.return_type
-        atom = Layout(out).atom
+        atom = LaneLayout(out).atom
         if DTYPES[out.dtype] == 4 or out.dtype not in atom.intrinsics:
             return tile
 

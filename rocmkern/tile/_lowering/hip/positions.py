@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from rocmkern.tile._lowering.hip.elementwise import ElementwiseLowering
 from rocmkern.tile._lowering.hip.emit import NEG_INF, items_of, splat
-from rocmkern.tile._lowering.hip.layouts import Layout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout
 from rocmkern.tile._lowering.shared.ir_types import F32, const
 
 
@@ -19,7 +19,7 @@ class PositionLowering(ElementwiseLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, stop: Any, value: Any
     ) -> ir.Value:
         ty = sig.args[0]
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         first, end = (self.scalar(context, b, t, v, "i32") for t, v in zip(sig.args[1:3], (col0, stop), strict=True))
         left = splat(b, b.sub(end, b.add(first, layout.first_column(b))), layout.registers)
         filling = splat(b, self.scalar(context, b, sig.args[3], value, "f32"), layout.registers)
@@ -31,7 +31,7 @@ class PositionLowering(ElementwiseLowering):
 
     def distance(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, col0: Any, n: Any) -> ir.Value:
         ty = sig.return_type
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         start = b.add(self.scalar(context, b, sig.args[2], col0, "i32"), layout.first_column(b))
 
         def block(p: ir.Value) -> list:
@@ -43,7 +43,7 @@ class PositionLowering(ElementwiseLowering):
 
     def mask_outside(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any, col0: Any, low: Any, high: Any) -> Any:
         ty = sig.args[0]
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         start = b.add(self.scalar(context, b, sig.args[1], col0, "i32"), layout.first_column(b))
         nothing = const(ir.VectorType(F32, layout.registers), NEG_INF)
 

@@ -33,7 +33,7 @@ from rocmkern.tile._lowering.hip.emit import (
     vector_of,
     wave_index,
 )
-from rocmkern.tile._lowering.hip.layouts import Layout, Parked, Window, operand_element
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, Parked, Window, operand_element
 from rocmkern.tile._lowering.hip.matvec import MatvecLowering
 from rocmkern.tile._lowering.hip.memory import CHUNK_BYTES, in_space, load_from, memory_int, widen
 from rocmkern.tile._lowering.hip.spots import Spot
@@ -124,7 +124,7 @@ class HipLowering(MatvecLowering):
 
     def stage_blocks(self, b: ir.IRBuilder, ty: Any, st: ir.Value) -> list:
         """The rows of a stage that belong to this wave, as an operand has them."""
-        layout, window, local = Layout(SimpleNamespace(m=ty.n, hw=ty.hw)), Window(ty), self.local(b, st)
+        layout, window, local = LaneLayout(SimpleNamespace(m=ty.n, hw=ty.hw)), Window(ty), self.local(b, st)
         lane, steps = Lane(b, layout.atom), range(ty.k // 16)
         row0 = b.mul(wave_index(b, layout.atom), const(I32, 16 * layout.row_blocks))
         if window.matrix:
@@ -160,7 +160,7 @@ class HipLowering(MatvecLowering):
 
     def start_of(self, b: ir.IRBuilder, out: Any, acc: Any) -> list:
         if acc is None:
-            layout = Layout(out)
+            layout = LaneLayout(out)
             zero = ir.Constant(ir.VectorType(F32, layout.atom.registers), None)
             return [[zero] * (out.n // 16) for _ in range(layout.row_blocks)]
         return self.tile_blocks(b, out, acc)
@@ -288,7 +288,7 @@ class HipLowering(MatvecLowering):
         return out
 
     def dot_tn(self, context: Any, b: ir.IRBuilder, sig: Any, left: Any, right: Any, acc: Any = None) -> ir.Value:
-        out, layout = sig.return_type, Layout(sig.return_type)
+        out, layout = sig.return_type, LaneLayout(sig.return_type)
         a, window = Window(sig.args[0]), Window(sig.args[1])
         sums, atom = self.start_of(b, out, acc), layout.atom
         a_local, local = self.local(b, left), self.local(b, right)

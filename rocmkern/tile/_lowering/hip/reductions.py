@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 
 from rocmkern.tile._lowering.hip.backend import TILE
 from rocmkern.tile._lowering.hip.emit import GLOBAL, array_of, elements_of, flags_of, flat, items_of, math, tree
-from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, LineLayout
 from rocmkern.tile._lowering.hip.memory import in_space, is_below, remaining
 from rocmkern.tile._lowering.hip.quantized import runs_of
 from rocmkern.tile._lowering.hip.tiles import TileLowering
@@ -25,7 +25,7 @@ class ReductionLowering(FoldLowering, TileLowering):
     """Largest elements, sums, and products with a vector."""
 
     def reduce_rows(self, b: ir.IRBuilder, ty: Any, tile: ir.Value, join: Callable) -> list:
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         return [layout.over_lanes(b, join, tree(b, join, block)) for block in self.tile_blocks(b, ty, tile)]
 
     def rowmax(self, context: Any, b: ir.IRBuilder, sig: Any, tile: Any) -> ir.Value:
@@ -52,7 +52,7 @@ class ReductionLowering(FoldLowering, TileLowering):
     ) -> ir.Value:
         (x_ty, index_ty, col0_ty, ty), valid_ty = sig.args[:4], sig.args[4]
         whole = TILE.Tile(valid_ty.m, ty.n, ty.hw)
-        layout = Layout(whole)
+        layout = LaneLayout(whole)
         if not isinstance(layout, LineLayout) and whole != ty:
             raise TypingError("load_rowdot: a tile of fewer rows needs rows along lanes")
         rows = self.tile_blocks(b, ty, tile) * (whole.m // ty.m)
@@ -73,7 +73,7 @@ class ReductionLowering(FoldLowering, TileLowering):
         Scales are applied to the sums of the elements that share them. What does not exist is zero in the tile.
         """
         (x_ty, index_ty, col0_ty), ty = sig.args[1:4], sig.return_type
-        layout, kind = Layout(ty), FORMATS[x_ty.format]
+        layout, kind = LaneLayout(ty), FORMATS[x_ty.format]
         data, (_, columns), strides = self.unpack_tensor(context, b, x_ty, x)
         base, unit = in_space(b, data, GLOBAL), min(layout.registers, kind.group)
         offsets = self.row_offsets(context, b, index_ty, index, strides[:-1], layout.row_blocks)

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 
 from rocmkern.tile._lowering.hip.emit import GLOBAL, array_of, in_blocks, items_of, vector_of
-from rocmkern.tile._lowering.hip.layouts import Layout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout
 from rocmkern.tile._lowering.hip.memory import in_space, is_below, load_from, remaining
 from rocmkern.tile._lowering.hip.positions import PositionLowering
 from rocmkern.tile._lowering.shared.angles import cos_sin, rotated
@@ -22,7 +22,7 @@ class RotaryLowering(PositionLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, position: Any, frequencies: Any, col0: Any, n: Any
     ) -> ir.Value:
         ty = sig.return_type[0]
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         data, (columns,), (stride,) = self.unpack_tensor(context, b, sig.args[2], frequencies)
         base = in_space(b, data, GLOBAL)
         first = b.add(self.scalar(context, b, sig.args[3], col0, "i64"), b.zext(layout.first_column(b), I64))

@@ -24,7 +24,7 @@ from rocmkern.tile._lowering.hip.emit import (
     uniform,
     word_at,
 )
-from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, LineLayout
 from rocmkern.tile._lowering.hip.memory import (
     in_space,
     load_from,
@@ -101,18 +101,18 @@ class RowLowering(TensorLowering):
         return uniform(b, item) if isinstance(item.type, ir.IntType) else item
 
     def row_index(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
-        return array_of(b, Layout(sig.return_type).row_numbers(b))
+        return array_of(b, LaneLayout(sig.return_type).row_numbers(b))
 
     def full_rows(self, context: Any, b: ir.IRBuilder, sig: Any, cfg: Any, m: Any, value: ir.Value) -> ir.Value:
         number = self.number_of_rows(context, b, sig.args[2], value, sig.return_type.kind)
-        return array_of(b, [number] * Layout(sig.return_type).row_blocks)
+        return array_of(b, [number] * LaneLayout(sig.return_type).row_blocks)
 
     def row_values(self, context: Any, b: ir.IRBuilder, like: Any, ty: Any, value: ir.Value, kind: str) -> ir.Value:
         """Rows as they are, or a scalar as rows."""
         if isinstance(ty, TILE.Rows):
             return value
         scalar = self.scalar(context, b, ty, value, kind)
-        return array_of(b, [scalar] * Layout(like).row_blocks)
+        return array_of(b, [scalar] * LaneLayout(like).row_blocks)
 
     def on_rows(
         self, context: Any, b: ir.IRBuilder, sig: Any, args: tuple, body: Callable, join: Callable = array_of
@@ -177,7 +177,7 @@ class RowLowering(TensorLowering):
     def load_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, valid: Any) -> ir.Value:
         ty = sig.args[0]
         data, _, strides = self.unpack_tensor(context, b, ty, x)
-        base, blocks = in_space(b, data, GLOBAL), Layout(sig.return_type).row_blocks
+        base, blocks = in_space(b, data, GLOBAL), LaneLayout(sig.return_type).row_blocks
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, blocks)
 
         integers = sig.return_type.kind == "i32"
@@ -198,7 +198,7 @@ class RowLowering(TensorLowering):
     load_integers = load_rows
 
     def store_rows(self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, values: Any, valid: Any) -> Any:
-        ty, layout = sig.args[0], Layout(sig.args[2])
+        ty, layout = sig.args[0], LaneLayout(sig.args[2])
         data, _, strides = self.unpack_tensor(context, b, ty, x)
         base = in_space(b, data, GLOBAL)
         offsets = self.row_offsets(context, b, sig.args[1], index, strides, layout.row_blocks)
@@ -211,7 +211,7 @@ class RowLowering(TensorLowering):
 
     def over_block(self, b: ir.IRBuilder, ty: Any, x: ir.Value, join: Callable) -> ir.Value:
         """Join float32 rows over the block; the result is a float64 in scalar registers."""
-        layout = Layout(ty)
+        layout = LaneLayout(ty)
         atom = layout.atom
         value = functools.reduce(join, items_of(b, x))
         # Over the lanes of a wave that have different rows, then over such waves.

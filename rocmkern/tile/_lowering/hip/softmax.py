@@ -26,7 +26,7 @@ from rocmkern.tile._lowering.hip.emit import (
     splat,
     tree,
 )
-from rocmkern.tile._lowering.hip.layouts import Layout, is_line
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, is_line
 from rocmkern.tile._lowering.hip.rotary import RotaryLowering
 from rocmkern.tile._lowering.shared import squares
 from rocmkern.tile._lowering.shared.atoms import Atom
@@ -65,7 +65,9 @@ class SoftmaxLowering(RotaryLowering):
             return [b.select(*each) for each in zip(done * 2, as_they_are(), new + sums, strict=True)]
 
         # Lanes that share a row agree; where it lies along several waves, these have no other.
-        results = if_else(b, any_lane(b, Layout(ty).atom, b.not_(functools.reduce(b.and_, done))), scaled, as_they_are)
+        results = if_else(
+            b, any_lane(b, LaneLayout(ty).atom, b.not_(functools.reduce(b.and_, done))), scaled, as_they_are
+        )
         halves = results[: len(old)], results[len(old) :]
         return context.make_tuple(b, sig.return_type, [array_of(b, half) for half in halves])
 
@@ -81,7 +83,7 @@ class SoftmaxLowering(RotaryLowering):
 
         ordinary = functools.reduce(b.and_, [each for _, each in products])
         at_once = array_of(b, [product for product, _ in products])
-        wanted = any_lane(b, Layout(ty).atom, b.not_(ordinary))
+        wanted = any_lane(b, LaneLayout(ty).atom, b.not_(ordinary))
 
         def in_order() -> list:
             pairs = zip(products, items_of(b, scale), items_of(b, factor), strict=True)
@@ -102,7 +104,7 @@ class SoftmaxLowering(RotaryLowering):
 
         def body(b: ir.IRBuilder, args: list, scores: list) -> list:
             m, l, acc = args[1 : 1 + rows], args[1 + rows : 1 + 2 * rows], args[1 + 2 * rows :]
-            return self.softmax(b, Layout(s_ty).atom, args[0], m, l, acc, scores)
+            return self.softmax(b, LaneLayout(s_ty).atom, args[0], m, l, acc, scores)
 
         arch, waves, wave_rows = s_ty.hw
         name = f"softmax_{arch}_{waves}x{wave_rows}_{s_ty.m}x{s_ty.n}x{acc_ty.n}"

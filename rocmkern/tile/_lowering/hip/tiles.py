@@ -24,7 +24,7 @@ from rocmkern.tile._lowering.hip.emit import (
     uniform,
     vector_of,
 )
-from rocmkern.tile._lowering.hip.layouts import Layout, LineLayout
+from rocmkern.tile._lowering.hip.layouts import LaneLayout, LineLayout
 from rocmkern.tile._lowering.hip.memory import (
     CHUNK_BYTES,
     existing,
@@ -51,7 +51,7 @@ class TileLowering(RowLowering):
 
     def tile_blocks(self, b: ir.IRBuilder, ty: Any, value: ir.Value, columns: int | None = None) -> list:
         """The vectors of a tile, one list per row block."""
-        vectors, per_block = items_of(b, value), Layout(ty).vectors(columns or ty.n)
+        vectors, per_block = items_of(b, value), LaneLayout(ty).vectors(columns or ty.n)
         return [vectors[i : i + per_block] for i in range(0, len(vectors), per_block)]
 
     @staticmethod
@@ -60,7 +60,7 @@ class TileLowering(RowLowering):
 
     def on_tile(self, b: ir.IRBuilder, ty: Any, value: ir.Value, body: Callable, *rows: ir.Value) -> ir.Value:
         """Apply ``body(vector, tile column index, *row values)`` to every vector."""
-        parts = list(zip(*(items_of(b, r) for r in rows), strict=True)) or [()] * Layout(ty).row_blocks
+        parts = list(zip(*(items_of(b, r) for r in rows), strict=True)) or [()] * LaneLayout(ty).row_blocks
         blocks = self.tile_blocks(b, ty, value)
         return self.join_blocks(
             b, [[body(v, c, *row) for c, v in enumerate(block)] for block, row in zip(blocks, parts, strict=True)]
@@ -71,7 +71,7 @@ class TileLowering(RowLowering):
         return b.mul(Lane(b, atom).group, const(I32, atom.group_step))
 
     def zeros(self, context: Any, b: ir.IRBuilder, sig: Any, *_: Any) -> ir.Value:
-        return ir.Constant(Layout(sig.return_type).tile(sig.return_type.n), None)
+        return ir.Constant(LaneLayout(sig.return_type).tile(sig.return_type.n), None)
 
     @staticmethod
     def walk(b: ir.IRBuilder, atom: Atom, start: ir.Value, stride: ir.Value, n: int) -> Any:
@@ -92,7 +92,7 @@ class TileLowering(RowLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, valid: Any, n: int
     ) -> list:
         """Blocks of float32 vectors in tile layout: ``x[index, col0 + column]``."""
-        ty, layout = sig.args[1], Layout(sig.return_type)
+        ty, layout = sig.args[1], LaneLayout(sig.return_type)
         if isinstance(layout, LineLayout):
             return self.gather_lines(context, b, sig, x, index, col0, valid, layout)
         atom, size = layout.atom, DTYPES[ty.dtype]
@@ -229,7 +229,7 @@ class TileLowering(RowLowering):
     ) -> None:
         """`store_tile` for rows along lanes."""
         ty, tile_ty = sig.args[0], sig.args[3]
-        layout, size = Layout(tile_ty), DTYPES[ty.dtype]
+        layout, size = LaneLayout(tile_ty), DTYPES[ty.dtype]
         registers = layout.registers
         count = min(CHUNK_BYTES // size, registers)
         start = self.scalar(context, b, sig.args[2], col0, "i64")
@@ -271,7 +271,7 @@ class TileLowering(RowLowering):
         self, context: Any, b: ir.IRBuilder, sig: Any, x: Any, index: Any, col0: Any, tile: Any, valid: Any
     ) -> Any:
         ty, tile_ty = sig.args[0], sig.args[3]
-        layout, size = Layout(tile_ty), DTYPES[ty.dtype]
+        layout, size = LaneLayout(tile_ty), DTYPES[ty.dtype]
         if isinstance(layout, LineLayout):
             self.store_lines(context, b, sig, x, index, col0, tile, valid)
             return context.get_dummy_value()

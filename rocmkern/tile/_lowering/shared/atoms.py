@@ -55,7 +55,7 @@ class Atom:
         """float32 registers of a lane for 16 columns of a row."""
         return 16 // self.groups
 
-    def depth(self, dtype: str) -> int:
+    def instruction_k(self, dtype: str) -> int:
         """Elements of the reduced axis that one instruction takes, for operands of a dtype that it has."""
         return self.takes.get(dtype, self.run) * (self.groups if self.run_step else 1)
 
