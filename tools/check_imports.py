@@ -3,8 +3,9 @@
     python tools/check_imports.py
 
 Files that need each other are one file in disguise, whenever it is that they ask for each other. So all imports are
-arrows here: those that run with the module, the *deferred* ones inside a function, and those for types only, under ``if
-TYPE_CHECKING``. `LAYERS` says which package may import which.
+arrows here: those that run with the module, the *deferred* ones inside a function, those for types only, under ``if
+TYPE_CHECKING``, and those by a name that stands in the text, ``import_module("rocmkern.torch")``. `LAYERS` says which
+package may import which, and `PLUGS` where one below finds what lies above by its name, and why.
 
 An import is deferred for one of the `REASONS`, which its line says, or a comment above it; one comment serves all
 imports that follow it without an empty line between::
@@ -22,7 +23,7 @@ import ast
 import enum
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +50,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("testing",),
     ("cli",),
 )
+#: What lies above and is plugged in below: found by its name when there is a use for it.
+PLUGS = {
+    ("rocmkern.calls.routing", "rocmkern.torch.operators"): "operators call the operations that are routed to them",
+}
 #: Modules that are no part of the package they stand in: what an operation's folder says for others.
 APART = {
     "cases": "declarations",
@@ -71,6 +76,7 @@ class Kind(enum.Enum):
     MODULE = "import"
     DEFERRED = "deferred"
     TYPES = "types only"
+    NAMED = "by name"
 
 
 @dataclass(frozen=True, order=True)
@@ -99,9 +105,10 @@ def modules_of(root: Path) -> dict[str, Path]:
 class _Imports(ast.NodeVisitor):
     """The imports of one module, with the kind of each."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, constants: dict[str, str]) -> None:
         self.package, self.kind = package, Kind.MODULE
-        self.found: list[tuple[ast.Import | ast.ImportFrom, Kind]] = []
+        self.constants = constants
+        self.found: list[tuple[ast.Import | ast.ImportFrom | ast.Call, Kind]] = []
 
     def _within(self, kind: Kind, nodes: Iterable[ast.AST]) -> None:
         before, self.kind = self.kind, kind
@@ -126,8 +133,17 @@ class _Imports(ast.NodeVisitor):
 
     visit_ImportFrom = visit_Import  # type: ignore[assignment]
 
-    def named(self, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-        """The dotted names that an import statement asks for, the longest that may be modules."""
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func) in ("importlib.import_module", "import_module"):
+            self.found.append((node, Kind.NAMED))
+        self.generic_visit(node)
+
+    def named(self, node: ast.Import | ast.ImportFrom | ast.Call) -> Iterator[str]:
+        """The dotted names that an import asks for, the longest that may be modules; of a call if it says one."""
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.args[0]) if node.args else ""
+            yield self.constants.get(name, name.strip("'"))
+            return
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
             return
@@ -149,8 +165,9 @@ def read(root: Path) -> Package:
     package, modules = Package(), modules_of(root)
     for name, path in modules.items():
         text = path.read_text(encoding="utf-8")
-        imports = _Imports(name if path.name == "__init__.py" else name.rpartition(".")[0])
-        imports.visit(ast.parse(text, str(path)))
+        tree = ast.parse(text, str(path))
+        imports = _Imports(name if path.name == "__init__.py" else name.rpartition(".")[0], _constants(tree))
+        imports.visit(tree)
         said = _said(text.splitlines())
         for node, kind in imports.found:
             for wanted in imports.named(node):
@@ -160,6 +177,17 @@ def read(root: Path) -> Package:
             if kind is Kind.DEFERRED and node.lineno not in said:
                 package.silent.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return package
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """The texts that a module gives names to."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _said(lines: list[str]) -> set[int]:
@@ -224,20 +252,26 @@ def _part(module: str) -> str:
     return APART.get(module.rpartition(".")[2], part) if part in DECLARING else part
 
 
-def complaints(package: Package, layers: Sequence[Sequence[str]] = LAYERS) -> list[str]:
+def complaints(
+    package: Package, layers: Sequence[Sequence[str]] = LAYERS, plugs: Collection[tuple[str, str]] = ()
+) -> list[str]:
     """Return what is refused, a text each."""
     said = []
-    for group in circles(package.arrows):
-        lines = [f"    {arrow}" for arrow in sorted(package.arrows) if {arrow.source, arrow.target} <= set(group)]
+    plugged = {arrow for arrow in package.arrows if arrow.kind is Kind.NAMED and (arrow.source, arrow.target) in plugs}
+    arrows = package.arrows - plugged
+    for group in circles(arrows):
+        lines = [f"    {arrow}" for arrow in sorted(arrows) if {arrow.source, arrow.target} <= set(group)]
         said.append("\n".join([f"a circle of {len(group)} modules:", *lines]))
-    said += [f"against the layers: {arrow}" for arrow in against_layers(package.arrows, layers)]
+    said += [f"against the layers: {arrow}" for arrow in against_layers(arrows, layers)]
+    unused = set(plugs) - {(arrow.source, arrow.target) for arrow in plugged}
+    said += [f"a plug that nobody uses: {source} for {target}" for source, target in sorted(unused)]
     said += [f"deferred, and does not say why: {line}" for line in package.silent]
     return said
 
 
 def main(root: Path = Path("rocmkern")) -> int:
     """Print what is refused; return the exit status."""
-    found = complaints(read(root))
+    found = complaints(read(root), plugs=PLUGS if root.name == "rocmkern" else ())
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

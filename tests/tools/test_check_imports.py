@@ -47,6 +47,8 @@ def house(tmp_path):
         "async def f():\n    from house.low import b  # deferred: start-up",
         "class A:\n    import house.low.b",
         "try:\n    import house.low.b\nexcept ImportError:\n    pass",
+        "import importlib\n\ndef f():\n    importlib.import_module('house.low.b')",
+        "from importlib import import_module\n\nNAME = 'house.low.b'\nimport_module(NAME)",
     ],
 )
 @pytest.mark.parametrize(
@@ -129,6 +131,18 @@ def test_one_that_does_not_is_found(house, text):
 def test_a_circle_of_packages_points_up_somewhere(house):
     found = house(low__a="import house.high.b", high__b="import house.low.a")
     assert [complaint.partition(":")[0] for complaint in found] == ["a circle of 2 modules", "against the layers"]
+
+
+def test_what_is_plugged_in_by_name_is_said_once_and_used(tmp_path):
+    (tmp_path / "house" / "low").mkdir(parents=True)
+    (tmp_path / "house" / "high").mkdir()
+    (tmp_path / "house" / "low" / "a.py").write_text("import importlib\n\nimportlib.import_module('house.high.b')")
+    (tmp_path / "house" / "high" / "b.py").write_text("import house.low.a")
+    package, plug = check_imports.read(tmp_path / "house"), ("house.low.a", "house.high.b")
+    assert len(check_imports.complaints(package, LAYERS)) == 2
+    assert check_imports.complaints(package, LAYERS, [plug]) == []
+    (unused,) = check_imports.complaints(package, LAYERS, [plug, plug[::-1]])
+    assert unused == "a plug that nobody uses: house.high.b for house.low.a"
 
 
 def test_this_repository_passes():
