@@ -91,6 +91,7 @@ def run(seed: int, first: int, stop: int, verbose: bool = False) -> list[tuple[i
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         watchdog = threading.Timer(SILENCE, child.kill)
+        watchdog.start()
         for line in child.stdout:
             watchdog.cancel()
             number, *rest = line.rstrip("\n").split("\t")

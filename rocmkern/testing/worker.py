@@ -360,9 +360,10 @@ def _take_calls(file: IO[bytes], calls: queue.Queue[Any], busy: threading.Event)
 
 def _answer(function: str, arguments: tuple, done: Callable[[], None]) -> None:
     """Do a job; `done` is called before it is told, for the parent may go away as soon as it knows."""
-    _reports.send("progress")
     try:
-        result = _find(function)(*arguments)
+        call = _find(function)
+        _reports.send("progress")  # what is imported for it took none of its time
+        result = call(*arguments)
         sys.stdout.flush()
         done()
         _reports.send("done", result)

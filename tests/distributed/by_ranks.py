@@ -47,7 +47,7 @@ def over_ranks(ranks, size, q, k, v, *, split="contiguous", axis=-2, lse_axis=-1
         return shard_sequence(x, axis=axis, split=split, rank=rank, size=size)
 
     arguments = [(*(part(x, rank) for x in (q, k, v)), {"split": split, **options}) for rank in range(size)]
-    outs, lses, sent = zip(*ranks.call("steps:attention", arguments, deadline=90), strict=True)
+    outs, lses, sent = zip(*ranks.call("steps:attention", arguments), strict=True)
     return join_sequence(outs, axis=axis, split=split), join_sequence(lses, axis=lse_axis, split=split), sent
 
 
@@ -88,7 +88,7 @@ def gradients_over_ranks(ranks, size, arrays, *, sinks=None, split="contiguous",
         q, k, v, dout = (part(x, rank) for x in rows)
         of_lse = None if rank in without_dlse else part(dlse, rank, -1)
         arguments.append((q, k, v, sinks, dout, of_lse, {"split": split, **options}))
-    found, again, _ = zip(*ranks.call("steps:gradients", arguments, deadline=90), strict=True)
+    found, again, _ = zip(*ranks.call("steps:gradients", arguments), strict=True)
     for one, other in zip(found, again, strict=True):
         assert all(map(np.array_equal, one, other))
     whole = [join_sequence([each[i] for each in found], axis=axis, split=split) for i in range(3)]

@@ -18,8 +18,13 @@ import rocmkern
 from rocmkern import distributed
 from rocmkern.calls.adapters.to_torch import as_given, as_torch
 from rocmkern.decoder import Decoder, QuantizedWeight
+from rocmkern.distributed import heartbeat
+from rocmkern.distributed import ranks as ranks_module
 from rocmkern.distributed.ranks import control_of, ranks_of
 from rocmkern.runtime.manager import default_manager
+
+heartbeat.SILENCE = 8.0  # processes of a busy machine may get no time for seconds
+ranks_module.TIMEOUT = 600.0
 
 
 @contextlib.contextmanager

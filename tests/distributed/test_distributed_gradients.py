@@ -79,7 +79,7 @@ def test_axes_in_the_other_order(ranks):
 
 
 def test_a_gradient_on_some_ranks_only_is_an_error_on_all(ranks):
-    found = ranks.call("steps:gradient_of_some", [(True,), (False,)], deadline=60)
+    found = ranks.call("steps:gradient_of_some", [(True,), (False,)])
     assert found == [("gradients", "true on rank 0, false on rank 1")] * 2
 
 

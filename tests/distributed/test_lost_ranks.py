@@ -94,8 +94,9 @@ def test_not_the_same_operation(ranks):
     for outcome in outcomes[:2]:
         assert isinstance(outcome, PeerError)
         assert outcome.ranks == ()
-        assert "did not come within 1 s" in str(outcome)
         assert "rank 2 is in" in str(outcome)
+    # Who gives up first; the other one may have come later, and finds that.
+    assert any("did not come within 1 s" in str(outcome) for outcome in outcomes[:2])
 
 
 def test_a_rank_that_has_made_no_call_is_named(start_ranks):
@@ -106,7 +107,7 @@ def test_a_rank_that_has_made_no_call_is_named(start_ranks):
 
 
 @pytest.mark.parametrize(
-    ("how", "victim", "timeout"), [(signal.SIGKILL, 0, 3600.0), (signal.SIGSTOP, 2, 5.0)], ids=["killed", "stopped"]
+    ("how", "victim", "timeout"), [(signal.SIGKILL, 0, 3600.0), (signal.SIGSTOP, 2, 15.0)], ids=["killed", "stopped"]
 )
 def test_a_rank_that_ends_or_hangs_is_named_on_all_others(own_ranks, how, victim, timeout):
     """A broken connection wakes all at once; of one that says nothing only the deadline tells."""
@@ -141,7 +142,7 @@ def test_who_waits_for_one_that_waits_for_a_dead_one_is_told(own_ranks, step):
     time.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
     for rank in set(range(SIZE)) - {victim}:
-        error = ranks.answer(rank, 30.0)
+        error = ranks.answer(rank, 120.0)
         assert isinstance(error, PeerError), error
         assert error.ranks == (victim,)
 

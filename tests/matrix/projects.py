@@ -29,7 +29,7 @@ class Project:
     def write(self, name, text):
         (self.path / name).write_text(text)
 
-    def pytest(self, *arguments, timeout=120, **environ):
+    def pytest(self, *arguments, timeout=600, **environ):
         """Run pytest; an environment variable that is None is taken away."""
         return self._run([*PLUGIN, "-p", "no:cacheprovider", *arguments], self._environment(environ), timeout)
 

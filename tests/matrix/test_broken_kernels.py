@@ -71,7 +71,7 @@ def check(done, target, deadline, groups):
 
 
 def test_every_guard_finds_its_broken_kernel_on_the_cpu(project):
-    deadline = 3.5  # a worker that took a crashed one's place imports the compiler first
+    deadline = 12  # a worker that took a crashed one's place imports the compiler first
     done = run(project, "cpu", deadline)
     check(done, "cpu", deadline, FOUND)
     assert done.counts == {"failed": len(FOUND), "passed": 3}, done.output
@@ -108,14 +108,15 @@ def test_a_worker_does_not_outlive_its_pytest(project, sigint):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (project.path / "pid").exists() or not (project.path / "pid").read_text():
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
         pid = int((project.path / "pid").read_text())
         time.sleep(1)
         process.send_signal(signal.SIGINT if sigint else signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and is_running(pid):
             time.sleep(0.05)
         assert not is_running(pid), "the worker is still there"

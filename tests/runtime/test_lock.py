@@ -146,9 +146,8 @@ def test_who_holds_it_can_be_asked(place):
 
 
 def test_devices_do_not_exclude_each_other(place):
-    begin = time.monotonic()
     with device_lock(HIP, **place), device_lock(CUDA, timeout_s=1, **place), device_lock(HOST, timeout_s=1, **place):
-        assert time.monotonic() - begin < 1
+        pass  # one that waits for another ends in an error
 
 
 def test_a_device_node_is_left_as_it_was(with_node):

@@ -404,7 +404,7 @@ def put_in_place(path, kind):
         "a directory with files",
     ],
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(200)
 def test_what_is_no_plain_file_is_replaced_and_never_waited_for(own_cache, good, monkeypatch, kind):
     put_in_place(own_cache, kind)
     opened = open_files()

@@ -68,12 +68,12 @@ def test_using_is_for_one_thread(monkeypatch):
         with rocmkern.using("python"):
             seen["other"] = rocmkern.target().name
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=other)
     with rocmkern.use("cpu"):
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         seen["main"] = rocmkern.target().name
         leave.set()
         thread.join()

@@ -116,14 +116,17 @@ def test_an_interrupt_does_not_wait_for_the_rest_of_the_work():
 
     with pytest.raises(KeyboardInterrupt):
         workers.workers.run(interrupt, blocks.total, 2)
-    assert len(blocks.done) < 1000
+    assert len(blocks.done) < blocks.total // 2
 
 
 def test_what_a_helper_raises_reaches_the_caller():
+    came = threading.Event()
+
     def work(first, last):
         if threading.current_thread() is not threading.main_thread():
+            came.set()
             raise ZeroDivisionError("in a helper")
-        time.sleep(0.01)
+        assert came.wait(60)
 
     with pytest.raises(ZeroDivisionError, match="in a helper"):
         workers.workers.run(work, 64, 2)

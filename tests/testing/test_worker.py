@@ -90,14 +90,14 @@ def lose_the_device():
 
 def take_long(steps):
     for _ in range(steps):
-        time.sleep(0.7)
+        time.sleep(1.0)
         progress()
     return "done"
 
 
 def wait_for_a_lock():
     with waiting():
-        time.sleep(3)
+        time.sleep(6)
     return "done"
 
 
@@ -164,9 +164,9 @@ def test_a_crash_is_one_failure_and_the_next_call_gets_a_new_process(process, ho
 def test_at_the_deadline_it_is_killed_and_the_device_marked(process, marks):
     _, before = call(process, add, 1, 1)
     with pytest.raises(WorkerError) as caught:
-        call(process, hang, deadline_s=2.5, what="attention-row on hip")
+        call(process, hang, deadline_s=6, what="attention-row on hip")
     for words in (
-        "attention-row on hip did not finish within 2.5 s; the kernel launched last is flash_attention",
+        "attention-row on hip did not finish within 6 s; the kernel launched last is flash_attention",
         f"the worker process {before} was killed and the lock of hip:0 RX 7900 XT",
         "marked as suspect",
         "rocmkern doctor",
@@ -194,8 +194,8 @@ def test_a_process_that_lost_its_device_is_replaced(process, marks):
 
 
 def test_progress_begins_the_deadline_anew_and_waiting_for_a_lock_stops_it(process):
-    assert call(process, take_long, 4, deadline_s=2.5) == "done"
-    assert call(process, wait_for_a_lock, deadline_s=2.5) == "done"
+    assert call(process, take_long, 6, deadline_s=5) == "done"
+    assert call(process, wait_for_a_lock, deadline_s=5) == "done"
 
 
 def test_a_lock_that_is_not_free_says_nothing_about_the_device(process, marks):
@@ -262,9 +262,9 @@ def test_of_much_that_was_printed_the_end_is_shown(process):
 def test_one_that_does_not_end_by_itself_is_killed(process, monkeypatch):
     monkeypatch.setattr(module, "END_S", 0.3)
     call(process, stay_on)
-    pid, stdout = process.pid, process._process.stdout
+    ended = process._process
     process.close()
-    assert not os.path.exists(f"/proc/{pid}") and stdout.closed
+    assert ended.wait(60) == -signal.SIGKILL and ended.stdout.closed
 
 
 def test_one_that_ends_by_itself_is_not_killed(process):

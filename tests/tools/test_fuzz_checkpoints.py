@@ -35,7 +35,7 @@ def test_a_fixed_sample_ends_in_errors_or_right_results():
 def test_a_child_that_dies_or_hangs_is_counted_against_its_checkpoint(tmp_path, monkeypatch, deed):
     (tmp_path / "child.py").write_text(CHILD.format(deed=deed))
     monkeypatch.setattr(fuzz_checkpoints, "__file__", str(tmp_path / "child.py"))
-    monkeypatch.setattr(fuzz_checkpoints, "SILENCE", 3)
+    monkeypatch.setattr(fuzz_checkpoints, "SILENCE", 12)
     results = dict(fuzz_checkpoints.run(0, 0, 4))
     assert [number for number, rest in sorted(results.items()) if rest[3].startswith("FAILED")] == [1]
     assert set(results) == {0, 1, 2, 3}
