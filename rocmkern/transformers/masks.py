@@ -20,16 +20,20 @@ It is a tensor, and not an object, because a model may move it to another device
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import masking_utils
+from transformers.modeling_utils import AttentionInterface
 from transformers.utils.import_utils import is_tracing
 
 from rocmkern.runtime.errors import ArgumentError
+from rocmkern.torch.refusals import refused
 
 if "q_length" not in inspect.signature(masking_utils.sdpa_mask).parameters:
     raise ImportError(
@@ -193,6 +197,8 @@ def mask(
 ) -> torch.Tensor | None:
     """Mask of one kind of layer, for Transformers' ``AttentionMaskInterface``: see this module for what it returns.
 
+    Models whose attention does not go through Transformers' interface are refused: it would add what is returned here.
+
     A padding mask is read once, to find out whether anything is padding, as Transformers' own masks do, and where some
     is, once more, on which side. So is the offset of a static cache, if more than one query comes.
     """
@@ -212,6 +218,7 @@ def mask(
             **kwargs,
         )
 
+    _refuse_attention_of_its_own(type(kwargs.get("config")))
     if is_tracing():
         plain = mask_function is _causal and attention_mask is None and kv_length == q_length
         return None if plain and allow_is_causal_skip else complete()
@@ -239,7 +246,7 @@ def mask(
     if seen is not None:
         before, after = seen[:, :-1], seen[:, 1:]
         right, left = torch.stack([(before < after).any(), (before > after).any()]).logical_not().tolist()
-        counts = seen.sum(-1, dtype=torch.int32)
+        counts = seen.sum(-1, dtype=torch.int32).expand(batch_size)
         if left and pattern.causal and keys == kv_length:
             return Structure(True, window, leftpad=keys - counts).encode(device)
         if right and keys == kv_length and (q_length == keys if pattern.causal else not window):
@@ -248,6 +255,33 @@ def mask(
         if not pattern.causal and not window:
             return seen
     return Structure(pattern.causal, window, keys, seen=seen).encode(device)
+
+
+def _refuse_attention_of_its_own(config: type) -> None:
+    own = _attention_of_its_own(config)
+    if own:
+        allowed = f"models that call Transformers' AttentionInterface; {own} has an attention of its own: 'eager'"
+        refused("attn_implementation", "this attention", allowed)
+
+
+# PyTorch's tracer calls it as it is, instead of looking into it.
+_refuse_attention_of_its_own._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _attention_of_its_own(config: type) -> str:
+    """The module with the model of a configuration, if it asks for masks but calls none of Transformers' attentions."""
+    package = config.__module__.rpartition(".")[0]
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(f"{package}.modeling_"):
+            continue
+        things = list(vars(module).values())
+        masks = any(getattr(x, "__module__", "") == masking_utils.__name__ for x in things)
+        layers = [x for x in things if isinstance(x, type) and issubclass(x, torch.nn.Module) and x.__module__ == name]
+        own = any("Attention" in layer.__name__ for layer in layers)
+        if masks and own and not any(isinstance(x, AttentionInterface) for x in things):
+            return name
+    return ""
 
 
 def _restricts(pattern: Pattern, queries: int, keys: int) -> bool:

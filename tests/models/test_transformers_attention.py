@@ -235,3 +235,26 @@ def test_padding_of_neighbours_changes_no_bit_of_a_batch_invariant_row(side, cau
         assert torch.equal(attended([0, 1], length, [length, 20]), alone)
         if causal or side == "right":
             assert torch.equal(attended([0, 1, 2], longest, [length, 20, longest]), alone)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_model_with_an_attention_of_its_own_is_refused(compiled, side):
+    """It would add our masks to its scores."""
+    model = model_of(transformers.MPNetConfig(**ENCODER), "rocmkern", transformers.AutoModel)
+    tokens, seen = prompts(2, 4, side)
+    call = torch.compile(model, backend="eager") if compiled else model
+    with pytest.raises(
+        rocmkern.ArgumentError, match=r"attn_implementation: .*modeling_mpnet has an attention of its own"
+    ):
+        call(input_ids=tokens, attention_mask=seen)
+
+
+@pytest.mark.parametrize("family", ["llama", "encoder"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_one_row_of_a_mask_is_that_of_all(family, side):
+    kind = transformers.AutoModelForCausalLM if family == "llama" else transformers.AutoModel
+    model = model_of({**DECODERS, **OTHERS}[family](), "rocmkern", kind)
+    tokens, seen = prompts(3, 9, side)
+    found = numbers(model, input_ids=tokens, attention_mask=seen[1:2])
+    assert torch.equal(found, numbers(model, input_ids=tokens, attention_mask=seen[1:2].expand(3, -1)))
