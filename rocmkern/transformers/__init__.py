@@ -27,8 +27,9 @@ def register(name: str = "rocmkern") -> None:
     """Make our attention one that ``attn_implementation=name`` chooses.
 
     Models then call `rocmkern.flash_attention` with what they say themselves: causal or not, window, soft cap, sinks,
-    scale, packed sequences. Padding is a row of one byte a key; a matrix of queries and keys is made only for patterns
-    that are none of causal, window, padding and packed. It may be called again.
+    scale, packed sequences. Padding on one side is a number for each row, other padding one byte a key; a matrix of
+    queries and keys is made only for patterns that are none of causal, window, padding and packed. Models with an
+    attention of their own, which does not ask for one by its name, are refused when they run. It may be called again.
 
     Parameters
     ----------
