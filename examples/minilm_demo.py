@@ -154,7 +154,7 @@ def print_rows(target: str) -> bool:
     print(f"\nRows of matrix.yaml on {' and '.join(targets)} (a first run compiles the kernels)\n")
     result = quick_rows.run_quick_rows(targets)
     print(f"{result.passed} passed, {len(result.failures)} failed, {result.skipped} skipped in {result.seconds:.0f} s")
-    print("(some rows of a transformer's layer; `make test` runs all)")
+    print("(some rows of a transformer's layer; `pytest matrix.yaml` runs all)")
     for failure in result.failures[:5]:
         print(f"\nFAILED {failure}")
     return not result.failures

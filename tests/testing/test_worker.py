@@ -131,7 +131,7 @@ def test_failures_of_the_matrix_arrive_as_themselves(process):
 
 
 def test_other_failures_arrive_with_their_whole_text_and_what_was_printed(process):
-    pid = process.pid
+    _, pid = call(process, add, 1, 1)
     with pytest.raises(WorkerError) as caught:
         call(process, fail_otherwise)
     assert caught.value.kind == "ZeroDivisionError"
