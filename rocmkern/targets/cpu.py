@@ -49,15 +49,14 @@ class PreparedLaunch:
         Launch words that it was made with.
     """
 
-    __slots__ = ("_alone", "_grid", "_name", "_pack", "_run", "_short", "_threads", "words")
+    __slots__ = ("_grid", "_name", "_pack", "_run", "_short", "_threads", "words")
 
     words: list[int]
 
     def __init__(self, name: str, run: Callable[..., None], grid: Sequence[int], threads: int, words: list[int]):
         self._name, self._run, self._grid, self._threads, self.words = name, run, tuple(grid), threads, words
         self._pack = objects.words_layout(len(words)).pack
-        nx, ny, nz = self._grid
-        self._short = self._alone = nx * ny * nz == 1
+        self._short = False
 
     def __call__(self, words: Sequence[int]) -> None:
         """Run all blocks with these launch words, and wait for them."""
@@ -69,12 +68,13 @@ class PreparedLaunch:
 
     def _work(self, words: Sequence[int]) -> None:
         nx, ny, nz = self._grid
+        total = nx * ny * nz
         begin = perf_counter()
-        if self._short:
-            self._run(self._pack(*words), nx, ny, 0, nx * ny * nz)
+        if self._short or total == 1:
+            self._run(self._pack(*words), nx, ny, 0, total)
         else:
-            workers.run(functools.partial(self._run, self._pack(*words), nx, ny), nx * ny * nz, self._threads)
-        self._short = self._alone or perf_counter() - begin < _SHORT_S
+            workers.run(functools.partial(self._run, self._pack(*words), nx, ny), total, self._threads)
+        self._short = perf_counter() - begin < _SHORT_S
 
 
 class CpuTarget:
